@@ -1,0 +1,59 @@
+"""Commands are words until the last moment: argv, never a string."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be executed on one host, in a POSIX shell without startup files.
+
+    ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
+    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    cwd: str | None = None
+    stdin: bytes = b""
+    timeout: float = 10.0
+    cap: int = 1 << 20
+
+    def line(self) -> str:
+        """The one line that a POSIX shell turns back into exactly these words."""
+        words = shlex.join(self.argv)
+        if self.env:
+            words = f"env {shlex.join(f'{key}={value}' for key, value in self.env.items())} {words}"
+        return f"cd {shlex.quote(self.cwd)} && exec {words}" if self.cwd else f"exec {words}"
+
+    def __str__(self) -> str:
+        return self.line().removeprefix("exec ")
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a command ended: exit status (128 + n for signal n), and its output up to the cap."""
+
+    status: int
+    out: bytes = b""
+    err: bytes = b""
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "replace")
+
+    def last_words(self, lines: int = 3) -> str:
+        """The last lines of what it said (stderr, else stdout), for a message. Untrusted: show it escaped."""
+        said = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
+        return "\n".join(said.splitlines()[-lines:])

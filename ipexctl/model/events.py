@@ -1,0 +1,254 @@
+"""What happened, once. One stream of events feeds the screen, the plain log, JSON lines, the saved run and the report.
+
+Events carry no time of their own: the loop stamps each as it passes it to the sinks (`Stamped`), so a test of a verb
+is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ipexctl.model.errors import Exit, Failure
+from ipexctl.model.findings import Finding
+
+Stream = Literal["out", "err"]
+StepOutcome = Literal["ok", "changed", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A verb begins. ``plan`` is the text of the dry run; what it says is what is executed."""
+
+    verb: str
+    title: str
+    hosts: tuple[str, ...]
+    plan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed."""
+
+    verb: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Our own talk. ``host`` is empty when it is about the whole command."""
+
+    text: str
+    level: Literal["info", "warning"] = "info"
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """``step`` is a short verb phrase ("connect", "probe", "upload wheels"); at most one step a host at a time."""
+
+    host: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a step is. ``total`` 0 means not known; ``unit`` "B" for bytes, else a plural noun ("files")."""
+
+    host: str
+    step: str
+    done: int
+    total: int
+    unit: str = "B"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    host: str
+    step: str
+    outcome: StepOutcome = "ok"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFailed:
+    """A host is out of the rest of this verb; the others go on. An empty ``failure.host`` is the whole command."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class FactsRead:
+    """What a host is, as a JSON-able mapping (`Facts.public()`)."""
+
+    host: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """mpirun was started. ``ranks`` maps each rank, in order, to its host's name."""
+
+    run: str
+    head: str
+    ranks: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankStage:
+    """How far a rank has come: "start", "python", "torch", "rendezvous", "running" …; ``at`` on its host's clock."""
+
+    rank: int
+    host: str
+    stage: str
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Ranks that do not get on for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
+
+    ``kind``: "all" nobody gets on, "some" these ranks do nothing while others go on, "stragglers" these go on although
+    others are done. ``ends``: the run is ended for it.
+    """
+
+    ranks: tuple[int, ...]
+    seconds: float
+    kind: Literal["all", "some", "stragglers"]
+    states: Mapping[str, str]
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler or py-spy
+    writes them, "" if it did not answer; ``wchan`` is the kernel function it waited in."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    wchan: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes a rank wrote: whole lines, except where ``partial`` (a last line without an end, or a piece of one
+    longer than 64 KiB, or a bar that redraws itself with a carriage return)."""
+
+    rank: int
+    host: str
+    stream: Stream
+    data: bytes
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherSaid:
+    """A line of mpirun itself, belonging to no rank."""
+
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none).
+
+    ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" nobody saw its end.
+    ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote them.
+    """
+
+    rank: int
+    host: str
+    status: int | None
+    signal: int = 0
+    at: float = 0.0
+    cause: Literal["", "stopped", "lost"] = ""
+    error: str = ""
+    traceback: str = ""
+    tail: bytes = b""
+    kernel: str = ""  # what the host's kernel log says of its death
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over. ``reason``: "done", "rank", "stopped", "lost", "limit" or "launch"; ``detail`` says more."""
+
+    run: str
+    reason: Literal["done", "rank", "stopped", "lost", "limit", "launch"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """After a run: each host was searched for processes of the run. Unreachable hosts are in ``unknown``."""
+
+    run: str
+    hosts: tuple[str, ...]
+    left: Mapping[str, tuple[int, ...]]  # host → process ids still alive
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Excused:
+    """What failed since the last `Started` is not held against the command: the playbook says ``ignore_errors``.
+
+    Hosts out of reach, and what could not be removed or stored, are not excused by it."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `--json` prints of this verb: a JSON-able value, the last event before `Ended`."""
+
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    verb: str
+    exit: Exit
+
+
+Event = (
+    Started
+    | Planned
+    | Said
+    | StepStarted
+    | Progress
+    | StepEnded
+    | HostFailed
+    | FactsRead
+    | Found
+    | RunStarted
+    | RankStage
+    | Stalled
+    | RankStack
+    | Output
+    | LauncherSaid
+    | RankEnded
+    | RunEnded
+    | Proved
+    | Excused
+    | Answer
+    | Ended
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An event with the controller's time, Unix seconds."""
+
+    at: float
+    event: Event

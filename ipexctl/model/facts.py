@@ -1,0 +1,184 @@
+"""What a host is, read from what it said. ``None`` and empty mean: the text cannot tell; never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """``cpus`` as the machine prints them: logical CPU numbers, perhaps with off-line ones, perhaps none."""
+
+    id: int
+    cpus: tuple[int, ...]
+    mem_total_kb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One physical core: its on-line logical CPUs, lowest first."""
+
+    cpus: tuple[int, ...]
+    socket: int
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface. ``addresses`` are ``address/prefix`` words, IPv4 and IPv6; speed in Mbit/s."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    mtu: int | None = None
+    speed: int | None = None
+    up: bool | None = None
+    default_route: bool = False
+    virtual: bool = False  # bridges, docker0, veth of containers …
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter found on a host. ``version`` "3.11.2"; ``usable`` False with the reason in ``why``."""
+
+    path: str
+    version: str | None = None
+    usable: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the environment at ``venv`` holds. ``python`` is its version ("3.11.2", or "3.11"); ``packages`` maps
+    normalised distribution names to versions; ``marker`` is what install wrote last (stack name, environment id
+    …), empty without one. ``beside``: the directories in its store, the active one's among them."""
+
+    venv: str
+    exists: bool = False
+    python: str | None = None
+    packages: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    marker: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Space where a path would be created: bytes free for this user, and the mount it is on."""
+
+    path: str
+    free: int | None = None
+    mount: str = ""
+    filesystem: str = ""  # its type: ext4, tmpfs, nfs4 …
+    size: int | None = None
+    writable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One host. The first block is the public contract of ``doctor --json``; the sense of each key is that of the
+    recorded machines' truth files (CPU lists as numbers here, as kernel lists in `public`)."""
+
+    arch: str | None = None
+    vendor: str | None = None
+    model_name: str | None = None
+    uarch: str | None = None
+    isa_level: str | None = None
+    sockets: int | None = None
+    cores_per_socket: int | None = None
+    threads_per_core: int | None = None
+    physical_cores: int | None = None
+    logical_online: int | None = None
+    cpus_online: tuple[int, ...] | None = None
+    cpus_offline: tuple[int, ...] | None = None
+    numa: tuple[NumaNode, ...] | None = None
+    hybrid: Mapping[str, tuple[int, ...]] | None = None  # {"p_cpus": …, "e_cpus": …}
+    is_vm: bool | None = None
+    mem_total_kb: int | None = None
+    cgroup_cpus: float | None = None  # CPU quota in CPUs, None without one
+
+    flags: frozenset[str] = frozenset()
+    isa_refused: tuple[tuple[str, str], ...] = ()  # (level, why the host does not have it)
+    cores: tuple[Core, ...] = ()
+    cpus_allowed: tuple[int, ...] | None = None  # what this login may use: affinity and cpuset
+    hypervisor: str | None = None
+    mem_available_kb: int | None = None
+    mem_limit_kb: int | None = None  # what the control group allows, None without a limit
+    shm_free: int | None = None  # bytes
+
+    hostname: str | None = None
+    self_addresses: tuple[str, ...] = ()  # what the host's own name resolves to, there
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)  # asked name → addresses, none found ()
+    interfaces: tuple[Interface, ...] = ()
+    ssh_address: str | None = None  # the host's address on the connection we came in by
+
+    user: str | None = None
+    home: str | None = None
+    shell: str | None = None
+    machine_id: str | None = None  # equal only for one booted system with one network; a hash, never the id itself
+    boot_id: str | None = None
+    kernel: str | None = None
+    distribution: str | None = None
+    glibc: str | None = None
+    glibcxx: str | None = None  # highest GLIBCXX_ symbol version
+    libraries: tuple[str, ...] = ()  # sonames that some rows need: libzstd.so.1, libz.so.1, libgomp.so.1
+    limits: Mapping[str, int | None] = field(default_factory=lambda: _NONE)  # nofile nproc memlock; None unlimited
+    clock: float | None = None  # the host's Unix time when it answered
+    clock_offset: float | None = None  # seconds it is ahead of the controller, within `clock_error`
+    clock_error: float | None = None
+    load: float | None = None
+    governor: str | None = None
+    thp: str | None = None
+    hugepages: Mapping[str, int] = field(default_factory=lambda: _NONE)  # reserved ones: total free size_kb
+    busy: tuple[str, ...] = ()  # other users' heavy processes
+
+    pythons: tuple[Python, ...] = ()
+    installed: Installed | None = None
+    mpi: tuple[str, ...] = ()  # "path: first line of its version" of every mpirun on PATH
+    allocators: Mapping[str, str] = field(default_factory=lambda: _NONE)  # tcmalloc jemalloc iomp5 → path
+    tools: Mapping[str, str] = field(default_factory=lambda: _NONE)  # rsync tar python3 … → path
+    scheduler: str | None = None
+    disks: tuple[Disk, ...] = ()
+    silicon: str | None = None  # the ISA level of the microarchitecture, whatever hides it
+    container: str | None = None  # "docker", "lxc" … where the traces say so
+    numa_balancing: bool | None = None
+    ports: tuple[int, int] | None = None  # the kernel's range of ephemeral ports
+    path: str | None = None  # PATH of a command over this link, which is not that of an interactive login
+    unread: Mapping[str, str] = field(default_factory=lambda: _NONE)  # item → why it could not be read
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able: CPU lists and flags in the kernel's form, everything else as it is; without `cores`, which would
+        be most of the text on a big machine (sockets, threads and NUMA nodes say the same)."""
+        shown = {name: _plain(name, getattr(self, name)) for name in self.__slots__ if name not in ("cores", "flags")}
+        return {**shown, "flags": " ".join(sorted(self.flags))}
+
+
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
+    parts: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+_CPU_LISTS = {"cpus_online", "cpus_offline", "cpus_allowed", "cpus", "p_cpus", "e_cpus"}
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+
+
+def _plain(name: str, value: Any) -> Any:
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if isinstance(value, tuple | list):
+        return cpu_list(tuple(value)) if name in _CPU_LISTS else [_plain("", inner) for inner in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(str(key), inner) for key, inner in value.items()}
+    if is_dataclass(value):
+        return {name: _plain(name, getattr(value, name)) for name in value.__dataclass_fields__}
+    raise TypeError(f"{name}: {type(value).__name__} has no public form")

@@ -1,0 +1,20 @@
+"""What is wrong, on which hosts, how we know, and how to fix it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence."""
+
+    code: str
+    level: Level
+    hosts: tuple[str, ...]
+    title: str
+    evidence: str = ""
+    fix: str = ""

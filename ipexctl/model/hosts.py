@@ -1,0 +1,66 @@
+"""Hosts as the user wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ipexctl.model.errors import Origin
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that can be reached over SSH.
+
+    ``name`` is what the user calls it and is unique in an inventory; ``address`` is what is connected to
+    (a name, an IPv4 or an IPv6 address without brackets). ``None`` means: not said, SSH configuration decides.
+    """
+
+    name: str
+    address: str
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None  # room for ranks
+    key: str | None = None  # path of an identity file
+    groups: tuple[str, ...] = ()
+    vars: Mapping[str, str] = field(default_factory=lambda: _NONE)  # venv, workdir, python, iface, local … as written
+    origin: Origin | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Reached without SSH: written ``localhost`` without user, port or key, or with ``local=yes``."""
+        if self.vars.get("local") in {"yes", "true", "1"}:
+            return True
+        return self.address == "localhost" and self.user is None and self.port is None and self.key is None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Hosts in the order of the file; the first is the head (node0), where mpirun starts."""
+
+    hosts: tuple[Host, ...]
+    source: str = ""  # the file, or "--hosts"
+    warnings: tuple[str, ...] = field(default=(), compare=False)  # of reading it; a verb says them first
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts)
+
+    def __len__(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def head(self) -> Host:
+        return self.hosts[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
+
+    def __getitem__(self, name: str) -> Host:
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)

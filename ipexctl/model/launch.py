@@ -1,0 +1,266 @@
+"""How a run is started: computed per host, printed by the dry run, and executed exactly so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ipexctl.model.facts import cpu_list
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable for the ranks, and where its value comes from."""
+
+    value: str
+    source: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
+
+    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees.
+    """
+
+    rank: int
+    host: str
+    local: int
+    cpus: tuple[int, ...] = ()
+    workers: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        return max(1, len(self.cpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """A library that the loader puts before a rank's own ones, if it can be loaded on that host at all."""
+
+    name: str
+    path: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A host of the run. ``label`` is what the launcher calls it (a name that cannot be taken for the local host)."""
+
+    host: str
+    label: str
+    interface: str
+    address: str
+    why: str
+    directory: str  # the run's own directory there
+    workdir: str
+    env: Mapping[str, Setting]
+    ranks: tuple[Place, ...]
+    python: str = ""
+    preload: tuple[Preload, ...] = ()
+    proxy_env: Mapping[str, str] = field(default_factory=dict)  # what the launcher's proxy sees there
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
+    names for hosts to theirs."""
+
+    run: str
+    head: str
+    hosts: tuple[str, ...]
+    labels: Mapping[str, str]
+    command: str
+
+    @property
+    def hosts_used(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that starting a run needs. ``argv`` are the words of the script on every rank; ``mpiexec`` those of
+    the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start.
+
+    ``framed``: the launcher cannot tag what ranks write, so their wrappers frame it. ``membind``: each rank's memory is
+    bound to its NUMA nodes.
+    """
+
+    run: str
+    title: str
+    backend: str
+    seats: tuple[Seat, ...]  # the first is the head
+    argv: tuple[str, ...]
+    mpiexec: tuple[str, ...]
+    mpiexec_env: Mapping[str, str]
+    port: int
+    warnings: tuple[str, ...] = ()
+    engine: str = ""
+    framed: bool = False
+    membind: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)  # what the launcher reads on the head: name → text
+    because: str = ""  # why this backend
+    independent: bool = False  # the ranks are instances that do not know of each other
+
+    @property
+    def head(self) -> Seat:
+        return self.seats[0]
+
+    @property
+    def running(self) -> Running:
+        return Running(
+            self.run,
+            self.head.host,
+            tuple(place.host for place in self.places),
+            {seat.label: seat.host for seat in self.seats},
+            " ".join(self.argv),
+        )
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(sorted((p for seat in self.seats for p in seat.ranks), key=lambda place: place.rank))
+
+    @property
+    def size(self) -> int:
+        return sum(len(seat.ranks) for seat in self.seats)
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able; secrets are left out."""
+        return {
+            "run": self.run,
+            "script": self.title,
+            "size": self.size,
+            "backend": self.backend,
+            "backend_because": self.because,
+            "engine": self.engine,
+            "mpiexec": list(self.mpiexec),
+            "mpiexec_env": dict(self.mpiexec_env),
+            "files": dict(self.files),
+            "argv": list(self.argv),
+            "port": self.port or None,
+            "hosts": {
+                seat.host: {
+                    "label": seat.label,
+                    "interface": seat.interface,
+                    "address": seat.address,
+                    "workdir": seat.workdir,
+                    "python": seat.python,
+                    "preload": [library.path for library in seat.preload],
+                    "env": {name: _told(setting) for name, setting in sorted(seat.env.items())},
+                }
+                for seat in self.seats
+            },
+            "ranks": [
+                {
+                    "rank": place.rank,
+                    "host": place.host,
+                    "local": place.local,
+                    "cpus": cpu_list(place.cpus),
+                    "workers": cpu_list(place.workers),
+                    "nodes": list(place.nodes),
+                    "env": dict(place.env),
+                }
+                for place in self.places
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    def __str__(self) -> str:
+        """The dry run: rank map, launcher line, environment per host with the source of each value."""
+        return "\n".join(_text(self))
+
+
+_WORKERS = {"ccl": "oneCCL workers", "impi": "impi worker"}
+
+
+def _told(setting: Setting) -> dict[str, str]:
+    return {"value": "(secret)" if setting.secret else setting.value, "source": setting.source}
+
+
+def _text(launch: Launch) -> list[str]:
+    import shlex
+
+    def words(argv: Iterable[str]) -> str:
+        return " ".join(shlex.quote(_visible(word)) for word in argv)
+
+    hosts = "1 host" if len(launch.seats) == 1 else f"{len(launch.seats)} hosts"
+    ranks = "1 rank" if launch.size == 1 else f"{launch.size} ranks"
+    lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.engine or 'mpirun'}"]
+    lines += [f"backend {launch.backend}: {launch.because}"] if launch.because else []
+    lines += [""]
+    seats = {seat.host: seat for seat in launch.seats}
+    lines += _table(
+        ("rank", "host", "local", "NUMA", "CPUs", _WORKERS.get(launch.backend, "workers"), "interface"),
+        [
+            (
+                str(place.rank),
+                place.host,
+                str(place.local),
+                cpu_list(place.nodes) or "-",
+                cpu_list(place.cpus) or "any",
+                cpu_list(place.workers) or "-",
+                f"{seats[place.host].interface} {seats[place.host].address}",
+            )
+            for place in launch.places
+        ],
+    )
+    lines += ["", f"on {launch.head.host}, in an environment of nothing but this:"]
+    lines += [f"  {name}={_visible(value)}" for name, value in sorted(launch.mpiexec_env.items())]
+    lines += ["starts:", "  " + words(launch.mpiexec), "each rank:", "  " + words(launch.argv)]
+    for name, text in launch.files.items():
+        text = text.replace("{port}", "(one that is free at the start)")
+        lines += [f"with {launch.head.directory}/{name}:", *[f"  {_visible(line)}" for line in text.splitlines()]]
+    common = _common([list(seat.env.items()) for seat in launch.seats])
+    preloads = _common([seat.preload for seat in launch.seats])
+    lines += ["", "on all hosts, for the ranks:", *[f"  {line}" for line in _settings(dict(common))]]
+    lines += [f"  before all libraries: {_preload(one)}" for one in preloads]
+    for seat in launch.seats:
+        lines += ["", f"on {seat.host}: in {seat.workdir}, over {seat.interface} ({seat.why})"]
+        lines += [f"  {line}" for line in _settings(dict(item for item in seat.env.items() if item not in common))]
+        lines += [f"  before all libraries: {_preload(one)}" for one in seat.preload if one not in preloads]
+    port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
+    if launch.independent:
+        identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"
+        lines += ["", f"each instance its own: {identity}"]
+    else:
+        lines += ["", f"each rank its own: RANK, LOCAL_RANK; WORLD_SIZE={launch.size}, LOCAL_WORLD_SIZE; {port}"]
+    of_ranks = [[f"{name}={value}" for name, value in sorted(place.env.items())] for place in launch.places]
+    same = _common(of_ranks)
+    lines += [f"  {text}" for text in of_ranks[0] if text in same] if of_ranks else []
+    for place, own in zip(launch.places, of_ranks, strict=True):
+        rest = [text for text in own if text not in same]
+        lines += [f"  rank {place.rank}: {' '.join(rest)}"] if rest else []
+    if launch.membind:
+        lines.append("  its memory only on its NUMA nodes (--membind)")
+    return lines + [f"warning: {text}" for text in launch.warnings]
+
+
+def _preload(library: Preload) -> str:
+    return f"{library.path}    # {library.source}; left out where the host's loader refuses it"
+
+
+def _common(each: Sequence[Sequence[T]]) -> list[T]:
+    return [item for item in each[0] if all(item in other for other in each)] if each else []
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in [header, *rows]]  # fmt: skip
+
+
+def _settings(env: Mapping[str, Setting]) -> list[str]:
+    return [
+        f"{name}={'(secret)' if setting.secret else _visible(setting.value)}    # {setting.source}"
+        for name, setting in sorted(env.items())
+    ]
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -1,0 +1,66 @@
+"""What a link to a host can do. SSH, local and fake links pass one contract test suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol
+
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Host
+
+
+class LinkError(Exception):
+    """A link could not be opened, was lost, or a command outlived its timeout: `failure` says what happened."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.host}: {failure.what}")
+        self.failure = failure
+
+
+class Channel(Protocol):
+    """A running remote command. Iterating yields (stream, bytes) as they arrive, whatever the pieces, until the end.
+
+    ``write`` blocks until the bytes are taken; ``close`` ends our side (it does not end the remote process).
+    """
+
+    def __iter__(self) -> Iterator[tuple[Stream, bytes]]: ...
+    def write(self, data: bytes) -> None: ...
+    def end_input(self) -> None: ...
+    def status(self) -> int: ...  # waits for the end; 128 + n for signal n
+    def close(self) -> None: ...
+    def __enter__(self) -> Channel: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Link(Protocol):
+    """An open connection to one host. Methods may be used from several threads at once."""
+
+    @property
+    def host(self) -> Host: ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how the host was reached ("new host key recorded"); each is said once."""
+
+    def run(self, command: Command) -> Completed:
+        """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
+        the remote process is stopped, or the failure names it."""
+
+    def stream(self, command: Command) -> Channel:
+        """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""
+
+    def close(self) -> None: ...
+
+
+class Opener(Protocol):
+    """Opens links: one connection a host, kept for the whole command."""
+
+    def open(self, host: Host) -> Link:
+        """The host's link, connecting on first use. Raises `LinkError` within the connect timeout."""
+
+    def close(self) -> None:
+        """Closes every link. Safe to call twice, and from another thread, to break waits."""

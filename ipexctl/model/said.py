@@ -1,0 +1,37 @@
+"""What a schema says of a wrong value, as the end of a sentence whose subject is a key or a flag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_SAID = {
+    "missing": "is missing",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "string_type": "must be a single value",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be yes or no",
+    "too_short": "is empty",
+}
+_PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}
+_PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`
+
+
+def said(error: Mapping[str, Any]) -> str:
+    """``error`` is one of pydantic's: ``type``, ``msg`` and ``ctx``; of a message alone, only ``msg``."""
+    kind, message = str(error.get("type", "")), str(error["msg"])
+    pattern = str(error.get("ctx", {}).get("pattern", ""))
+    text = message.removeprefix("Value error, ")
+    if words := re.fullmatch(r"\^\((.*)\)\$", pattern):
+        *names, last = (_PARTS.get(word, word) for word in words.group(1).split("|"))
+        return f"must be {', '.join(names)} or {last}"
+    if unable := re.match(r"Input should be a valid (\w+), unable to (?:parse|interpret)", text):
+        return _PARSING.get(unable.group(1), text)
+    if kind in _SAID:
+        return _SAID[kind]
+    if text.startswith("Input should be"):
+        return text.replace("Input should be", "must be", 1)
+    return text if text != message else f"is wrong: {message}" if kind else message

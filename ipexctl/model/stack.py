@@ -1,0 +1,193 @@
+"""What can be installed: rows of the version table, what the user constrains, and the one stack that was chosen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote
+
+Track = Literal["ipex", "native"]
+MpiKind = Literal["binding", "ipex", "impi-rt", "system"]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A place with wheels besides the default package index. ``kind`` is how an installer has to be told."""
+
+    name: str
+    url: str
+    kind: Literal["index", "find-links"]
+    packages: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: versions that go together, and what they ask of a host.
+
+    ``pythons`` are the interpreters ("3.11") that have wheels of the whole row; ``torch_pythons`` those of torch alone.
+    ``isa`` is the least level IPEX starts on. ``glibc`` and ``glibcxx`` are the least versions, empty for no demand.
+    ``ipex_mpi``/``binding_mpi`` are the versions of Intel MPI inside those wheels, empty for none.
+    ``unconfirmed`` names the members ("ipex", "oneccl") that no source of Intel lists for this torch.
+    """
+
+    torch: str
+    ipex: str = ""
+    oneccl: str = ""
+    module: str = ""
+    pythons: tuple[str, ...] = ()
+    torch_pythons: tuple[str, ...] = ()
+    isa: str = ""
+    glibc: str = ""
+    glibcxx: str = ""
+    libraries: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()  # further pins
+    ipex_mpi: str = ""
+    ipex_layout: str = ""
+    binding_mpi: str = ""
+    binding_layout: str = ""
+    indexes: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+    yanked: str = ""
+    avoid: str = ""  # why another row of the same torch is better
+    notes: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """How people name it: ``torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0``."""
+        parts = (("torch", self.torch), ("ipex", self.ipex), ("oneccl", self.oneccl))
+        return " + ".join(f"{word} {version}" for word, version in parts if version)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user constrains. Versions are exact; None leaves it to us. ``python`` is "3.11" or None."""
+
+    track: Track | None = None
+    torch: str | None = None
+    ipex: str | None = None
+    oneccl: str | None = None
+    backend: Literal["auto", "ccl", "impi", "gloo"] = "auto"
+    python: str | None = None
+
+    def __str__(self) -> str:
+        words = [
+            f"{key} {value}"
+            for key, value in (("torch", self.torch), ("ipex", self.ipex), ("oneccl_bind_pt", self.oneccl))
+            if value
+        ]
+        if self.track:
+            words.append(f"track {self.track}")
+        if self.backend != "auto":
+            words.append(f"backend {self.backend}")
+        if self.python:
+            words.append(f"Python {self.python}")
+        return ", ".join(words) or "the newest stack"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One exact stack for these hosts. ``row`` has lost the members that are not installed (no binding with gloo).
+
+    ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there;
+    ``why`` are sentences about the choice, each of its own. ``engine`` is the hosts' own MPI where one was named:
+    ``dialect``, ``program``, ``version``, and ``said``, its name for people; empty without.
+    """
+
+    row: Row
+    backend: Literal["ccl", "impi", "gloo"]
+    mpi: MpiKind
+    mpi_version: str
+    python: str
+    pins: tuple[str, ...]
+    indexes: tuple[Index, ...]
+    interpreters: Mapping[str, str] = field(default_factory=dict)
+    glibc: str = ""  # the least of the hosts, decides which wheels may be taken
+    why: tuple[str, ...] = ()
+    engine: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11``."""
+        mpi = f" + impi-rt {self.mpi_version}" if self.mpi == "impi-rt" else ""
+        mpi = f" + {self.engine['said']}" if self.engine else mpi
+        return f"{self.row.name}{mpi}, Python {self.python}"
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able: what the marker of an environment and ``--json`` say about the stack."""
+        row = self.row
+        return {
+            "name": self.name,
+            "torch": row.torch,
+            "ipex": row.ipex or None,
+            "oneccl": row.oneccl or None,
+            "module": row.module if row.oneccl else None,
+            "backend": self.backend,
+            "python": self.python,
+            "mpi": {"kind": self.mpi, "version": self.mpi_version, **self.engine},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One file of a lock: which, from where (``https:`` or ``file:``), and what it must be. ``size`` 0: not known."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size: int = 0
+
+    @property
+    def filename(self) -> str:
+        return unquote(self.url.rpartition("/")[2])
+
+    @property
+    def local(self) -> bool:
+        """It lies on the controller; hosts cannot fetch it by themselves."""
+        return self.url.startswith("file:")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
+    ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels."""
+
+    wheels: tuple[Wheel, ...]
+    python: str
+    inputs: str
+    notes: tuple[str, ...] = ()
+    mpi: str = ""
+
+    @property
+    def id(self) -> str:
+        """Names the environment: equal for equal files under an equal Python, on every host and at any time."""
+        lines = [f"python {self.python}", *sorted(f"{w.name} {w.version} {w.sha256}" for w in self.wheels)]
+        lines += [f"mpi {self.mpi}"] if self.mpi else []
+        torch = next((w.version for w in self.wheels if w.name == "torch"), "")
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:10]
+        return f"torch{torch.replace('+', '-')}-{digest}" if torch else digest
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels as far as their sizes are known."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        return {wheel.name: wheel.version for wheel in self.wheels}
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able, and back: `Lock.read`."""
+        wheels = [{f: getattr(w, f) for f in ("name", "version", "url", "sha256", "size")} for w in self.wheels]
+        said = {"python": self.python, "inputs": self.inputs, "mpi": self.mpi, "notes": list(self.notes)}
+        return {**said, "wheels": wheels}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Lock:
+        """Raises `KeyError`/`TypeError` for something else."""
+        wheels = tuple(Wheel(**wheel) for wheel in data["wheels"])
+        return cls(wheels, data["python"], data["inputs"], tuple(data.get("notes", ())), data.get("mpi", ""))

@@ -1,0 +1,22 @@
+"""Untrusted text made fit for a message."""
+
+from __future__ import annotations
+
+
+def printable(text: str, limit: int = 80) -> str:
+    r"""One harmless line: what cannot be printed is shown as ``\x1b`` or ``\u202e``, and at most ``limit`` characters.
+
+    Format characters (bidirectional overrides, zero-width ones) and separators count as unprintable; bytes that were
+    not UTF-8 (surrogates, as Python decodes file names) are shown as the byte they were.
+    """
+    shown = "".join(char if char.isprintable() else _escape(char) for char in text[: limit + 1])
+    return shown if len(text) <= limit else shown[:limit] + "…"
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -1,0 +1,48 @@
+"""A directory as it was at one moment, to be carried somewhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing in a tree. ``path`` is relative, with "/"; bytes that are not UTF-8 are surrogates.
+
+    ``stamp`` changes whenever the file does: (size, mtime in ns, ctime in ns, inode).
+    """
+
+    path: str
+    kind: Literal["f", "d", "l"]
+    size: int = 0
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+    executable: bool = False
+    target: str = ""  # of a link
+
+    @property
+    def mtime(self) -> int:
+        """Whole seconds, as it is set on the hosts."""
+        return max(0, self.stamp[1] // 10**9)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """``origin`` names the source across machines and runs: ``laptop:/home/ada/project``.
+
+    ``skipped`` are things that cannot be carried (sockets, pipes, devices). Entries are sorted by path, parents first.
+    """
+
+    root: Path
+    origin: str
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries if entry.kind == "f")
+
+    @property
+    def files(self) -> int:
+        return sum(entry.kind != "d" for entry in self.entries)
