@@ -1,0 +1,90 @@
+"""Why a rank died, as far as its host can tell: its own last words, its fatal signal's stacks, the kernel's log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import Any, Dict, List, Optional
+
+from ipexctl.remote import files
+
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+TEXT = 20000  # letters kept of a traceback
+LINES = 5000  # of the kernel's log that are read
+
+
+class Kernel:
+    """The kernel's log from now on. Silent where it may not be read (most accounts; most containers)."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        try:
+            self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self.fd, 0, os.SEEK_END)
+        except OSError:
+            pass
+
+    def said(self, pid: int) -> str:
+        """What it said of this process: the last line that names it with a cause of death."""
+        about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
+        found = ""
+        for line in self.lines():
+            if about.search(line):
+                found = line.split(";", 1)[-1].strip()[:400]
+        return found
+
+    def lines(self) -> List[str]:
+        found: List[str] = []
+        while self.fd >= 0 and len(found) < LINES:
+            try:
+                found.append(os.read(self.fd, 8192).decode("utf-8", "replace"))
+            except BrokenPipeError:
+                continue  # older records were overwritten
+            except OSError:
+                break
+        return found
+
+
+def of(directory: str, rank: int, pid: int, number: int, kernel: Kernel, elastic: str) -> Dict[str, Any]:
+    """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE."""
+    found: Dict[str, Any] = {}
+    base = os.path.join(directory, files.RANKS, "%d" % rank)
+    try:
+        found.update(files.read(directory, base + ".error"))  # an exception that nobody caught
+    except (OSError, ValueError):
+        found.update(_elastic(elastic))
+    if number in CRASHES and not found.get("traceback"):  # torch's threads may abort at the exit after an exception
+        trace = _fatal(base + ".stacks")
+        if trace:
+            found["traceback"] = trace
+    if number:
+        said = kernel.said(pid)
+        if said:
+            found["kernel"] = said
+    return found
+
+
+def _fatal(path: str) -> str:
+    """faulthandler's last words: from "Fatal Python error" on."""
+    try:
+        with open(path, "rb") as text:
+            text.seek(max(0, os.fstat(text.fileno()).st_size - TEXT))
+            data = text.read(TEXT).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    at = data.rfind("Fatal Python error")
+    return data[at:] if at >= 0 else ""
+
+
+def _elastic(path: str) -> Dict[str, Any]:
+    """The error file that torch's ``@record`` writes."""
+    try:
+        value: Any = files.read("/", path)["message"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    if not isinstance(value, dict):
+        return {"error": str(value)[:2000]}
+    extra: Optional[Any] = value.get("extraInfo")
+    trace = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TEXT:]}

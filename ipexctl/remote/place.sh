@@ -1,0 +1,148 @@
+# What a host does to receive files. POSIX sh with find, tar, mv; run as: sh -c TEXT NAME VERB DIRECTORY ...
+#   look  DIR              state of DIR: absolute path, node name, "mark" or "", the mark, then one record per entry
+#   place DIR PART [OLD..] unpacks a tar stream from stdin into DIR/PART, then moves its files into DIR, each by rename
+#   merge DIR PART [OLD..] the same, but first makes DIR/PART/delta and says its name: files put there go along, if the
+#                          stream has their names in "merged" and their hashes in "sums"
+#   have  DIR NAME SHA     sizes of NAME ("-" if its hash differs or it is absent) and of its unfinished part
+#   append DIR NAME SHA N  appends stdin to the part, from byte N on; moves it to NAME if its hash is SHA
+# Ends 0, or 3 with one line on stderr: what is wrong and where.
+umask 077
+LC_ALL=C
+export LC_ALL
+CDPATH=
+verb=$1 dir=$2
+shift 2
+fail() { printf '%s\n' "$1" >&2; exit 3; }
+
+# The directory by its absolute name; a link is never followed where ipexctl creates something.
+case $dir in '~/'*) dir=$HOME/${dir#'~/'} ;; /*) ;; *) dir=$HOME/$dir ;; esac
+while [ "${dir%/}" != "$dir" ]; do dir=${dir%/}; done
+if [ -L "$HOME/ipexctl" ]; then case $dir in "$HOME/ipexctl"/*) fail "$HOME/ipexctl is a symbolic link" ;; esac; fi
+[ -L "$dir" ] && fail "$dir is a symbolic link"
+[ "$dir" -ef "$HOME" ] && fail "the destination is the home directory"
+[ "${dir:-/}" -ef / ] && fail "the destination is the root directory"
+enter() {
+  if [ ! -e "$dir" ]; then
+    said=$(mkdir -p "${dir%/*}/" 2>&1 && mkdir -m 700 "$dir" 2>&1) || [ -d "$dir" ] || fail "cannot create $dir: ${said##*: }"
+  fi
+  [ -d "$dir" ] || fail "$dir is not a directory"
+  cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
+  [ -O . ] || fail "$dir belongs to another user"
+  case $(ls -ldn .) in ?????w*|????????w*) fail "$dir can be written by others: chmod go-w it" ;; esac
+  [ -w . ] || fail "cannot write to $dir: read-only"
+}
+
+tools() {
+  if command -v rsync >/dev/null 2>&1 && command -v sha256sum >/dev/null 2>&1; then printf 't 0 0 0\0rsync\0\0'; fi
+}
+# Moves the files here into $dir, where their directories are.
+settle() {
+  said=$(find . -type d -exec sh -c '
+    for d do
+      set --
+      for f in "$d"/* "$d"/.[!.]* "$d"/..?*; do
+        if [ -f "$f" ] || [ -L "$f" ]; then set -- "$@" "$f"; fi
+        if [ $# -ge 200 ]; then mv -f -- "$@" "$0/$d/" || exit 1; set --; fi
+      done
+      [ $# -eq 0 ] || mv -f -- "$@" "$0/$d/" || exit 1
+    done' "$dir" {} + 2>&1) || fail "$(find . ! -type d | wc -l) files did not get into $dir: ${said##*: }"
+}
+
+case $verb in
+look)
+  if [ ! -e "$dir" ]; then
+    printf '%s\0%s\0\0\0' "$dir" "$(uname -n)"
+    tools
+    exit 0
+  fi
+  [ -d "$dir" ] || fail "$dir is not a directory"
+  cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
+  printf '%s\0%s\0' "$dir" "$(uname -n)"
+  if [ -f .ipexctl-sync.json ] && [ ! -L .ipexctl-sync.json ] && [ -O .ipexctl-sync.json ]; then
+    printf 'mark\0'
+    cat .ipexctl-sync.json
+  else
+    printf '\0'
+  fi
+  printf '\0'
+  tools
+  # type, mode, size, whole seconds of change, name, link target
+  if find . -prune -printf '' 2>/dev/null; then
+    find . -mindepth 1 -name '.ipexctl-part-*' -prune -printf 'p 0 0 0\0%P\0\0' -o -printf '%y %m %s %Ts\0%P\0%l\0'
+    exit 0
+  fi
+  find . -name '.ipexctl-part-*' -prune -o ! -name . -exec sh -c '  # busybox
+    for f do
+      t=f; [ -d "$f" ] && t=d; l=; if [ -L "$f" ]; then t=l; l=$(readlink "$f"; echo .); l=${l%??}; fi
+      printf "%s %s\0%s\0%s\0" $t "$(stat -c "%a %s %Y" "$f")" "${f#./}" "$l"
+    done' sh {} +
+  ;;
+place | merge)
+  enter
+  part=$1
+  shift
+  for old do # what earlier pushes, interrupted, have left; its writer may still wait for a link that is gone
+    case $old in .ipexctl-part-*/*) continue ;; .ipexctl-part-*) ;; *) continue ;; esac
+    pid=${old##*-}
+    if grep -qsF -- "${old%-*}" "/proc/$pid/cmdline"; then kill -- -"$pid" 2>/dev/null || kill "$pid" 2>/dev/null; fi
+    [ -L "$old" ] || rm -rf -- "./$old"
+  done
+  part=$part-$$
+  mkdir -m 700 "$part" || fail "cannot create $dir/$part"
+  trap 'rm -rf -- "$dir/$part"' 0
+  trap 'exit 3' 1 2 13 15
+  if [ "$verb" = merge ]; then
+    mkdir -m 700 "$part/delta" && printf '%s\n' "$dir/$part/delta" || fail "cannot create $dir/$part/delta"
+  fi
+  said=$( (cd "$part" && tar -xpof -) 2>&1) || {
+    free=$(df -Pk . | awk 'END { print $4 }')
+    [ "${free:-65}" -gt 64 ] || said='No space left on device'
+    fail "cannot unpack in $dir: $(printf '%s\n' "$said" | head -n 1)"
+  }
+  [ -f "$part/whole" ] || fail "the transfer was cut"
+  cd "$part/tree" || fail "the transfer was cut"
+  if [ -f ../merged ]; then
+    said=$(cd ../delta && xargs -0 sh -c 'for f do [ -L "$f" ] || sha256sum <"$f"; done' sh <../merged 2>/dev/null)
+    [ "$said" = "$(cat ../sums)" ] || fail "what rsync brought is not what was sent"
+  fi
+  said=$(find . -type d -exec sh -c '
+    for d do
+      to=$0/$d
+      [ -L "$to" ] && { echo "$to is a symbolic link"; exit 1; }
+      [ -d "$to" ] || mkdir -m 700 "$to" 2>/dev/null || { echo "cannot create $to"; exit 1; }
+      [ -w "$to" ] || { echo "cannot write to $to: permission denied or read-only"; exit 1; }
+    done' "$dir" {} + 2>&1) || fail "$said"
+  if [ -f ../doomed ]; then
+    said=$(cd "$dir" && xargs -0 rm -rf -- <"$part/doomed" 2>&1) || fail "cannot remove in $dir: ${said##*: }"
+  fi
+  # What is renamed shall be on the disk first; but not where much of others' waits to be written as well.
+  if awk '$1 == "Dirty:" { exit $2 > 262144 }' /proc/meminfo 2>/dev/null; then sync -f . 2>/dev/null; fi
+  settle
+  if [ -f ../merged ]; then cd ../delta && settle; cd ../tree || exit 3; fi
+  if [ -f ../mark ]; then mv -f ../mark "$dir/.ipexctl-sync.json" || fail "cannot write $dir/.ipexctl-sync.json"; fi
+  printf '%s\n' "$dir"
+  ;;
+have)
+  enter
+  name=$1 part=.ipexctl-part-$2
+  whole=- partial=0
+  if [ -f "$name" ] && [ ! -L "$name" ]; then
+    sum=$(sha256sum "./$name") && [ "${sum%% *}" = "$2" ] && whole=$(wc -c <"$name")
+  fi
+  if [ -f "$part" ] && [ ! -L "$part" ] && [ -O "$part" ]; then partial=$(wc -c <"$part"); fi
+  printf '%s %s %s\n' "$whole" "$partial" "$(df -Pk . | awk 'END { print $4 }')"
+  ;;
+append)
+  enter
+  name=$1 part=.ipexctl-part-$2
+  [ -L "$part" ] && fail "$dir/$part is a symbolic link"
+  [ -L "$name" ] && fail "$dir/$name is a symbolic link"
+  if [ "$3" = 0 ]; then rm -f -- "$part"; fi
+  [ "$3" = 0 ] || [ "$(wc -c <"$part")" -eq "$3" ] || fail "$dir/$part changed meanwhile"
+  said=$( (cat >>"$part") 2>&1) || fail "cannot write $dir/$name: ${said##*: }"
+  sum=$(sha256sum "./$part")
+  [ "${sum%% *}" = "$2" ] || { printf 'partial\n'; exit 0; }
+  chmod "$4" "$part" && mv -f -- "$part" "./$name" || fail "cannot write $dir/$name"
+  printf '%s\n' "$dir/$name"
+  ;;
+esac

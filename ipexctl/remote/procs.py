@@ -1,0 +1,258 @@
+"""Which processes on this host belong to a run, and how to end them. Also a program of its own (`main`).
+
+A process belongs to a run when its environment carries ``IPEXCTL_RUN=<run>``, and to one host's part of it when it
+carries ``IPEXCTL_SEAT=<run>:<label>`` (several hosts of a lab are one machine) or descends from that host's guard: a
+sub-reaper, so that a daemon that cleaned its environment is still its descendant. Where the host allows it, all that a
+guard starts is also in a control group (version 2) of its own, which tells even when the guard is dead. Never by name,
+never by user.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+STUCK = 2.0  # seconds
+_CGROUP = "/sys/fs/cgroup"
+_GROUP = "ipexctl-"
+
+
+class Process(NamedTuple):
+    """``start`` is the kernel's start time in clock ticks since boot: with the pid it names a process for ever."""
+
+    pid: int
+    start: int
+    parent: int
+    state: str
+
+
+def look(pid: int) -> Optional[Process]:
+    """The process with this id, or None when there is none (zombies count as none)."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stat:
+            text = stat.read()
+    except OSError:
+        return None
+    words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
+    state = words[0].decode()
+    return None if state in "ZX" else Process(pid, int(words[19]), int(words[1]), state)
+
+
+def everyone() -> Dict[int, Process]:
+    """All processes of this host (of this process-number namespace), by id."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process}
+
+
+def of_run(run: str) -> str:
+    """The mark of a whole run."""
+    return "IPEXCTL_RUN=" + run
+
+
+def of_seat(run: str, label: str) -> str:
+    """The mark of one host's part of a run."""
+    return "IPEXCTL_SEAT=%s:%s" % (run, label)
+
+
+def marked(pid: int, mark: str) -> bool:
+    """Whether the process was started with this in its environment. False where that may not be read."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as environ:
+            return mark.encode() in environ.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def group_of(run: str, label: str) -> str:
+    """A new control group below this process's own, as a directory; empty where that is not allowed."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as text:
+            own = [line[3:].strip("/") for line in text.read().splitlines() if line.startswith("0::")]
+        path = os.path.join(_groups(), *own[:1], "%s%s-%s" % (_GROUP, run, label))
+        os.mkdir(path)
+    except OSError:
+        return ""
+    return path
+
+
+def groups_of(run: str) -> List[str]:
+    """The control groups of a run on this host, wherever they are."""
+    found = []
+    for path, names, _ in os.walk(_groups()):
+        found += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (_GROUP, run))]
+    return found
+
+
+def join(group: str) -> None:
+    """Moves this process, and with it all that it starts, into the group. Where that fails, marks and descent tell."""
+    try:
+        with open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:
+            text.write("0")
+    except OSError:
+        pass
+
+
+def members(group: str) -> Set[int]:
+    """All processes in it and below; none for an empty name."""
+    found: Set[int] = set()
+    for path, _, _ in os.walk(group) if group else ():
+        try:
+            with open(os.path.join(path, "cgroup.procs"), encoding="utf-8") as text:
+                found.update(int(word) for word in text.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def disband(group: str) -> None:
+    """Removes a group in which nobody is left; the dead stay in it for a moment, until somebody has collected them."""
+    until = time.monotonic() + 1.0
+    while group and os.path.isdir(group) and not members(group):
+        for path, _, _ in os.walk(group, topdown=False):
+            try:
+                os.rmdir(path)
+            except OSError:
+                if time.monotonic() > until:
+                    return
+                time.sleep(0.05)
+
+
+def _groups() -> str:
+    """Where the kernel shows control groups of version 2."""
+    old = os.path.join(_CGROUP, "unified")
+    return old if os.path.isdir(old) else _CGROUP
+
+
+def living(mark: str, root: int = 0, spare: Iterable[int] = (), groups: Iterable[str] = ()) -> List[Process]:
+    """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
+    `groups` count too."""
+    all_now = everyone()
+    out: Set[int] = {os.getpid(), *spare}
+    children: Dict[int, List[int]] = {}
+    for process in all_now.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    descendants: Set[int] = set()
+    todo = list(children.get(root, [])) if root else []
+    while todo:
+        pid = todo.pop()
+        if pid not in descendants:
+            descendants.add(pid)
+            todo.extend(children.get(pid, []))
+    for group in groups:
+        descendants |= members(group)
+    return [p for p in all_now.values() if p.pid not in out and (p.pid in descendants or marked(p.pid, mark))]
+
+
+def same(process: Process) -> bool:
+    """Whether this very process (not another one with its number) still lives."""
+    now = look(process.pid)
+    return now is not None and now.start == process.start
+
+
+def send(processes: Iterable[Process], number: int) -> None:
+    """Signals exactly these processes; those that are gone are left alone."""
+    for process in processes:
+        if same(process):
+            try:
+                os.kill(process.pid, number)
+            except OSError:
+                pass  # gone between the look and the signal, or not ours to signal: the next look tells
+
+
+def wipe(
+    mark: str, root: int, spare: Iterable[int] = (), patience: float = 5.0, groups: Iterable[str] = ()
+) -> List[Process]:
+    """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left.
+
+    Where all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is
+    not waited for any longer.
+    """
+    spare = set(spare)
+    now = time.monotonic()
+    until, moved = now + patience, now
+    while True:
+        reap()
+        left = living(mark, root, spare, groups)
+        now = time.monotonic()
+        if any(process.state != "D" for process in left):
+            moved = now
+        if not left or now > until or now - moved > STUCK:
+            return left
+        send(left, signal.SIGKILL)
+        send(left, signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def reap() -> List["tuple[int, int]"]:
+    """Collects ended children: (pid, wait status) of each."""
+    ended: List["tuple[int, int]"] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            return ended
+        if not pid:
+            return ended
+        ended.append((pid, status))
+
+
+def become_reaper() -> bool:
+    """Makes orphans among our descendants our children. False where the kernel or libc does not offer it."""
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent() -> None:
+    """For use in a child before exec: the kernel kills it when its parent ends."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # the guard finds orphans anyway
+
+
+def detach() -> bool:
+    """Leaves the starting session for good. True in the process that goes on, False in the one that must return."""
+    sys.stdout.flush()
+    if os.fork():
+        return False
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+    return True
+
+
+def main(argv: List[str]) -> int:
+    """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
+    role, run = argv
+    groups = groups_of(run)
+    left = wipe(of_run(run), 0, groups=groups) if role == "reap" else living(of_run(run), groups=groups)
+    for group in groups:
+        disband(group)
+    rows = []
+    for process in left:
+        try:
+            with open("/proc/%d/cmdline" % process.pid, "rb") as cmdline:
+                words = cmdline.read().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+        except OSError:
+            continue
+        rows.append({"pid": process.pid, "state": process.state, "command": words})
+    print(json.dumps({"left": rows}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,168 @@
+"""Loaded by every Python that a rank starts. It tells how far the rank has come, keeps an uncaught exception for the
+report, and lets the guard ask where the program stands (signal `ASK`). It changes nothing else, and never raises.
+
+Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.error``, ``<rank>.stacks``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing would cost every interpreter more than all the rest here
+if TYPE_CHECKING:
+    from typing import Any
+
+ASK = 45  # real-time signal after which all threads' stacks are in <rank>.stacks; as in ipexctl.remote.stacks
+COLLECTIVES = (
+    "_verify_params_across_processes",  # the first that DistributedDataParallel does
+    "barrier",
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "broadcast_object_list",
+    "reduce_scatter_tensor",
+)
+
+
+class Hooks:
+    def __init__(self, directory: str, rank: str) -> None:
+        self.base = os.path.join(directory, "ranks", rank)
+        self.said: Any = set()
+
+    def note(self, stage: str) -> None:
+        """The rank is at this stage. Said once, by the first of its processes that gets there."""
+        if stage in self.said:
+            return
+        self.said.add(stage)
+        path = "%s.%s.json" % (self.base, stage)
+        try:
+            import time
+
+            if os.path.exists(path):
+                return
+            fresh = "%s.%d" % (path, os.getpid())
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(fd, ('{"at": %r}' % time.time()).encode())
+            os.close(fd)
+            os.rename(fresh, path)
+        except Exception:
+            pass  # the run's directory may be gone or its disk full: not the script's trouble
+
+    def on_uncaught(self, before: Any) -> Any:
+        def note(kind: Any, error: BaseException, trace: Any) -> None:
+            try:
+                import json
+                import traceback
+
+                text = "".join(traceback.format_exception(kind, error, trace))
+                last = "".join(traceback.format_exception_only(kind, error)).strip()
+                fd = os.open(self.base + ".error", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(fd, "w") as out:
+                    json.dump({"error": last[-2000:], "traceback": text[-20000:]}, out)
+            except Exception:
+                pass  # whatever goes wrong here must not hide the user's own error
+            before(kind, error, trace)
+
+        return note
+
+    def stacks(self) -> None:
+        """A crash (SIGSEGV and the like) and the signal `ASK` leave the stacks of all threads in a file."""
+        import faulthandler
+
+        if faulthandler.is_enabled():
+            return  # the user has asked for its own
+        fd = os.open(self.base + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if fd <= 2:  # the script has closed its own outputs; what it opens next must get these numbers
+            os.close(fd)
+            return
+        faulthandler.enable(fd)
+        faulthandler.register(ASK, fd, all_threads=True, chain=False)
+
+    # The import system asks this before its own finders, until torch.distributed is there.
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name == "torch":
+            self.note("torch")
+        elif name == "torch.distributed":
+            try:
+                sys.meta_path.remove(self)
+                from importlib.machinery import PathFinder
+
+                spec = PathFinder.find_spec(name, path, target)
+                loader: Any = spec.loader if spec else None
+                execute = loader.exec_module
+
+                def executed(module: Any) -> None:
+                    execute(module)
+                    self.wrap(module)
+
+                loader.exec_module = executed
+                return spec
+            except Exception:
+                pass  # without its later stages, then
+        return None
+
+    def wrap(self, module: Any) -> None:
+        """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
+        names = vars(module)
+        first = {name: names[name] for name in COLLECTIVES if callable(names.get(name))}
+
+        def unwrap() -> None:
+            for name, own in first.items():
+                if getattr(names.get(name), "__wrapped__", None) is own:
+                    names[name] = own
+
+        def noting(own: Any, before: str, after: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.note(before)
+                result = own(*args, **kwargs)
+                self.note(after)
+                if after == "running":
+                    unwrap()
+                return result
+
+            for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+                try:
+                    setattr(call, attribute, getattr(own, attribute))
+                except (AttributeError, TypeError):
+                    pass
+            call.__wrapped__ = own  # type: ignore[attr-defined]
+            return call
+
+        for name, own in first.items():
+            names[name] = noting(own, "first collective", "running")
+        own = names.get("init_process_group")
+        if callable(own):
+            names["init_process_group"] = noting(own, "rendezvous", "connected")
+
+
+def _install() -> None:
+    directory, rank = os.environ.get("IPEXCTL_DIR"), os.environ.get("IPEXCTL_RANK")
+    if not directory or not rank:
+        return
+    hooks = Hooks(directory, rank)
+    sys.excepthook = hooks.on_uncaught(sys.excepthook)
+    try:
+        hooks.note("python")
+        hooks.stacks()
+        sys.meta_path.insert(0, hooks)
+    except Exception:
+        pass
+
+
+def _next() -> None:
+    """Another sitecustomize further down the path (a distribution's, a user's) still gets its turn."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in sys.path:
+        path = os.path.join(folder or ".", "sitecustomize.py")
+        if os.path.abspath(folder or ".") != here and os.path.exists(path):
+            with open(path, "rb") as source:
+                exec(compile(source.read(), path, "exec"), {"__name__": "sitecustomize", "__file__": path})
+            return
+
+
+_install()
+_next()

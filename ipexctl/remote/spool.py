@@ -1,0 +1,138 @@
+"""One of mpirun's outputs, stored in segments of one size; offsets count from its first byte for ever.
+
+Under a cap the oldest segments go first. Without space bytes are lost and counted, the ranks go on; when there is space
+again, a mark tells how much is missing, and what follows begins at a whole tag.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, BinaryIO, List, Optional
+
+SEGMENT = 1 << 26  # bytes
+LEAST = 1 << 20
+SPARE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
+
+
+def size_of(cap: Any) -> int:
+    """Bytes of a segment under this cap (0 or None: no cap)."""
+    return max(LEAST, min(SEGMENT, int(cap) // 8)) if cap else SEGMENT
+
+
+def segment(base: str, number: int) -> str:
+    return "%s.%06d" % (base, number)
+
+
+def numbers(base: str) -> List[int]:
+    """The segments that are there, in order."""
+    directory, name = os.path.split(base)
+    ends = (entry.rpartition(".") for entry in os.listdir(directory))
+    return sorted(int(end) for start, _, end in ends if start == name and end.isdigit())
+
+
+class Spool:
+    def __init__(self, base: str, cap: Any, opening: bytes) -> None:
+        self.base = base
+        self.cap = int(cap or 0)
+        self.size = size_of(cap)
+        self.opening = opening  # of a tag or a frame
+        self.offset = 0
+        self.first = 0  # the oldest segment
+        self.file: Optional[BinaryIO] = None
+        self.gap = 0  # bytes lost since the last one that was stored
+        self.lost = 0
+
+    def write(self, piece: bytes) -> int:
+        """Stores what can be stored; how many bytes could not be."""
+        before = self.lost
+        if self.gap:
+            at = piece.find(self.opening)
+            at = len(piece) if at < 0 else at
+            self._miss(at)
+            mark = b"\n[%d bytes of output were not stored here: no space]\n" % self.gap
+            piece = piece[at:]
+            if not piece or self._append(mark) < len(mark):
+                self._miss(len(piece))
+                return self.lost - before
+            self.gap = 0
+        self._miss(len(piece) - self._append(piece))
+        return self.lost - before
+
+    def close(self) -> None:
+        if self.file:
+            self.file.close()
+
+    def _miss(self, count: int) -> None:
+        self.gap += count
+        self.lost += count
+
+    def _append(self, data: bytes) -> int:
+        """Writes as much as there is space for."""
+        done = 0
+        while done < len(data):
+            at = self.offset % self.size
+            try:
+                if self.file is None or not at:
+                    self._next()
+                assert self.file is not None
+                space = os.fstatvfs(self.file.fileno())
+                most = min(self.size - at, space.f_bavail * space.f_frsize - SPARE)
+                written = (self.file.write(data[done : done + most]) or 0) if most > 0 else 0
+            except OSError:
+                written = 0
+            done += written
+            self.offset += written
+            if not written:
+                break
+        return done
+
+    def _next(self) -> None:
+        self.close()
+        self.file = None
+        number = self.offset // self.size
+        self.file = open(segment(self.base, number), "ab", buffering=0)
+        while self.cap and (number - self.first + 1) * self.size > self.cap and self.first < number:
+            try:
+                os.unlink(segment(self.base, self.first))
+            except OSError:
+                pass
+            self.first += 1
+
+
+class Tail:
+    """Reads what a spool holds from an offset on; ``offset`` jumps where segments are gone."""
+
+    def __init__(self, base: str, cap: Any, offset: int) -> None:
+        self.base = base
+        self.size = size_of(cap)
+        self.offset = offset
+        self.file: Optional[BinaryIO] = None
+        self.number = -1
+
+    def read(self, most: int) -> bytes:
+        while True:
+            number = self.offset // self.size
+            if (number != self.number or self.file is None) and not self._open(number):
+                return b""
+            assert self.file is not None
+            piece = self.file.read(most)
+            self.offset += len(piece)
+            if piece or self.offset // self.size == self.number:
+                return piece
+
+    def _open(self, number: int) -> bool:
+        if self.file:
+            self.file.close()
+            self.file = None
+        try:
+            self.file = open(segment(self.base, number), "rb", buffering=0)
+        except OSError:
+            later = [other for other in numbers(self.base) if other > number]
+            if not later:
+                return False
+            number = later[0]
+            self.offset = number * self.size
+            return self._open(number)
+        self.file.seek(self.offset % self.size)
+        self.number = number
+        return True

@@ -1,0 +1,130 @@
+"""The import check of an environment, run by its own Python in a fresh process: what is really there and does it work?
+
+Prints one line, ``ipexctl-verify {json}``. Everything else on its outputs is noise of the packages (IPEX warns about
+overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict
+
+
+def version_of(module: Any) -> str:
+    return str(getattr(module, "__version__", ""))
+
+
+def preloaded(path: str) -> str:
+    """Why a library cannot be loaded before all others, as a rank would; empty where it can."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", ""],
+            env={"LD_PRELOAD": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    return said[-1][:300] if said else ("" if done.returncode == 0 else "status %d" % done.returncode)
+
+
+def main(wanted: Dict[str, Any]) -> None:
+    found: Dict[str, Any] = {"versions": {}, "problems": [], "python": sys.version.split()[0]}
+    problems = found["problems"]
+
+    def attempt(name: str, what: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except BaseException as error:  # SystemExit too: IPEX calls exit() on a CPU it does not like
+            text = str(error).strip().splitlines()
+            problems.append("%s: %s: %s" % (what, type(error).__name__, text[-1][:300] if text else name))
+            return None
+
+    def load(name: str, key: str) -> Any:
+        import importlib
+
+        module = attempt(name, "import %s" % name, lambda: importlib.import_module(name))
+        if module is not None:
+            found["versions"][key] = version_of(module)
+        return module
+
+    began = time.time()
+    torch = load("torch", "torch")
+    ipex = load("intel_extension_for_pytorch", "ipex") if wanted.get("ipex") and torch else None
+    if wanted.get("module") and torch:
+        load(wanted["module"], "oneccl")
+    for name in wanted.get("modules", []):  # what the caller wants to see imported besides
+        load(name, name)
+    found["import_seconds"] = round(time.time() - began, 2)
+
+    for key in ("torch", "ipex", "oneccl"):
+        want, got = wanted.get(key), found["versions"].get(key, "").partition("+")[0]
+        if want and got and got != want:
+            problems.append("%s is %s, %s was asked for" % (key, got, want))
+
+    if ipex is not None:
+        # Older ones do not tell: then nothing is said.
+        tell = getattr(getattr(ipex, "_C", None), "_get_current_isa_level", None)
+        found["isa"] = attempt("isa", "ISA level", tell) if tell else None
+    elif hasattr(getattr(getattr(torch, "backends", None), "cpu", None), "get_cpu_capability"):  # from 2.0 on
+        found["isa"] = attempt("isa", "ISA level", lambda: torch.backends.cpu.get_cpu_capability())
+
+    if torch is not None and wanted.get("step", True):
+
+        def step() -> None:
+            model = torch.nn.Linear(16, 16)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            dtype = torch.bfloat16
+            if ipex is not None and str(found.get("isa")) in ("AVX2", "AVX2_VNNI"):
+                dtype = torch.float32  # ipex.optimize(dtype=bfloat16) needs AVX-512 there
+            if ipex is not None:
+                model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=dtype)
+            start = time.time()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                loss = model(torch.randn(4, 16)).float().pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            if not bool(torch.isfinite(loss)):
+                raise ValueError("the loss of a step is not finite")
+            found["step_ms"] = round((time.time() - start) * 1000, 1)
+            found["dtype"] = str(dtype).replace("torch.", "")
+
+        attempt("step", "a training step", step)
+
+    if wanted.get("mpiexec"):
+
+        def mpi() -> None:
+            argv = [wanted["mpiexec"], "-V"]
+            said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+            text = said.stdout.decode("utf-8", "replace").strip().splitlines()
+            if said.returncode:
+                raise OSError("status %d: %s" % (said.returncode, text[-1] if text else ""))
+            found["mpi"] = text[0] if text else ""
+
+        attempt("mpiexec", "mpiexec -V", mpi)
+    if wanted.get("libmpi"):
+
+        def library() -> None:
+            import ctypes
+
+            ctypes.CDLL("libmpi.so.12")
+
+        attempt("libmpi", "libmpi.so.12", library)
+
+    for what, path in wanted.get("preload", []):
+        why = preloaded(path)
+        found.setdefault("preload", {})[what] = why
+        if why and what in wanted.get("asked", []):
+            problems.append("%s cannot be loaded: %s" % (what, why))
+
+    sys.stdout.flush()
+    sys.stdout.write("\nipexctl-verify %s\n" % json.dumps(found))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
