@@ -1,0 +1,177 @@
+"""Stacks of ranks that do not get on: read, grouped, and the odd one named."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ipexctl.model.events import RankStack, Stalled
+from ipexctl.model.facts import cpu_list
+
+_FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
+_FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_SPY = re.compile(r'Thread [^"]*\([^)]*\)(?:: "(?P<name>.*)")?$')
+_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/(?P<package>.*)")
+_STANDARD = re.compile(r"/lib/python3\.\d+/(?P<module>.*)|^<frozen (?P<frozen>.*)>")
+
+_STATES = {
+    "T": "stopped by a signal (SIGSTOP); SIGCONT lets it go on",
+    "t": "stopped by a debugger",
+    "D": "stuck in the kernel, as on a disk or a network file system that does not answer",
+    "R": "computes",
+    "S": "sleeps",
+    "X": "has ended",
+    "Z": "has ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+    @property
+    def library(self) -> bool:
+        """Not the user's own code."""
+        return bool(_LIBRARY.search(self.file) or _STANDARD.search(self.file))
+
+    def __str__(self) -> str:
+        match = _LIBRARY.search(self.file) or _STANDARD.search(self.file)
+        name = next(filter(None, match.groups()), self.file) if match else self.file.rpartition("/")[2]
+        return f"{name}:{self.line} {self.function}"
+
+
+Stack = tuple[Frame, ...]  # innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks whose main threads stand at the same place. ``where`` says it in one line."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    where: str
+    function: str = ""  # what they are in
+    waits: bool = False  # for other ranks: in a call of torch.distributed
+
+
+def main_thread(text: str) -> Stack:
+    """The stack of the main thread; empty where none is told."""
+    threads: list[tuple[str, list[Frame]]] = []
+    spied = False
+    for line in text.splitlines():
+        if _FAULT.match(line):
+            threads.append(("", []))
+        elif (spy := _SPY.match(line)) is not None:
+            spied = True
+            threads.append((spy.group("name") or "", []))
+        elif threads and (frame := _FAULT_FRAME.match(line) or _SPY_FRAME.match(line)):
+            number = int(frame.group("line") or 0)
+            threads[-1][1].append(Frame(frame.group("file"), number, frame.group("function")))
+    if not threads:
+        return ()
+    named = [frames for name, frames in threads if name == "MainThread"]
+    # faulthandler writes the newest thread first: the main thread is the last one. py-spy begins with it.
+    return tuple(named[0] if named else threads[0][1] if spied else threads[-1][1])
+
+
+def groups(stacks: Sequence[RankStack]) -> tuple[Group, ...]:
+    """Ranks at the same place together, the smallest group first. Of a rank with several processes the one that is
+    deepest in the user's work counts: the one with the longest stack."""
+    of_rank: dict[int, tuple[RankStack, Stack]] = {}
+    for stack in stacks:
+        frames = main_thread(stack.text)
+        if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
+            of_rank[stack.rank] = stack, frames
+    gathered: dict[tuple[str, Stack], list[RankStack]] = {}
+    for stack, frames in of_rank.values():
+        gathered.setdefault(("" if frames else _state(stack), frames), []).append(stack)
+    found = [
+        Group(
+            tuple(sorted(stack.rank for stack in members)),
+            tuple(dict.fromkeys(stack.host for stack in members)),
+            state or _where(frames),
+            frames[0].function if frames else "",
+            any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
+        )
+        for (state, frames), members in gathered.items()
+    ]
+    return tuple(sorted(found, key=lambda group: (len(group.ranks), group.ranks)))
+
+
+def _where(frames: Stack) -> str:
+    """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
+    own = next((frame for frame in frames if not frame.library), None)
+    first = frames[0]
+    return str(first) if own in (None, first) else f"{first} ← {own}"
+
+
+def _state(stack: RankStack) -> str:
+    said = _STATES.get(stack.state, f"state {stack.state}")
+    return f"{said} (in {stack.wchan})" if stack.wchan and stack.state in "DS" else said
+
+
+def alarm(stalled: Stalled, hosts: Sequence[str]) -> str:
+    """The line that is told at once. ``hosts`` maps ranks to hosts."""
+    seconds = f"{stalled.seconds:.0f} s"
+    if stalled.kind == "stragglers":
+        done = len(hosts) - len(stalled.ranks)
+        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_named(stalled.ranks, hosts)}"
+    states = Counter(stalled.states.values())
+    odd = {state: _STATES[state].partition(";")[0].partition(",")[0] for state in states if state in "TtD"}
+    told = "; ".join(
+        f"{_named([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {said}"
+        for letter, said in odd.items()
+    )
+    if stalled.kind == "all":
+        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _named(stalled.ranks, hosts)
+        idle = [int(rank) for rank, state in stalled.states.items() if state == "R"]
+        what = told or (f"processes: {_states(states)}" if not idle or len(states) > 1 else "all compute")
+        return f"no progress for {seconds}: {many} silent on {_few(stalled.ranks, hosts)} ({what})"
+    return f"no progress for {seconds}: {_named(stalled.ranks, hosts)} silent and idle ({told or _states(states)})"
+
+
+def _states(states: Counter[str]) -> str:
+    return ", ".join(f"{count} in state {state}" for state, count in states.most_common())
+
+
+def comparison(found: Sequence[Group], size: int) -> list[str]:
+    """What the stacks tell, in lines: who is where, and who is the odd one."""
+    if not found:
+        return []
+    *few, most = found
+    waiting = [group for group in found if group.waits]
+    if 0 < len(waiting) < len(found):  # whoever waits in a collective waits for those who do not
+        few = [group for group in found if not group.waits]
+        most = Group(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
+    lines = []
+    if few and (most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)) and not few[-1].waits:
+        odd = [rank for group in few for rank in group.ranks]
+        names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
+        does = "does" if len(odd) == 1 else "do"
+        where = f"wait in {most.function}" if most.function else "are elsewhere"
+        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_ranks(odd)} on {names} {does} not")
+    elif few:
+        lines.append(f"the ranks are at {len(found)} different places")
+    elif len(most.ranks) > 1:
+        lines.append(f"all {len(most.ranks)} ranks are at the same place")
+    width = max(len(_ranks(group.ranks)) for group in found)
+    lines += [f"  {_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(found)]
+    return lines
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(tuple(numbers))}"
+
+
+def _few(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    names = list(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more hosts" if len(names) > 4 else "")
+
+
+def _named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    return f"{_ranks(ranks)} on {_few(ranks, hosts)}"

@@ -1,0 +1,201 @@
+"""Checks of limits, disks, addresses, clocks: what a run meets besides processors and packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from statistics import median
+
+from ipexctl.decide.judging.cluster import Cluster, Hit, majority, size
+from ipexctl.decide.judging.network import choose_interfaces, strangers
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.facts import Facts
+
+NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
+_LITTLE = 128 << 20  # bytes below which logs and checkpoints do not fit either
+LOOKED_UP = 16  # hosts up to which every name is looked up on every host; beyond, the head's alone
+_REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
+
+
+def unreachable(cluster: Cluster) -> Iterator[Hit]:
+    for host, failure in cluster.failures.items():
+        remedy = failure.hint or f"ssh {host} true"
+        yield Hit(_code(failure), host, {"what": failure.what, "remedy": remedy})
+
+
+def _code(failure: Failure) -> str:
+    if failure.kind is not Kind.UNREACHABLE:
+        return "DOC003"
+    if "changed" in failure.code or "CHANGED" in failure.what:
+        return "SSH003"
+    if failure.code.startswith("host-key"):
+        return "SSH002"
+    return "SSH004" if failure.code in ("auth", "key-mode") else "SSH001"
+
+
+def unanswered(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        if fact.unread:
+            yield Hit("DOC001", host, {}, "\n".join(f"{item}: {why}" for item, why in fact.unread.items()))
+
+
+def unknown(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        missing = [name for name in _REQUIRED if getattr(fact, name) is None]
+        if fact.arch not in (None, "x86_64"):
+            missing = [name for name in missing if name != "isa_level"]
+        if missing:
+            yield Hit("DOC002", host, {"facts": ", ".join(missing)}, "", None if cluster.live else "info")
+
+
+def duplicates(cluster: Cluster) -> Iterator[Hit]:
+    """Hosts of one lab are one machine on purpose."""
+    machines: dict[tuple[str, str], list[str]] = {}
+    for host in cluster.inventory:
+        fact = cluster.facts.get(host.name)
+        if fact is not None and fact.machine_id is not None:
+            lab = host.vars.get("lab")
+            machines.setdefault((fact.machine_id, f"{lab}/{host.name}" if lab else ""), []).append(host.name)
+    for (machine, _), hosts in machines.items():
+        for name in hosts if len(hosts) > 1 else ():
+            some = " and ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+            same = f"{some}: host name {cluster.facts[name].hostname}"
+            yield Hit("DUP001", name, {"machine": machine}, same)
+
+
+def limits(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        files, tasks = fact.limits.get("nofile"), fact.limits.get("nproc")
+        if files is not None and files < 4096:  # 1024 is the usual default, and enough for few ranks
+            yield Hit("LIM001", host, {"value": files}, "", "info" if files >= 1024 else None)
+        if tasks is not None and tasks < 4096:
+            yield Hit("LIM003", host, {"value": tasks})
+        devices = [card.name for card in fact.interfaces if card.name.startswith(("ib", "opa", "hsi", "roce"))]
+        locked = fact.limits.get("memlock")
+        if devices and locked is not None and locked < 1 << 30:
+            yield Hit("LIM002", host, {"value": size(locked), "devices": ", ".join(devices)})
+
+
+def disks(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        venv = fact.installed.venv if fact.installed else None
+        seen = set()
+        for disk in fact.disks:
+            if disk.path == "/dev/shm" or disk.free is None or disk.mount in seen:
+                continue
+            seen.add(disk.mount)
+            fresh = disk.path == venv and not (fact.installed and fact.installed.exists)
+            needed = NEEDED if fresh else _LITTLE
+            if disk.free < needed:
+                values = {"path": disk.path, "needed": size(needed)}
+                room = f"{size(disk.free)} free on {disk.mount} {disk.filesystem}".strip()
+                yield Hit("DSK001", host, values, room)
+            if fresh and disk.writable is False:
+                yield Hit("DSK002", host, {"path": disk.path}, f"mount {disk.mount} {disk.filesystem}".strip())
+
+
+def own_name(cluster: Cluster) -> Iterator[Hit]:
+    """On a host of its own this is harmless: nobody else asks for it."""
+    if len(cluster.inventory) < 2:
+        return
+    for host, fact in cluster.facts.items():
+        loopback = [address for address in fact.self_addresses if _is_loopback(address)]
+        if loopback and not _is_loopback(fact.ssh_address or "127.0.0.1"):
+            yield Hit("NET001", host, {"address": loopback[0]})
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_global(word: str) -> bool:
+    return not word.startswith("fe80:")
+
+
+def other_names(cluster: Cluster) -> Iterator[Hit]:
+    """Names that the hostfile connects to, and that a host of it does not resolve (where it resolves anything)."""
+    wanted = [host.address for host in cluster.inventory if not _is_address(host.address)]
+    for host, fact in cluster.facts.items():
+        missing = [name for name in wanted if name not in fact.names]
+        asked = len(cluster.inventory) > 1 and fact.names and "getent hosts" not in fact.unread
+        if asked and missing and cluster.live and len(wanted) <= LOOKED_UP:
+            yield Hit("NET006", host, {}, ", ".join(missing[:8]))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def leads_nowhere(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        names = [card.name for card in fact.interfaces if card.virtual and any(map(_is_global, card.addresses))]
+        if names and any(not card.virtual and card.name != "lo" for card in fact.interfaces):
+            yield Hit("NET002", host, {}, ", ".join(names[:8]))
+
+
+def network(cluster: Cluster) -> Iterator[Hit]:
+    """Of the interfaces that a run would use: same subnet, same MTU, same speed."""
+    if len(cluster.facts) < 2:
+        return
+    for host, (words, mistaken) in strangers(cluster.facts).items():
+        yield Hit("NET013", host, {"names": ", ".join(words)}, "", None if mistaken else "info")
+    chosen = choose_interfaces(cluster.facts)
+    cards = {}
+    for host, fact in cluster.facts.items():
+        choice = chosen.get(host)
+        if choice is None:
+            if fact.interfaces:
+                yield Hit("NET003", host, {}, _addresses(fact))
+            continue
+        cards[host] = next((card for card in fact.interfaces if card.name == choice.name), None)
+        if "no subnet" in choice.why:
+            yield Hit("NET003", host, {}, f"{_addresses(fact)}; {choice.why}", "warning")
+    mtus = {host: card.mtu for host, card in cards.items() if card and card.mtu}
+    usual = majority(mtus)
+    for host, mtu in mtus.items():
+        if mtu != usual and (card := cards[host]):
+            yield Hit("NET004", host, {"mtu": mtu, "usual": usual, "interface": card.name})
+    speeds = {host: card.speed for host, card in cards.items() if card and card.speed}
+    for host, speed in speeds.items():
+        usual_speed = majority(speeds)
+        if usual_speed and speed < usual_speed and (card := cards[host]):
+            yield Hit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": card.name})
+
+
+def _addresses(fact: Facts) -> str:
+    words = [
+        f"{card.name} {' '.join(card.addresses)}" for card in fact.interfaces if card.addresses and card.name != "lo"
+    ]
+    return ", ".join(words[:6]) or "none"
+
+
+def clock(cluster: Cluster) -> Iterator[Hit]:
+    offsets = cluster.known(lambda fact: fact.clock_offset)
+    middle = median(offsets.values()) if offsets else 0.0
+    for host, offset in offsets.items():
+        doubt = cluster.facts[host].clock_error or 0.0
+        if abs(offset) > 1 + doubt:
+            direction = "ahead of" if offset > 0 else "behind"
+            by = f"{abs(offset):.0f} s" if abs(offset) >= 100 else f"{abs(offset):.1f} s"
+            alike = len(offsets) > 1 and all(abs(other - middle) <= 1 for other in offsets.values())
+            evidence = "as all hosts are: this machine's clock is the wrong one" if alike else f"± {doubt:.1f} s"
+            yield Hit("SYS001", host, {"direction": direction}, f"{by} {evidence}")
+
+
+def distributions(cluster: Cluster) -> Iterator[Hit]:
+    for host, own, usual in cluster.odd(lambda fact: fact.distribution):
+        yield Hit(
+            "SYS005", host, {"distribution": own, "usual": usual}, f"glibc {cluster.facts[host].glibc or 'unknown'}"
+        )
+
+
+def scheduler(cluster: Cluster) -> Iterator[Hit]:
+    for host, fact in cluster.facts.items():
+        if fact.scheduler:
+            yield Hit("SYS006", host, {"scheduler": fact.scheduler})

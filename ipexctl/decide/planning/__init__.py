@@ -1,0 +1,1 @@
+"""Stack, trees, commands → plans: ordered steps whose text is the dry run."""

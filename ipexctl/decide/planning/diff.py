@@ -1,0 +1,58 @@
+"""How a text file differs from the one on a host: bounded, and harmless to show."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+
+from ipexctl.decide.planning.sync import Delta, State
+from ipexctl.model.text import printable
+from ipexctl.model.trees import Entry
+
+LARGEST = 256 << 10  # bytes of a file that is compared line by line
+FILES = 20  # compared per host
+_LINES = 200  # shown per file
+_WIDTH = 200  # characters shown of a line
+
+
+def comparable(found: Delta, state: State) -> tuple[Entry, ...]:
+    """Of what is to be sent: files that are there in an old version, and small enough to be compared."""
+
+    def fits(entry: Entry) -> bool:
+        there = state.entries.get(entry.path)
+        return entry.kind == "f" and there is not None and there.kind == "f" and max(entry.size, there.size) <= LARGEST
+
+    return tuple(entry for entry in found.send if fits(entry))[:FILES]
+
+
+def difference(path: str, old: bytes, new: bytes) -> str:
+    """As ``diff -u`` says it, every line escaped; one sentence for a file that is no text, "" where nothing differs."""
+    if old == new:
+        return ""
+    try:
+        before, after = _lines(old), _lines(new)
+    except UnicodeDecodeError:
+        return f"{printable(path, 300)} differs, and is no text"
+    shown = printable(path, 300)
+    lines = [*difflib.unified_diff(before, after, f"{shown} (there)", f"{shown} (here)", lineterm="")]
+    if not lines:
+        return f"{shown} differs in how its last line ends"
+    rest = [f"… and {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
+    return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *rest])
+
+
+def _lines(data: bytes) -> list[str]:
+    if b"\0" in data:
+        raise UnicodeDecodeError("utf-8", data, 0, 1, "a NUL")
+    return data.decode("utf-8").splitlines()
+
+
+def grouped(told: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each difference once, with the hosts of which it is true."""
+    hosts: dict[str, list[str]] = {}
+    for name, texts in told.items():
+        for text in texts:
+            hosts.setdefault(text, []).append(name)
+    for text, names in hosts.items():
+        if text:
+            yield tuple(names), text

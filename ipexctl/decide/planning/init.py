@@ -1,0 +1,316 @@
+"""A first playbook: what is asked, what the hosts' facts answer already, and the text that comes of it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ipexctl.decide.judging.cluster import size
+from ipexctl.decide.launching.accelerate import Config
+from ipexctl.decide.launching.places import usable
+from ipexctl.decide.probing.isa import ORDER
+from ipexctl.decide.reading.dialects import write
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.stack import Stack
+from ipexctl.model.text import printable
+
+_DISTRIBUTIONS = {  # what to install for an import, of packages that training scripts use; others are only named
+    "accelerate": "accelerate", "datasets": "datasets", "diffusers": "diffusers", "einops": "einops",
+    "evaluate": "evaluate", "lightning": "lightning", "matplotlib": "matplotlib", "numpy": "numpy", "pandas": "pandas",
+    "peft": "peft", "PIL": "pillow", "safetensors": "safetensors", "scipy": "scipy", "sentencepiece": "sentencepiece",
+    "sklearn": "scikit-learn", "timm": "timm", "tokenizers": "tokenizers", "tqdm": "tqdm",
+    "transformers": "transformers", "trl": "trl", "yaml": "PyYAML",
+}  # fmt: skip
+_LAST_WITH_IPEX = {"accelerate": "accelerate==1.7.0", "transformers": "transformers==4.52.4"}  # docs/recipes.md
+_OF_THE_STACK = {"torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "impi_torch"}
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+
+Precision = Literal["bf16", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the playbook is made of; None is not answered yet. ``port`` 0 is a free one."""
+
+    script: str | None = None
+    args: tuple[str, ...] = ()
+    ppn: int | None = None
+    ipex: bool | None = None
+    backend: str | None = None
+    torch: str | None = None  # this version, else the newest row
+    precision: Precision | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``default`` is what an empty answer means, ``why`` where it comes from; ``choices`` are all there are, if few."""
+
+    key: str
+    text: str
+    default: str
+    why: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a script's text tells: packages to install, imports nobody knows, whether Accelerate reads our variables."""
+
+    packages: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    accelerate: bool = False
+
+
+def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
+    """``neighbours`` are the modules beside it. A script that cannot be parsed tells nothing."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Script()
+    found: dict[str, None] = {}
+    waiting: list[ast.AST] = [tree]
+    while waiting:  # but for functions: what they import may never be needed
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found[node.module.partition(".")[0]] = None
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    foreign = [name for name in found if name not in {*sys.stdlib_module_names, *neighbours, *_OF_THE_STACK}]
+    return Script(
+        tuple(sorted(_DISTRIBUTIONS[name] for name in foreign if name in _DISTRIBUTIONS)),
+        tuple(sorted(name for name in foreign if name not in _DISTRIBUTIONS)),
+        bool({"accelerate", "transformers", "trl", "peft"} & {*foreign}),
+    )
+
+
+def questions(
+    answers: Answers, inventory: Inventory, facts: Mapping[str, Facts], config: Config | None, scripts: Sequence[str]
+) -> Iterator[Question]:
+    """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before."""
+    if answers.script is None:
+        why = "the only script here" if len(scripts) == 1 else "one of " + ", ".join(scripts[:5]) if scripts else ""
+        yield Question("script", "Which script shall be started?", scripts[0] if len(scripts) == 1 else "", why)
+    if answers.ppn is None:
+        count, why = _ranks(inventory, facts, config)
+        yield Question("ppn", "How many ranks on each host?", str(count), why)
+    if answers.ipex is None:
+        wish, why = _wants_ipex(facts, config)
+        yield Question("ipex", "Use Intel Extension for PyTorch (IPEX)?", "yes" if wish else "no", why, ("yes", "no"))
+    if answers.precision is None:
+        precision, why = _precision(facts, config)
+        yield Question("precision", "Mixed precision?", precision, why, ("bf16", "no"))
+    if answers.port is None:
+        port = config.port if config and config.port else 0
+        why = "main_process_port of the configuration" if port else "a free one is taken"
+        yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
+
+
+def backend_question(stack: Stack) -> Question:
+    """After `questions`, because the rows of the table hang on IPEX."""
+    why = f"{stack.name}; gloo and impi: newer rows" if stack.backend == "ccl" else stack.name
+    return Question("backend", "Which collectives?", stack.backend, why, ("ccl", "impi", "gloo"))
+
+
+def answered(answers: Answers, key: str, text: str) -> Answers | str:
+    """The answers with one more, or what is wrong with it."""
+    text = text.strip()
+    match key:
+        case "script":
+            return replace(answers, script=text) if text else "a script is needed"
+        case "ppn":
+            good = text.isdecimal() and 1 <= int(text) <= 1024
+            return replace(answers, ppn=int(text)) if good else "a number from 1 to 1024, please"
+        case "ipex":
+            word = text.lower()
+            if word not in {"y", "yes", "true", "n", "no", "false"}:
+                return "yes or no, please"
+            return replace(answers, ipex=word[0] in "yt")
+        case "precision":
+            word = {"fp32": "no", "none": "no"}.get(text.lower(), text.lower())
+            if word == "bf16":
+                return replace(answers, precision="bf16")
+            return replace(answers, precision="no") if word == "no" else "bf16 or no, please"
+        case "backend":
+            good = text.lower() in {"auto", "ccl", "impi", "gloo"}
+            return replace(answers, backend=text.lower()) if good else "ccl, impi or gloo, please"
+        case "port":
+            if text.lower() in {"auto", "0"}:
+                return replace(answers, port=0)
+            good = text.isdecimal() and 1024 <= int(text) <= 65535
+            return replace(answers, port=int(text)) if good else "auto, or a number from 1024 to 65535, please"
+    raise ValueError(f"no such question: {key}")
+
+
+def _ranks(inventory: Inventory, facts: Mapping[str, Facts], config: Config | None) -> tuple[int, str]:
+    if config and config.ranks > 1 and config.ranks % len(inventory) == 0:
+        return config.ranks // len(inventory), f"num_processes {config.ranks} of the configuration"
+    slots = {host.slots for host in inventory}
+    if len(slots) == 1 and (only := next(iter(slots))):
+        return only, "the slots of the hosts"
+    nodes = [cores.nodes for found in facts.values() if (cores := usable(found)).cpus]
+    least = min(nodes, default=1)
+    return max(1, least), f"one per NUMA node: every host has {least}" if len({*nodes}) == 1 else "NUMA nodes, at least"
+
+
+def _wants_ipex(facts: Mapping[str, Facts], config: Config | None) -> tuple[bool, str]:
+    if config:
+        return config.ipex, "ipex_config of the configuration"
+    weak = [host for host, found in facts.items() if not _at_least(found, "AVX2")]
+    if weak:
+        return False, f"{weak[0]} has no AVX2, which IPEX needs"
+    return True, "its last version is 2.8.0; stock torch goes on"
+
+
+def _precision(facts: Mapping[str, Facts], config: Config | None) -> tuple[Precision, str]:
+    weak = [host for host, found in facts.items() if not _at_least(found, "AVX512_BF16")]
+    if weak:
+        return "no", f"bf16 would be emulated on {weak[0]} ({facts[weak[0]].isa_level or 'unknown'})"
+    if config and config.precision == "no":
+        return "no", "mixed_precision of the configuration; every host computes bf16 in hardware"
+    return "bf16", "every host computes it in hardware"
+
+
+def _at_least(facts: Facts, level: str) -> bool:
+    return facts.isa_level in ORDER and ORDER.index(facts.isa_level) <= ORDER.index(level)
+
+
+# ----------------------------------------------------------------------------------------------------- what is written
+
+
+def hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
+    """Our own dialect, with what each host said beside it."""
+    lines = [
+        f"# Hosts, written by ipexctl init {when}. The first is node0, where mpirun starts.",
+        "# Keys: address= user= port= slots= key= venv= workdir= iface=; groups stand in [brackets]",
+        *(f"#   {line}" for line in told(inventory, facts)),
+    ]
+    return "\n".join([*lines, write(inventory, "ipexctl").text])
+
+
+def told(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
+    """A line per host for a comment."""
+    width = max(len(host.name) for host in inventory)
+    lines = []
+    for host in inventory:
+        found = facts.get(host.name)
+        if found is None:
+            lines.append(f"{host.name:<{width}}  did not answer")
+            continue
+        cores = f"{found.physical_cores} cores" if found.physical_cores else ""
+        memory = size(found.mem_total_kb * 1024) if found.mem_total_kb else ""
+        parts = [found.model_name or found.vendor or "", found.isa_level or "", cores, memory]
+        lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))
+    return lines
+
+
+def playbook(
+    answers: Answers,
+    script: Script,
+    stack: Stack,
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    *,
+    hosts: str,
+    name: str,
+    when: str,
+    whys: Mapping[str, str],
+) -> str:
+    """The commented playbook. ``hosts`` is the hostfile's path as the playbook names it, ``name`` its own file."""
+
+    def note(key: str) -> str:
+        return f"  # {printable(whys[key], 120)}" if whys.get(key) else ""
+
+    row = stack.row
+    title = f"train {printable(answers.script or '', 100)} on {_hosts(len(inventory))}"
+    lines = [
+        f"# Written by ipexctl init {when}, from what the hosts said:",
+        *(f"#   {line}" for line in told(inventory, facts)),
+        "#",
+        f"#   ipexctl play {name} --check     what it would change; nothing is done",
+        f"#   ipexctl play {name}             do it; every step does only what is not done yet",
+        "#   ipexctl play --schema            for editors; all keys: docs/playbook.md",
+        f"name: {_word(title)}",
+        f"hosts: {_word(hosts)}  # the first is node0",
+        "",
+        "vars:",
+        f"  ppn: {answers.ppn}{note('ppn')}",
+        *([f"  precision: {_json(answers.precision or 'no')}{note('precision')}"] if script.accelerate else []),
+        "",
+        "steps:",
+        "  - name: look",
+        "    doctor: {}  # what is wrong with the hosts, and how to fix it",
+        "    tags: [prepare]",
+        "",
+        "  - name: environment",
+        f"    install:  # {printable(stack.name, 120)}",
+        f"      track: {'ipex' if row.ipex else 'native'}",
+        f"      torch: {_json(row.torch)}",
+        f"      backend: {stack.backend}{note('backend')}",
+        *_with(script, bool(row.ipex)),
+        *([f"      # it also imports {', '.join(map(printable, script.unknown))}: add what provides that to with"]
+          if script.unknown else []),
+        "    tags: [prepare]",
+        "",
+        "  - name: train",
+        "    run:",
+        f"      script: {_word(answers.script or '')}",
+        *([f"      args: {_list(answers.args)}"] if answers.args else []),
+        "      ppn: ${ppn}",
+        f"      backend: {stack.backend}",
+        *([f"      port: {answers.port}"] if answers.port else []),
+        *(_accelerate(answers, bool(row.ipex)) if script.accelerate else []),
+        "      # time_limit: 3600            # seconds",
+        "    tags: [train]",
+        "",
+        "  # - name: results               # what the ranks wrote into out/ comes back, changed files only",
+        '  #   fetch: {paths: [out], from: "rank:0"}',
+    ]  # fmt: skip
+    return "\n".join([*lines, ""])
+
+
+def _with(script: Script, ipex: bool) -> list[str]:
+    """The packages; those that know IPEX, where there is one."""
+    packages = [_LAST_WITH_IPEX.get(name, name) if ipex else name for name in script.packages]
+    why = "what the script imports" + (
+        ", in the last versions that know IPEX" if packages != [*script.packages] else ""
+    )
+    return [f"      with: [{', '.join(packages)}]  # {why}"] if packages else []
+
+
+def _accelerate(answers: Answers, ipex: bool) -> list[str]:
+    """What ``accelerate launch`` would set for the script; so it needs no configuration on the hosts."""
+    return [
+        "      env:  # what accelerate launch would tell the script",
+        "        ACCELERATE_USE_CPU: 'true'",
+        "        ACCELERATE_MIXED_PRECISION: ${precision}",
+        f"        ACCELERATE_USE_IPEX: '{'true' if ipex and answers.ipex else 'false'}'",
+    ]
+
+
+def _hosts(count: int) -> str:
+    return f"{count} host{'' if count == 1 else 's'}"
+
+
+def _list(words: Sequence[str]) -> str:
+    return "[" + ", ".join(_word(word) if "," not in word else _json(word) for word in words) + "]"
+
+
+def _word(text: str) -> str:
+    """A scalar as YAML and our variables read it back."""
+    if _PLAIN.fullmatch(text) and text.lower() not in {"null", "~", ""}:
+        return text
+    return _json(text)
+
+
+def _json(text: str) -> str:
+    quoted = json.dumps(text.replace("${", "$${"), ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

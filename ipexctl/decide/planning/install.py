@@ -1,0 +1,259 @@
+"""What an install will do on each host, from what was seen there. The text of the plan is the dry run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.facts import Facts
+from ipexctl.model.stack import Lock, Stack
+from ipexctl.model.text import printable
+
+Do = Literal["nothing", "tidy", "switch", "build"]
+From = Literal["hosts", "controller"]
+
+# Unpacked bytes of a wheel nobody has opened yet, per byte of it: torch 2.8.0 with its libraries measured 2.3.
+_SWELLS = 2.4
+_BESIDES = 20 << 20  # the environment itself, uv's lists
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one host has at the place of the environment; ``marker`` is that of the active one."""
+
+    kind: Literal["absent", "ours", "foreign"]
+    why: str = ""
+    active: str | None = None
+    complete: tuple[str, ...] = ()
+    marker: Mapping[str, Any] | None = None
+    packages: Mapping[str, str] | None = None  # what the active one really holds
+    free: int = 0
+    at: str = ""
+    uv: str | None = None
+    visible: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()  # host:port of wheels that this host cannot get to
+    left: tuple[str, ...] = ()  # what an install that was killed left beside the active one, and no job uses
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Seen:
+        """From the answer of ``remote/install.py`` to ``look``."""
+        kind = said["kind"]
+        return cls(
+            kind=kind if kind in {"absent", "ours"} else "foreign",
+            why=printable(str(said["why"]), 300),
+            active=said["active"],
+            complete=tuple(said["complete"]),
+            marker=said["marker"],
+            packages=said.get("packages"),
+            free=int(said["free"]),
+            at=printable(str(said["at"]), 300),
+            uv=said["uv"],
+            visible=tuple(said["visible"]),
+            unreachable=tuple(f"{host}:{port}" for host, port in said["unreachable"]),
+            left=tuple(printable(str(name), 80) for name in said.get("left", ())),
+        )
+
+
+_CLEARLY = 1.5  # times as fast must the way over the controller be: hosts that fetch need less room, and keep a cache
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second, as measured: of each host from the index, of the controller to a host (``up``) and from the index
+    (``down``), from where it lacks ``missing`` bytes."""
+
+    hosts: Mapping[str, float]
+    up: float
+    down: float = 0.0
+    missing: int = 0
+
+    def way(self, host: str, size: int) -> tuple[From, str]:
+        """Who is to download, and why. Over the controller: its own download, then once to the first host; what hosts
+        then give each other is the faster the more of them there are."""
+        own = self.hosts.get(host, 0.0)
+        if not own:
+            return "controller", "this host gets nothing from the index"
+        if not self.up or (self.missing and not self.down):
+            return "hosts", ""
+        sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
+        here = f"the controller sends {mib(int(self.up))}/s"
+        here += f" and downloads {mib(int(self.down))}/s" if self.missing else ""
+        if size / own > _CLEARLY * sent:
+            return "controller", f"this host downloads {mib(int(own))}/s, {here}"
+        return "hosts", f"this host downloads {mib(int(own))}/s, {here}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One host's part. ``why`` is the cause; ``need`` the bytes that must be free there."""
+
+    do: Do
+    why: str
+    wheels_from: From = "hosts"
+    need: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ordered: the steps by host, and the text that says all of it."""
+
+    venv: str
+    id: str
+    steps: Mapping[str, Step]
+    text: str
+
+    @property
+    def nothing(self) -> bool:
+        return all(step.do == "nothing" for step in self.steps.values())
+
+    @property
+    def builders(self) -> tuple[str, ...]:
+        return tuple(host for host, step in self.steps.items() if step.do == "build")
+
+
+def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
+    """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
+    found = {_name(name): version for name, version in held.items()}
+    words = []
+    for name, version in sorted(packages.items()):
+        have = found.get(_name(name))
+        if have is None:
+            words.append(f"{name} is missing")
+        elif have.partition("+")[0] != version.partition("+")[0]:
+            words.append(f"{name} is {have}, not {version}")
+    return words
+
+
+def as_observed(fact: Facts, venv: str, lock: Lock) -> Seen | None:
+    """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
+    again; else None."""
+    there = fact.installed
+    if there is None or there.venv != venv or there.marker.get("id") != lock.id or drift(lock.packages, there.packages):
+        return None
+    if set(there.beside) - {lock.id}:
+        return None
+    return Seen("ours", active=lock.id, complete=(lock.id,), marker=there.marker, packages=there.packages)
+
+
+def _name(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def origins(lock: Lock) -> list[list[Any]]:
+    """[host, port] of every place the hosts themselves would fetch from."""
+    found = []
+    for wheel in lock.wheels:
+        parts = urlsplit(wheel.url)
+        if parts.scheme in {"http", "https"} and parts.hostname:
+            found.append([parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)])
+    return [list(pair) for pair in dict.fromkeys((host, port) for host, port in found)]
+
+
+def unpacked(lock: Lock) -> int:
+    """Bytes the environment will take, roughly; 0 if no size is known."""
+    return int(lock.size * _SWELLS) + _BESIDES if lock.size else 0
+
+
+def plan(
+    stack: Stack,
+    lock: Lock,
+    venv: str,
+    seen: Mapping[str, Seen],
+    wheels_from: Literal["auto", "controller", "hosts"],
+    rates: Rates | None = None,
+) -> tuple[Plan, list[Failure]]:
+    """The plan, and why some hosts can have no part in it (those have no step). ``rates`` decide under ``auto`` who
+    downloads; without them whether a host reaches the index at all."""
+    steps: dict[str, Step] = {}
+    failures: list[Failure] = []
+    size = unpacked(lock)
+    for host, there in seen.items():
+        if there.kind == "foreign":
+            failures.append(Failure(host, Kind.STEP, there.why, "another place: --venv PATH", "foreign"))
+            continue
+        if there.active == lock.id:
+            lost = drift(lock.packages, there.packages) if there.packages is not None else []
+            if not lost:
+                more = f" and {len(there.left) - 2} more" if len(there.left) > 2 else ""
+                rest = f"an install that was cut short left {', '.join(there.left[:2])}{more}"
+                steps[host] = Step("tidy", rest) if there.left else Step("nothing", "it is installed")
+                continue
+            cause = f"repair: {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        elif lock.id in there.complete:
+            steps[host] = Step("switch", "it is there, complete, and not active")
+            continue
+        else:
+            cause = f"instead of {there.active}" if there.active else "nothing is installed"
+        way: From = "controller" if wheels_from == "controller" else "hosts"
+        if wheels_from == "auto" and there.unreachable:
+            way = "controller"
+            cause += f"; this host does not reach {there.unreachable[0]}"
+        elif wheels_from == "auto" and rates:
+            way, because = rates.way(host, lock.size)
+            cause += f"; {because}" if because else ""
+        need = size + (lock.size if way == "controller" and size else 0)
+        if there.free < need:
+            what = f"no space left: need {mib(need)}, {mib(there.free)} free in {there.at}"
+            failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
+            continue
+        steps[host] = Step("build", cause, way, need)
+    return Plan(venv, lock.id, steps, _text(stack, lock, venv, steps)), failures
+
+
+def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
+    size = f"{mib(lock.size)} in " if lock.size else ""
+    ways = sorted({step.wheels_from for step in steps.values() if step.do == "build"})
+    fetched = {"hosts": "each host fetches them itself", "controller": "once from here to each host"}
+    lines = [
+        f"{stack.name} · backend {stack.backend}",
+        f"environment  {venv} → {venv.rpartition('/')[2]}.d/{lock.id}",
+        f"wheels       {size}{len(lock.wheels)} files" + "".join(f"; {fetched[way]}" for way in ways),
+    ]
+    lines += [f"note         {note}" for note in (*stack.why, *lock.notes)]
+    width = max((len(host) for host in steps), default=0)
+    lines += [f"{host:<{width}}  {step.do}: {step.why}" for host, step in steps.items()]
+    if any(step.do == "build" for step in steps.values()):
+        lines.append("then on every host: imports, one training step in bf16, mpiexec -V; only then the switch")
+    return "\n".join(lines)
+
+
+def pylock(lock: Lock, paths: Mapping[str, str]) -> str:
+    """The lock as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where a
+    package's wheel lies on that host."""
+    lines = ['lock-version = "1.0"', 'created-by = "ipexctl"']
+    for wheel in lock.wheels:
+        place = f"path = {_toml(paths[wheel.name])}" if wheel.name in paths else f"url = {_toml(wheel.url)}"
+        file = f"name = {_toml(wheel.filename)}, {place}, hashes = {{ sha256 = {_toml(wheel.sha256)} }}"
+        lines += ["", "[[packages]]", f"name = {_toml(wheel.name)}", f"version = {_toml(wheel.version)}"]
+        lines.append(f"wheels = [{{ {file} }}]")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text)  # a TOML basic string takes the same escapes
+
+
+def mib(size: int) -> str:
+    """Bytes for people: ``2.9 GiB``, ``150 MiB``, ``12 KiB``."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}" if size < 10 * unit else f"{size / unit:.0f} {name}"
+    return f"{size / 1024:.0f} KiB"
+
+
+def groups(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Hosts that share the directory, first host of each group first: a host belongs to the first host whose token it
+    sees and that sees its own."""
+    found: list[list[str]] = []
+    for name in names:
+        for group in found:
+            if group[0] in seen_tokens[name] and name in seen_tokens[group[0]]:
+                group.append(name)
+                break
+        else:
+            found.append([name])
+    return found

@@ -1,0 +1,46 @@
+"""Instruction set levels, as IPEX names them, from the flags of /proc/cpuinfo."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_AMX = ("amx_tile", "amx_bf16", "amx_int8")
+
+# Highest first; a host has the first level whose flags it all has. One level does not imply those below it (Zen 5 has
+# avx512_bf16 and avx_vnni, Sapphire Rapids with AMX masked keeps avx512_fp16): `ORDER` is only which one to name.
+LEVELS: dict[str, tuple[str, ...]] = {
+    "AMX_FP16": ("amx_fp16", *_AMX),
+    "AMX": _AMX,
+    "AVX512_FP16": (*_AVX512, "avx512_fp16"),
+    "AVX512_BF16": (*_AVX512, "avx512_bf16"),
+    "AVX512_VNNI": (*_AVX512, "avx512_vnni"),
+    "AVX512": _AVX512,
+    "AVX2_VNNI": ("avx_vnni",),
+    "AVX2": ("avx2", "fma"),
+}
+BELOW = "below"
+ORDER = (*LEVELS, BELOW)
+
+
+def isa_level(
+    flags: Collection[str], silicon: str | None = None, hidden_by: str = "the BIOS or the kernel", tiles: str = ""
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The level, and for each higher one why the host does not have it.
+
+    ``silicon`` is the level of the microarchitecture where it is known, ``hidden_by`` who would hide what it has, and
+    ``tiles`` what the kernel answered to a process that asked for AMX: "granted", "refused 95" or "" for not asked.
+    """
+    refused: list[tuple[str, str]] = []
+    for level, needed in LEVELS.items():
+        missing = [flag for flag in needed if flag not in flags]
+        if not missing and level.startswith("AMX") and tiles.startswith("refused"):
+            said = tiles.replace("refused", "says no: error")
+            refused.append((level, f"the flags are there, but the process may not use tiles: arch_prctl {said}"))
+        elif not missing:
+            return level, tuple(refused)
+        else:
+            has_it = silicon in ORDER and ORDER.index(level) >= ORDER.index(silicon)
+            who = f"the processor has it, {hidden_by} hides it" if has_it else "the processor does not have it"
+            refused.append((level, f"no {' '.join(missing)}{f': {who}' if silicon else ''}"))
+    return BELOW, tuple(refused)

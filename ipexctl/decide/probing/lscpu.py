@@ -1,0 +1,65 @@
+"""What lscpu printed, plain or as JSON, of any version: field → value."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+
+def fields(plain: str, as_json: str) -> dict[str, str]:
+    """JSON first: its values are never wrapped. Empty where neither says anything."""
+    return _of_json(as_json) or _of_text(plain)
+
+
+def _of_json(text: str) -> dict[str, str]:
+    try:
+        value = json.loads(text.lstrip("\ufeff")) if text.strip() else None
+    except (ValueError, RecursionError):
+        return {}
+    rows = value.get("lscpu") if isinstance(value, dict) else None
+    return dict(_rows(rows)) if isinstance(rows, list) else {}
+
+
+def _rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Newer versions nest: a row may have children. An empty list of CPUs is null."""
+    for row in rows:
+        if not isinstance(row, dict):
+            continue
+        name, value = row.get("field"), row.get("data")
+        if isinstance(name, str):
+            known = isinstance(value, str | int) and not isinstance(value, bool)
+            yield name.strip().rstrip(":"), str(value) if known else ""
+        if isinstance(row.get("children"), list) and depth < 8:
+            yield from _rows(row["children"], depth + 1)
+
+
+def _of_text(text: str) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    column = 0  # where the values begin
+    for line in text.lstrip("\ufeff").splitlines():
+        match = re.match(r"\s*([^:]+):(\s*)", line)
+        indent = len(line) - len(line.lstrip())
+        if current and indent and indent >= column:
+            current.append(line)
+        elif match:
+            column = match.end()
+            current = found.setdefault(match[1].strip(), [line])
+    return {name: _joined(lines) for name, lines in found.items()}
+
+
+def _joined(lines: list[str]) -> str:
+    """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All lines but
+    the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
+    first = re.sub(r"^\s*[^:]+:\s*", "", lines[0])
+    if len(lines) == 1:
+        return first.strip()
+    width = max(len(line) for line in lines[:-1])
+    cut = all(len(line) >= width - 1 for line in lines[:-1])
+    value = first
+    for before, line in pairwise(lines):
+        value += ("" if cut and len(before) == width else " ") + line.strip()
+    return value.strip()

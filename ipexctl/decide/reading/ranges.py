@@ -1,0 +1,65 @@
+"""Ranges in host names: ``node[01-16,20]``, as Slurm and pdsh write them, ``node[01:16]`` as Ansible does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+MAX_HOSTS = 4096
+"""How many hosts one range, and one inventory, may hold."""
+
+_PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:[-:]([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_LETTERS = re.compile(r"([a-z])[-:]([a-z])|([A-Z])[-:]([A-Z])")
+
+
+class RangeError(ValueError):
+    """The text of a range that means nothing, with the reason."""
+
+
+def expand(text: str) -> list[str]:
+    """All names a text stands for, in order. A text without brackets is itself. Raises `RangeError`."""
+    if "[" not in text and "]" not in text:
+        return [text]
+    pieces: list[list[str]] = []
+    total, end = 1, 0
+    for part in _PART.finditer(text):
+        if part.start() != end:
+            raise RangeError("brackets do not match")
+        end = part.end()
+        values = _values(part[2])
+        total *= len(values)
+        if total > MAX_HOSTS:
+            raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
+        pieces += [[part[1]], values]
+    rest = text[end:]
+    if "[" in rest or "]" in rest:
+        raise RangeError("brackets do not match")
+    return ["".join(chosen) for chosen in itertools.product(*pieces, [rest])]
+
+
+def _values(inside: str) -> list[str]:
+    values: list[str] = []
+    for item in inside.split(","):
+        values += _item(item.strip(" \t"))
+        if len(values) > MAX_HOSTS:
+            raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
+    return values
+
+
+def _item(item: str) -> list[str]:
+    if numbers := _NUMBERS.fullmatch(item):
+        low, high, step = numbers[1], numbers[2] or numbers[1], int(numbers[3] or 1)
+        if int(high) < int(low):
+            raise RangeError("range runs backwards")
+        if step == 0:
+            raise RangeError("range has a step of 0")
+        if (int(high) - int(low)) // step >= MAX_HOSTS:
+            raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
+        return [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1, step)]
+    if letters := _LETTERS.fullmatch(item):
+        first, last = letters[1] or letters[3], letters[2] or letters[4]
+        if last < first:
+            raise RangeError("range runs backwards")
+        return [chr(code) for code in range(ord(first), ord(last) + 1)]
+    raise RangeError("range must look like [01-16,20] or [a-d]")
