@@ -1,0 +1,1 @@
+"""The only floor that touches hosts (and this machine's disk, for caches and records' directories)."""

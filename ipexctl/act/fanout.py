@@ -1,0 +1,127 @@
+"""One piece of work on many hosts, bounded, failures as values.
+
+A thread per host does the work; the caller's thread only passes events on. ``world.bound`` hosts are worked on at once.
+A host that is slow to connect gives its place to the next one, so that dead hosts cost one connect timeout in all.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ipexctl.act.world import World
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Event, HostFailed, Said, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link, LinkError
+
+T = TypeVar("T")
+Emit = Callable[[Event], None]
+Work = Callable[[Link, Emit], "T | Failure"]
+
+_PATIENCE = 1.0  # seconds after which a host that is still connecting no longer counts as being worked on
+_ENDING = 5.0  # seconds in which all threads must end once the work is broken off
+_QUEUED = 4096  # events; a full queue slows the workers down instead of filling memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[T]):
+    host: str
+    value: T | Failure | BaseException
+
+
+def each(
+    world: World,
+    hosts: Iterable[Host],
+    step: str,
+    work: Work[T],
+    *,
+    outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
+) -> Generator[Event, None, dict[str, T | Failure]]:
+    """Does ``work`` on every host and returns its results by host name, in the order of ``hosts``.
+
+    Yields `StepStarted`, everything ``work`` emits while it happens, and `StepEnded` (with what ``outcome`` says of the
+    value, else "ok") per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's
+    result. Any other exception breaks everything off and is raised here with a note of the host. When the generator is
+    closed or interrupted, all links are closed and no thread is left.
+    """
+    waiting = list(hosts)
+    order = [host.name for host in waiting]
+    results: dict[str, T | Failure] = {}
+    waiting.reverse()
+    happened: queue.Queue[Event | _Done[T]] = queue.Queue(_QUEUED)
+    connecting: dict[str, float] = {}  # host → when it began, monotonic
+    threads: dict[str, threading.Thread] = {}
+
+    def body(host: Host) -> None:
+        happened.put(StepStarted(host.name, step))
+        connecting[host.name] = time.monotonic()
+        try:
+            try:
+                link = world.links.open(host)
+            finally:
+                del connecting[host.name]
+            for note in link.notes():
+                happened.put(Said(note, "info", host.name))
+            value: T | Failure | BaseException = work(link, happened.put)
+        except LinkError as error:
+            value = error.failure
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            value = error
+        happened.put(_Done(host.name, value))
+
+    def worked_on() -> int:
+        now = time.monotonic()
+        slow = sum(1 for since in list(connecting.values()) if now - since > _PATIENCE)
+        return len(threads) - slow
+
+    try:
+        while waiting or threads:
+            while waiting and worked_on() < world.bound:
+                host = waiting.pop()
+                thread = threading.Thread(target=body, args=(host,), name=f"{step} {host.name}", daemon=True)
+                threads[host.name] = thread
+                thread.start()
+            try:
+                item = happened.get(timeout=0.2 if waiting else None)
+            except queue.Empty:
+                continue
+            if not isinstance(item, _Done):
+                yield item
+                continue
+            threads.pop(item.host).join()
+            if isinstance(item.value, BaseException):
+                raise _with_note(item.value, f"on host {item.host}, step {step!r}")
+            results[item.host] = item.value
+            if isinstance(item.value, Failure):
+                yield HostFailed(item.value)
+            else:
+                said, detail = outcome(item.value) if outcome else ("ok", "")
+                yield StepEnded(item.host, step, said, detail)
+    finally:
+        if threads:
+            _break_off(world, happened, list(threads.values()))
+    return {name: results[name] for name in order}
+
+
+def _break_off(world: World, happened: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
+    """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
+    deadline = time.monotonic() + _ENDING
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        world.links.close()
+        pause = time.monotonic() + 0.2
+        while time.monotonic() < pause and any(thread.is_alive() for thread in threads):
+            try:
+                happened.get(timeout=0.02)  # makes room: a worker may be waiting to tell something
+            except queue.Empty:
+                pass
+
+
+def _with_note(error: BaseException, note: str) -> BaseException:
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(note)
+    return error

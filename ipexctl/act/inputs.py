@@ -1,0 +1,104 @@
+"""Reading the user's own files: hostfiles, playbooks. Never blocks, never reads without a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipexctl.model.errors import Refused
+from ipexctl.model.text import printable
+
+LIMIT = 1 << 20
+_REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.ENOTDIR: "does not exist: a part of the path is not a directory",
+    errno.EACCES: "cannot be read: permission denied",
+    errno.EPERM: "cannot be read: permission denied",
+    errno.ELOOP: "cannot be read: too many symbolic links",
+    errno.ENAMETOOLONG: "does not exist: the name is too long",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file's text (without a byte order mark) and what should be said about the file."""
+
+    path: Path
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None) -> Input:
+    """The text of a regular UTF-8 file of at most 1 MiB. Raises `Refused`, naming the path as it was given.
+
+    A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist.
+    """
+    shown = printable(os.fspath(path), 300)
+    if not os.fspath(path):
+        raise Refused("the path of a file is empty", hint=hint)
+    full = (cwd or Path()) / path
+    try:
+        data, mode = _read(full)
+    except ValueError as error:  # a NUL in the path
+        raise Refused(f"{shown} does not exist: {error}") from None
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0) or f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise Refused(f"{shown} {reason}", hint=hint if error.errno == errno.ENOENT else None) from None
+    if isinstance(data, str):
+        raise Refused(f"{shown} {data}")
+    if len(data) > LIMIT:
+        raise Refused(f"{shown} is larger than 1 MiB")
+    return Input(full, _decode(data, shown), _open_to_others(full, mode, shown))
+
+
+def writable_by_all(directory: Path) -> bool:
+    """Whether anybody may put files there: what is found in such a directory is nobody's configuration."""
+    try:
+        return bool(directory.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> tuple[bytes | str, int]:
+    """The bytes (up to one more than the limit) or the reason, and the mode.
+
+    Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
+    O_NONBLOCK keeps from waiting for a writer.
+    """
+    status = path.stat()
+    if why := _not_a_file(status.st_mode):
+        return why, status.st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if why := _not_a_file(status.st_mode):
+            return why, status.st_mode
+        return file.read(LIMIT + 1), status.st_mode
+
+
+def _not_a_file(mode: int) -> str | None:
+    if stat.S_ISREG(mode):
+        return None
+    return "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
+
+
+def _decode(data: bytes, shown: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+            raise Refused(f"{shown} is UTF-16 text, not UTF-8") from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{shown} is not UTF-8 text: byte \\x{data[error.start]:02x} in line {line}") from None
+
+
+def _open_to_others(path: Path, mode: int, shown: str) -> tuple[str, ...]:
+    warnings = []
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        warnings.append(f"{shown} can be written by others (mode {stat.S_IMODE(mode):04o}): chmod go-w {shown}")
+    if writable_by_all(path.parent):
+        warnings.append(f"{shown} lies in a directory that everyone can write to")
+    return tuple(warnings)

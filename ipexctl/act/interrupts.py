@@ -1,0 +1,66 @@
+"""Signals to the controller: raised where a verb may be broken off, collected where it must not lose a byte."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ipexctl.model.errors import Interrupted
+
+
+class Interrupts:
+    """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else.
+
+    While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb has said
+    `deferring`, signals wait to be taken.
+    """
+
+    def __init__(self) -> None:
+        self.detach = threading.Event()  # somebody asked to let go of the run that is watched
+        self._waiting: list[int] = []
+        self._raising = False
+        self._deferring = False
+
+    def install(self) -> None:
+        """Takes over the process's signals; a SIGHUP that is ignored (nohup) stays ignored."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._arrived)
+
+    def _arrived(self, number: int, _frame: FrameType | None) -> None:
+        if self._raising and not self._deferring:
+            self._raising = False
+            raise Interrupted(number)
+        self._waiting.append(number)
+
+    def arrived(self, number: int) -> None:
+        """As if the signal had come, for those who wait for it."""
+        self._waiting.append(number)
+
+    def take(self) -> Interrupted | None:
+        """The oldest signal that is waiting."""
+        return Interrupted(self._waiting.pop(0)) if self._waiting else None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal waits for a verb that is not deferring."""
+        return bool(self._waiting) and not self._deferring
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        self._raising = True
+        try:
+            yield
+        finally:
+            self._raising = False
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        before, self._deferring = self._deferring, True
+        try:
+            yield
+        finally:
+            self._deferring = before

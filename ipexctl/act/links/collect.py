@@ -1,0 +1,78 @@
+"""Running a command to its end over a channel: capped outputs, one deadline. The same for local and SSH links."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Stream
+from ipexctl.model.links import LinkError
+
+# After the command itself has ended, its outputs may be held open by a process it left in the background.
+_QUIET = 0.5  # seconds of silence after which such outputs count as ended
+_SMALL = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
+
+
+class Pieces(Protocol):
+    """A running command that can be read with a time limit."""
+
+    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
+        """What has come, [] when nothing came within ``timeout`` seconds, None when both outputs have ended."""
+
+    def ended(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    def end_input(self) -> None: ...
+    def status(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class TimedOut(Exception):
+    """The command outlived its timeout; it still runs."""
+
+
+def collect(channel: Pieces, command: Command, deadline: float) -> Completed:
+    """Feeds the input, reads both outputs and waits for the end. Raises `TimedOut` at ``deadline`` (monotonic)."""
+    if len(command.stdin) <= _SMALL:
+        _give(channel, command.stdin)
+    else:
+        threading.Thread(target=_give, args=(channel, command.stdin), daemon=True).start()
+    said: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
+    truncated = False
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOut
+        pieces = channel.read(min(left, _QUIET))
+        if pieces is None:
+            break
+        if not pieces and channel.ended():
+            break
+        for stream, data in pieces:
+            room = command.cap - len(said[stream])
+            truncated = truncated or len(data) > room
+            said[stream] += data[:room]
+    while not channel.ended():  # it closed its outputs and lives on
+        if time.monotonic() > deadline:
+            raise TimedOut
+        time.sleep(0.01)
+    return Completed(channel.status(), bytes(said["out"]), bytes(said["err"]), truncated)
+
+
+def _give(channel: Pieces, data: bytes) -> None:
+    try:
+        if data:
+            channel.write(data)
+        channel.end_input()
+    except (BrokenPipeError, LinkError, ValueError):
+        pass  # it ended without reading all: its status says how; a lost link is met by the reader
+
+
+def timed_out(host: str, command: Command, alive: str = "") -> LinkError:
+    """``alive`` names what may still be running."""
+    words = str(command)
+    what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
+    kind = Kind.RESIDUE if alive else Kind.STEP
+    return LinkError(Failure(host, kind, f"{what}; {alive}" if alive else what, code="timeout-command"))

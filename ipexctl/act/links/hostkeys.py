@@ -1,0 +1,192 @@
+"""Known host keys: an index of known_hosts files that reads every kind of line and trusts nothing it cannot read.
+
+Paramiko's own reader stops at markers, knows no patterns and is quadratic; this one skips a bad line with its number.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+State = Literal["ok", "unknown", "changed", "revoked", "certificate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One usable line. ``marker`` is "", "@revoked" or "@cert-authority"."""
+
+    file: str
+    line: int
+    marker: str
+    kind: str  # ssh-ed25519, ssh-rsa …
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the files say of a key. ``entry`` is the line that decided, None for an unknown key.
+
+    "certificate": only a certificate authority is known for the host, and we cannot check certificates of hosts.
+    """
+
+    state: State
+    entry: Entry | None = None
+
+
+def fingerprint(blob: bytes) -> str:
+    """As OpenSSH prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def name_of(host: str, port: int) -> str:
+    """How a host is called in a known_hosts file."""
+    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+
+
+class KnownHosts:
+    """The lines of some files, found by host. Files that do not exist hold nothing.
+
+    ``problems`` lists the lines that could not be read: "known_hosts:7: not base64".
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+        self.problems: list[str] = []
+        self._plain: dict[str, list[Entry]] = defaultdict(list)
+        self._patterns: list[tuple[tuple[str, ...], Entry]] = []
+        self._hashed: list[tuple[bytes, bytes, Entry]] = []
+        self._lock = threading.Lock()
+        for path in self.files:
+            try:
+                text = path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                self.problems.append(f"{path}: {error.strerror}")
+                continue
+            for number, line in enumerate(text.split(b"\n"), 1):
+                if why := self._add(str(path), number, line.decode("utf-8", "replace").strip()):
+                    self.problems.append(f"{path}:{number}: {why}")
+
+    def _add(self, file: str, number: int, line: str) -> str:
+        """Takes a line in; says what is wrong with it."""
+        if not line or line.startswith("#"):
+            return ""
+        words = line.split()
+        marker = words.pop(0) if words[0].startswith("@") else ""
+        if marker not in ("", "@revoked", "@cert-authority"):
+            return f"unknown marker {marker[:40]!r}"
+        if len(words) < 3:
+            return "truncated line"
+        hosts, kind, coded = words[:3]
+        try:
+            blob = base64.b64decode(coded, validate=True)
+        except (binascii.Error, ValueError):
+            return "the key is not base64"
+        if not _is_key(kind, blob):
+            return f"not a key of type {kind[:40]!r}"
+        entry = Entry(file, number, marker, kind, blob)
+        if hosts.startswith("|"):
+            try:
+                _, version, salt, digest = hosts.split("|")
+                if version != "1":
+                    raise ValueError
+                self._hashed.append(
+                    (base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True), entry)
+                )
+            except (binascii.Error, ValueError):
+                return "not a hashed host name"
+            return ""
+        names = tuple(name.lower() for name in hosts.split(",") if name)
+        if any("*" in name or "?" in name or name.startswith("!") for name in names):
+            self._patterns.append((names, entry))
+        else:
+            for name in names:
+                self._plain[name].append(entry)
+        return ""
+
+    def entries(self, name: str) -> list[Entry]:
+        """All lines about a host, by its name as `name_of` gives it."""
+        with self._lock:
+            found = list(self._plain.get(name, ()))
+            found += [entry for names, entry in self._patterns if _matches(name, names)]
+            coded = name.encode()
+            found += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
+        return found
+
+    def kinds(self, name: str) -> list[str]:
+        """Key types known for a host: what it should be asked to show."""
+        return list(dict.fromkeys(entry.kind for entry in self.entries(name) if not entry.marker))
+
+    def verdict(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
+        """Judges the key a host shows. ``also`` is a second name that may vouch for it (the host without its port).
+
+        A revoked key is refused whatever else is said of it; a host known by another key has changed.
+        """
+        entries = self.entries(name)
+        others = self.entries(also) if also else []
+        for entry in entries + others:
+            if entry.marker == "@revoked" and entry.blob == blob:
+                return Verdict("revoked", entry)
+        for entry in entries + others:
+            if not entry.marker and entry.blob == blob:
+                return Verdict("ok", entry)
+        plain = [entry for entry in entries if not entry.marker]
+        if plain:
+            return Verdict("changed", plain[0])
+        authority = next((entry for entry in entries + others if entry.marker == "@cert-authority"), None)
+        return Verdict("certificate", authority) if authority else Verdict("unknown")
+
+    def add(self, name: str, kind: str, blob: bytes) -> Path:
+        """Records a key of a host never seen before, at the end of the first file. Raises `OSError`."""
+        path = self.files[0]
+        line = known_line(name, kind, blob).encode() + b"\n"
+        with self._lock:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "rb+") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    line = line if file.read(1) == b"\n" else b"\n" + line
+                file.write(line)
+            self._plain[name].append(Entry(str(path), 0, "", kind, blob))
+        return path
+
+
+def known_line(name: str, kind: str, blob: bytes) -> str:
+    """The line of a known_hosts file that makes a key known."""
+    return f"{name} {kind} {base64.b64encode(blob).decode()}"
+
+
+def _is_key(kind: str, blob: bytes) -> bool:
+    named = kind.encode()
+    return (
+        re.fullmatch(r"[a-zA-Z0-9@.-]+", kind) is not None
+        and blob[:4] == len(named).to_bytes(4, "big")
+        and (blob[4 : 4 + len(named)] == named and len(blob) > 4 + len(named) + 4)
+    )
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    found = False
+    for pattern in patterns:
+        negated = pattern.startswith("!")
+        # only * and ? are special there: brackets are part of "[host]:port"
+        plain = (pattern[1:] if negated else pattern).replace("[", "\0")
+        if fnmatch.fnmatchcase(name.replace("[", "\0"), plain):
+            if negated:
+                return False
+            found = True
+    return found

@@ -1,0 +1,120 @@
+"""How a command travels: through any login shell into `/bin/sh`, and back out between marks.
+
+sshd hands the one string it gets to the user's login shell (bash, dash, csh, fish …), whose startup files may print,
+change directory or set variables first. So the string is plain enough for all of them, `/bin/sh` does the work, and
+prints a mark with its process id on both outputs before the command begins: what comes before the mark is noise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+
+from ipexctl.model.commands import Command
+
+# The kernel takes no single argument longer than 128 KiB (MAX_ARG_STRLEN); longer scripts come in through stdin.
+_LONGEST = 100_000
+_NOISE = 1 << 20  # bytes of startup noise that are looked through for the mark
+
+# Read the same inside single quotes by sh, csh and fish: no quotes, backslash, "!" or line ends among them.
+_UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^-]")
+_UNSAFE_IN_DOUBLE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]")
+
+
+def script(command: Command) -> bytes:
+    """The command as one line of sh. Raises `ValueError` for what no argument list can hold."""
+    line = os.fsencode(command.line())
+    if b"\0" in line:
+        raise ValueError(f"{command.argv[0]}: an argument has a NUL byte in it, which no program can be given")
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What is given to the login shell, and what goes into its stdin before the command's own input."""
+
+    line: bytes
+    stdin: bytes = b""
+
+
+def fitted(text: bytes) -> Carried:
+    """A line of sh of any length."""
+    if len(text) < _LONGEST:
+        return Carried(text)
+    # head reads exactly so many bytes from a pipe, so the command's own input stays where it is
+    return Carried(b'eval "$(head -c %d)"' % len(text), text)
+
+
+def carried(text: bytes, mark: bytes) -> Carried:
+    """A line of sh through any login shell: mark and process id first, then ``text`` in the home directory."""
+    say = b"printf '\\n%s %s\\n' " + mark + b" $$"
+    way = fitted(b'cd "${HOME:-/}" 2>/dev/null; ' + say + b"; " + say + b" >&2; " + text)
+    line = b"exec /bin/sh -c " + _quoted(way.line)
+    if len(line) < _LONGEST:
+        return Carried(line, way.stdin)
+    return Carried(b"exec /bin/sh -c " + _quoted(b'eval "$(head -c %d)"' % len(way.line)), way.line)
+
+
+def _quoted(text: bytes) -> bytes:
+    if not _UNSAFE.search(text):
+        return b"'" + text + b"'"
+    octal = _UNSAFE_IN_DOUBLE.sub(lambda found: b"\\0%03o" % found.group()[0], text)
+    return b'\'eval "$(printf %b "' + octal + b'")"\''
+
+
+def new_mark() -> bytes:
+    """Unguessable, so that noise cannot look like it."""
+    return b"ipexctl-" + secrets.token_hex(8).encode()
+
+
+@dataclass(slots=True)
+class Marked:
+    """Takes one output apart: noise, the mark with the process id, and what the command wrote."""
+
+    mark: bytes
+    pid: int = 0
+    found: bool = False
+    noise: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of ``data`` that the command wrote."""
+        if self.found:
+            return data
+        self.noise += data
+        start = self.noise.find(b"\n" + self.mark + b" ")
+        end = self.noise.find(b"\n", start + 1) if start >= 0 else -1
+        if end < 0:
+            if len(self.noise) > _NOISE:  # keep the end, which may hold half a mark, and a sample of the beginning
+                del self.noise[4096 : len(self.noise) - 4096]
+            return b""
+        rest = bytes(self.noise[end + 1 :])
+        self.pid = int(self.noise[start + len(self.mark) + 2 : end])
+        self.found = True
+        del self.noise[start:]
+        return rest
+
+
+_ENDING = rb"""p=%d
+alive() {
+  kill -0 -- -$p 2>/dev/null || kill -0 $p 2>/dev/null || return 1
+  for f in /proc/[0-9]*/stat; do
+    read -r s <"$f" || continue
+    set -- "${s%%%% *}" ${s##*) }
+    case $2 in Z|X) continue ;; esac
+    if [ "$1" = $p ] || [ "$4" = $p ]; then return 0; fi
+  done 2>/dev/null
+  return 1
+}
+for sign in TERM KILL; do
+  kill -s $sign -- -$p 2>/dev/null || kill -s $sign $p 2>/dev/null
+  for i in 1 2 3 4 5; do alive || exit 0; sleep 0.$i 2>/dev/null || sleep 1; done
+done
+echo alive
+"""
+
+
+def ending(pid: int) -> bytes:
+    """Stops the process group of ``pid``, politely and then hard (zombies count as ended). Says "alive" if in vain."""
+    return _ENDING % pid

@@ -1,0 +1,88 @@
+"""Files that come with ipexctl: playbooks, examples and impi_torch, in the wheel or in a checkout."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_TAG = "py3-none-any"
+IMPI_TORCH_PYTHON = ">=3.9"
+IMPI_TORCH_NEEDS = ("mpi4py>=4", "torch>=2.6")
+
+
+def playbook(name: str) -> Path:
+    """A ready-made playbook. Raises FileNotFoundError if this ipexctl came without it."""
+    return _shipped("playbooks", name)
+
+
+def example(name: str) -> Path:
+    """A script of the examples. Raises FileNotFoundError if this ipexctl came without it."""
+    return _shipped("examples", name)
+
+
+def _shipped(kind: str, name: str) -> Path:
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "share" / kind, package.parent / kind):
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(name)
+
+
+def impi_torch(cache: Path) -> Path:
+    """The wheel of impi_torch below ``cache``, packed from its sources: the same bytes for the same sources, so that
+    a lock made by one controller holds on another. Raises FileNotFoundError if this ipexctl came without them."""
+    package = Path(__file__).resolve().parent.parent
+    folders = (package / "share" / "impi_torch", package.parent / "impi_torch" / "src" / "impi_torch")
+    source = next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
+    if source is None:
+        raise FileNotFoundError("impi_torch")
+    name, data = _packed({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
+    place = cache / "own" / hashlib.sha256(data).hexdigest()[:16] / name
+    if not place.is_file() or place.read_bytes() != data:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(f".{name}.part")
+        part.write_bytes(data)
+        part.replace(place)
+    return place
+
+
+def _packed(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """File name and bytes of the wheel with these modules. Its metadata are those of impi_torch/pyproject.toml; a test
+    holds the two equal."""
+    found = re.search(rb'^__version__ = "([^"]+)"', modules["__init__.py"], re.MULTILINE)
+    if found is None:
+        raise FileNotFoundError("impi_torch/__init__.py has no version")
+    version = found[1].decode()
+    info = f"impi_torch-{version}.dist-info"
+    metadata = [
+        "Metadata-Version: 2.1",
+        "Name: impi-torch",
+        f"Version: {version}",
+        f"Requires-Python: {IMPI_TORCH_PYTHON}",
+        *(f"Requires-Dist: {need}" for need in IMPI_TORCH_NEEDS),
+        "License: Apache-2.0",
+    ]
+    contents = {f"impi_torch/{name}": text for name, text in sorted(modules.items())} | {
+        f"{info}/METADATA": "\n".join([*metadata, ""]).encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: ipexctl\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode(),
+        f"{info}/entry_points.txt": b"[torch.backends]\nimpi_torch = impi_torch:register\n",
+    }
+    record = [f"{path},sha256={_digest(text)},{len(text)}" for path, text in contents.items()]
+    contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as wheel:
+        for path, text in contents.items():
+            member = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
+            member.external_attr = 0o644 << 16
+            wheel.writestr(member, text)
+    return f"impi_torch-{version}-{_TAG}.whl", out.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    """As a wheel's RECORD wants it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
