@@ -1,0 +1,1 @@
+"""The only floor that prints or saves what people read."""

@@ -1,0 +1,225 @@
+"""What the live screen knows: the state behind it, kept from events. No Rich, no terminal, no clock.
+
+Memory is bounded whatever ranks print: each keeps its last few kilobytes, the record keeps the rest. Nothing here looks
+at single lines but for `unusual` ones, and at those only within a budget.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Stamped
+from ipexctl.show.lines import latest
+from ipexctl.show.sanitise import boundary, decode, visible
+
+_RECENT = 1 << 13  # bytes of whole lines kept of each rank
+_OPEN = 1 << 12  # bytes kept of a line that has not ended
+_LOOKED_AT = 1 << 16  # bytes a tenth of a second that are looked at for unusual lines
+_UNUSUAL = 200
+
+# Words that make a line of standard output unusual. No leading repetition: it would look at each byte many times.
+_ODD = re.compile(rb"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\b(?:nan|NaN)\b")
+
+
+def _odd_lines(data: bytes) -> list[bytes]:
+    """The lines of these bytes that hold such a word, the last 50 of them."""
+    found: list[bytes] = []
+    end = -1
+    for match in _ODD.finditer(data):
+        if match.start() < end:
+            continue  # a line that is known already
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.end())
+        end = len(data) if end < 0 else end
+        found.append(data[start:end])
+    return found[-50:]
+
+
+@dataclass(slots=True)
+class HostView:
+    """What a host is doing, and how far."""
+
+    name: str
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    unit: str = "B"
+    detail: str = ""
+    since: float = 0.0
+    outcome: str = ""  # of the last step that ended; "" while one goes on
+    ended: int = 0  # steps
+    changed: bool = False
+    failure: Failure | None = None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.step) and not self.outcome and self.failure is None
+
+
+@dataclass(slots=True)
+class RankView:
+    """What a rank printed last, how far it has come, how it ended."""
+
+    rank: int
+    host: str
+    stage: str = ""
+    at: float = 0.0  # stamp of its last sign of life
+    lines: int = 0
+    recent: bytes = b""
+    open: dict[str, bytes] = field(default_factory=dict)
+    ended: e.RankEnded | None = None
+
+    def feed(self, stream: str, data: bytes, at: float) -> None:
+        """Bytes as they come. Long ones are not copied whole."""
+        self.at = at
+        held = self.open.get(stream)
+        if held:
+            data = held + data
+        end = data.rfind(b"\n") + 1
+        if end:
+            self.lines += data.count(b"\n", 0, end)
+            fresh = data[max(0, end - _RECENT) : end]
+            self.recent = fresh if len(fresh) >= _RECENT else (self.recent + fresh)[-_RECENT:]
+        rest = data[end:]
+        if b"\r" in rest:
+            rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
+        self.open[stream] = rest[-_OPEN:]
+
+    def last_lines(self, most: int) -> list[str]:
+        """Its last whole lines, and what it draws at this moment."""
+        # The first piece may be the rest of a cut line: it is left out where there are others.
+        pieces = self.recent.removesuffix(b"\n").split(b"\n") if self.recent else []
+        if len(self.recent) >= _RECENT and len(pieces) > 1:
+            pieces = pieces[1:]
+        lines = [shown(line) for line in pieces[-most:]]
+        lines += [text for held in self.open.values() if (text := shown(held))]
+        return lines[-most:]
+
+    @property
+    def last(self) -> str:
+        """One line: its bar if it draws one, else its last line that is not blank."""
+        lines = [line for line in self.last_lines(8) if line.strip()]
+        return lines[-1] if lines else ""
+
+
+def shown(line: bytes) -> str:
+    """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
+    state = latest(line)
+    return visible(decode(state[: boundary(state)]), "drop").replace("\t", "    ")
+
+
+@dataclass(slots=True)
+class Odd:
+    """An unusual line and the ranks that printed it."""
+
+    text: str
+    ranks: set[int]
+    count: int = 1
+
+
+class Board:
+    """Takes events, remembers what a screen may show."""
+
+    def __init__(self) -> None:
+        self.verb = ""
+        self.title = ""
+        self.started = 0.0
+        self.at = 0.0
+        self.hosts: OrderedDict[str, HostView] = OrderedDict()
+        self.run: e.RunStarted | None = None
+        self.over: e.RunEnded | None = None
+        self.ranks: list[RankView] = []
+        self.odd: OrderedDict[bytes, Odd] = OrderedDict()
+        self.launcher: deque[str] = deque(maxlen=5)
+        self.unseen = 0  # bytes that were not looked at for unusual lines
+        self._window = 0.0
+        self._budget = _LOOKED_AT
+
+    def take(self, stamped: Stamped) -> None:
+        event, at = stamped.event, stamped.at
+        self.at = max(self.at, at)
+        match event:
+            case e.Output():
+                self._output(event, at)
+            case e.Started(verb=verb, title=title, hosts=hosts):
+                self.verb, self.title = verb, title
+                self.started = at
+                self.hosts = OrderedDict((name, HostView(name)) for name in hosts)
+                self.run, self.over, self.ranks = None, None, []
+                self.odd.clear()
+                self.launcher.clear()
+            case e.StepStarted(host=host, step=step):
+                view = self._host(host)
+                view.step, view.outcome, view.since = step, "", at
+                view.done, view.total, view.unit, view.detail = 0, 0, "B", ""
+            case e.Progress(host=host, step=step):
+                view = self._host(host)
+                if view.step != step:
+                    view.step, view.since = step, at
+                view.outcome = ""
+                view.done, view.total, view.unit, view.detail = event.done, event.total, event.unit, event.detail
+            case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
+                view = self._host(host)
+                view.step, view.outcome, view.detail = step, outcome, detail
+                view.ended += 1
+                view.changed = view.changed or outcome == "changed"
+                view.done, view.total = 0, 0
+            case e.HostFailed(failure=failure) if failure.host:
+                self._host(failure.host).failure = failure
+            case e.RunStarted(ranks=ranks):
+                self.run, self.over = event, None
+                self.ranks = [RankView(rank, host, at=at) for rank, host in enumerate(ranks)]
+            case e.RankStage(rank=rank, host=host, stage=stage):
+                rank_view = self._rank(rank, host)
+                rank_view.stage, rank_view.at = stage, at
+            case e.LauncherSaid(data=data):
+                self.launcher.extend(shown(line) for line in data.splitlines()[-5:])
+            case e.RankEnded(rank=rank, host=host):
+                rank_view = self._rank(rank, host)
+                rank_view.ended, rank_view.at = event, at
+            case e.RunEnded():
+                self.over = event
+            case _:
+                pass
+
+    def _host(self, name: str) -> HostView:
+        return self.hosts.setdefault(name, HostView(name))
+
+    def _rank(self, rank: int, host: str) -> RankView:
+        while len(self.ranks) <= rank < 1 << 16:
+            self.ranks.append(RankView(len(self.ranks), host))
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else RankView(rank, host)
+
+    def _output(self, event: e.Output, at: float) -> None:
+        rank = self._rank(event.rank, event.host)
+        rank.feed(event.stream, event.data, at)
+        if rank.stage in ("", "start", "python"):  # a script without torch has no further stages
+            rank.stage = "running"
+        if not event.partial:
+            self._look(event, at)
+
+    def _look(self, event: e.Output, at: float) -> None:
+        if not 0 <= at - self._window < 0.1:
+            self._window, self._budget = at, _LOOKED_AT
+        data = event.data[-self._budget :] if self._budget else b""
+        self._budget -= len(data)
+        self.unseen += len(event.data) - len(data)
+        if not data:
+            return
+        found = data.split(b"\n")[-51:] if event.stream == "err" else _odd_lines(data)
+        for line in found:
+            key = line[:400].strip()
+            if not key:
+                continue
+            known = self.odd.get(key)
+            if known is None:
+                self.odd[key] = Odd(shown(line[:400]), {event.rank})
+                if len(self.odd) > _UNUSUAL:
+                    self.odd.popitem(last=False)
+            else:
+                known.ranks.add(event.rank)
+                known.count += 1

@@ -1,0 +1,74 @@
+"""The lines of one stream of one rank, whatever the pieces, for the eye (the record keeps the bytes)."""
+
+from __future__ import annotations
+
+from ipexctl.show.sanitise import Colours, boundary, decode, visible
+
+LIMIT = 1 << 16  # bytes of one line held at most; a longer one is shown in pieces
+MORE = "…"  # marks both sides of a cut
+
+
+def latest(line: bytes) -> bytes:
+    """What a terminal would show of a line that redraws itself: the text after its last carriage return."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]
+
+
+class Lines:
+    """Holds the unfinished line, at most `LIMIT` bytes. A bar that redraws itself is held as its latest state."""
+
+    __slots__ = ("_colours", "_continued", "_held")
+
+    def __init__(self, colours: Colours = "drop") -> None:
+        self._colours = colours
+        self._held = b""
+        self._continued = False
+
+    def __bool__(self) -> bool:
+        """Whether an unfinished line is held."""
+        return bool(self._held) or self._continued
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that these bytes finish, harmless, without their ends."""
+        *whole, rest = (self._held + data if self._held else data).split(b"\n")
+        done = [text for line in whole for text in self._finish(line)]
+        if b"\r" in rest:
+            # Keep the last state, with the return before it: only the newest is ever shown.
+            rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
+        while len(rest) > LIMIT:
+            cut = boundary(rest[:LIMIT])
+            done.append(self._text(rest[:cut]) + MORE)
+            rest, self._continued = rest[cut:], True
+        self._held = rest
+        return done
+
+    def _finish(self, line: bytes) -> list[str]:
+        line = latest(line)
+        done: list[str] = []
+        while len(line) > LIMIT:
+            cut = boundary(line[:LIMIT])
+            done.append(self._text(line[:cut]) + MORE)
+            line, self._continued = line[cut:], True
+        done.append(self._text(line))
+        self._continued = False
+        return done
+
+    def _text(self, line: bytes) -> str:
+        return (MORE if self._continued else "") + visible(decode(line), self._colours)
+
+    @property
+    def current(self) -> str:
+        """The unfinished line as it stands, without a character that is not complete yet."""
+        line = latest(self._held)
+        return visible(decode(line[: boundary(line)]), self._colours)
+
+    @property
+    def redraws(self) -> bool:
+        return b"\r" in self._held
+
+    def flush(self) -> list[str]:
+        """The unfinished line, at the end of everything."""
+        if not self:
+            return []
+        line, self._held = self._held, b""
+        return self._finish(line)

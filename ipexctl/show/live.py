@@ -1,0 +1,490 @@
+"""The live screen on a terminal: the state of `Board`, drawn ten times a second by a thread of its own.
+
+`take` only notes what happened, so that a slow or stopped terminal never slows a run; what happened too fast to be seen
+is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Stamped
+from ipexctl.show import screens, words
+from ipexctl.show.board import Board, HostView, RankView
+from ipexctl.show.keys import Keys
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sanitise import visible, visible_lines
+from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Part, text
+from ipexctl.show.told import Told
+
+_SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
+_SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_STEP = re.compile(r"\bstep[ =:]*(\d+)", re.IGNORECASE)
+_PACE = re.compile(r"\b\d+(?:\.\d+)?\s?(?:it/s|s/it|samples/s|steps/s|tokens/s)")
+
+
+class View:
+    """How the board is looked at: rank followed, filter, pause. Draws frames; knows no terminal."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.rank = 0
+        self.filter = ""
+        self.paused = False
+        self.asking = ""  # "rank" or "filter" while something is typed
+        self.typed = ""
+        self.skipped = 0
+        self.keys = False
+        self.can_detach = False
+        self._seen = 0
+
+    def press(self, key: str) -> str:
+        """One key. Returns "detach" when that is what it asks for."""
+        if self.asking:
+            self._type(key)
+        elif key == " ":
+            self.paused = not self.paused
+        elif key == "d" and self.can_detach:
+            return "detach"
+        elif key in ("r", "/"):
+            self.asking, self.typed = ("rank" if key == "r" else "filter"), ""
+        return ""
+
+    def _type(self, key: str) -> None:
+        if key in ("\r", "\n"):
+            if self.asking == "filter":
+                self.filter = self.typed
+            elif self.typed.isascii() and self.typed.isdigit() and int(self.typed) < len(self.board.ranks):
+                self.rank, self._seen = int(self.typed), self.board.ranks[int(self.typed)].lines
+            self.asking = ""
+        elif key == "\x1b":
+            self.asking = ""
+        elif key in ("\x7f", "\b"):
+            self.typed = self.typed[:-1]
+        elif key.isprintable() and len(self.typed) < 60:
+            self.typed += key
+
+    def frame(self, width: int, height: int, now: float) -> RenderableType:
+        """At most ``height`` lines of ``width`` cells; ``now`` on the clock of the stamps."""
+        if self.board.run is None:
+            return self._steps(width, height, now)
+        return self._run(width, height, now)
+
+    # steps of hosts: doctor, install, sync …
+
+    def _steps(self, width: int, height: int, now: float) -> RenderableType:
+        board = self.board
+        hosts = list(board.hosts.values())
+        bad = [host for host in hosts if host.failure is not None or host.outcome == "failed"]
+        busy = [host for host in hosts if host.busy]
+        done = [host for host in hosts if host not in bad and not host.busy and host.ended]
+        waiting = len(hosts) - len(bad) - len(busy) - len(done)
+        room = max(height - 3, 1)
+        lines: list[RenderableType] = [_ends(width, _one_line(board.title or board.verb), _took(now - board.started))]
+        if len(hosts) <= room:
+            lines.append(self._host_rows(hosts, width, now))
+        else:
+            # What went wrong and what goes on are seen; what is done is one line.
+            rows = [*bad[: max(room - 2, 1)], *busy]
+            folded = len(rows) + 2 - room
+            lines.append(self._host_rows(rows[: room - 2], width, now))
+            if folded > 0:
+                lines.append(text((f"… and {folded} more at work", QUIET)))
+            if done:
+                lines.append(_cut(text(("✓ ", GOOD), words.hosts((host.name for host in done), 3)), width))
+        real = [host for host in hosts if host.name]  # the row without a name is this machine's own work
+        if len(real) > 1:
+            counts = [f"{len([host for host in done if host.name])} of {len(real)} hosts done"]
+            counts += [f"{len(busy)} at work"] if busy else []
+            counts += [f"{waiting} waiting"] if waiting else []
+            counts += [f"{len(bad)} failed"] if bad else []
+            lines.append(_cut(text((" · ".join(counts), QUIET)), width))
+        return Group(*lines)
+
+    def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        names = min(max((cell_len(visible(host.name)) for host in hosts), default=0), 24)
+        bar = 20 if any(host.busy and host.total > 0 for host in hosts) else 0
+        grid.add_column(width=1)
+        grid.add_column(width=names, no_wrap=True, overflow="ellipsis")
+        if bar:
+            grid.add_column(width=bar)
+        grid.add_column(width=max(width - names - bar - 5, 8), no_wrap=True, overflow="ellipsis")
+        for host in hosts:
+            mark, said = self._host_state(host, now)
+            cells: list[RenderableType] = [mark, text(host.name)]
+            if bar:
+                has = host.busy and host.total > 0
+                done = min(host.done, host.total)
+                cells.append(ProgressBar(total=host.total, completed=done, width=bar) if has else Text(""))
+            grid.add_row(*cells, said)
+        return grid
+
+    def _host_state(self, host: HostView, now: float) -> tuple[Text, Text]:
+        if host.failure is not None:
+            return text(("✗", BAD)), text((_one_line(host.failure.what), BAD))
+        detail = _one_line(host.detail)
+        if host.busy:
+            parts = [host.step]
+            if host.total > 0 or host.done:
+                parts.append(words.short_amount(host.done, host.total, host.unit))
+            parts += [detail] if detail else []
+            # Nothing longer than a few seconds goes by without a sign of time.
+            if host.total <= 0 and now - host.since >= 3:
+                parts.append(words.duration(now - host.since))
+            return Text(_SPIN[int(now * 8) % len(_SPIN)]), text(" · ".join(parts))
+        if not host.outcome:
+            return Text(" "), text(("waits", QUIET))
+        mark = {"failed": ("✗", BAD), "skipped": ("-", QUIET), "changed": ("✓", WARN)}.get(host.outcome, ("✓", GOOD))
+        said = " · ".join(word for word in (host.step, host.outcome if host.outcome != "ok" else "", detail) if word)
+        return text(mark), text(said)
+
+    # a run
+
+    def _run(self, width: int, height: int, now: float) -> RenderableType:
+        board = self.board
+        footer = self._footer(width)
+        odd = self._odd_lines(width, min(max(height // 5, 2), 10))
+        room = height - 2 - (len(odd) + 1 if odd else 0)
+        grid = self._grid(width, min(max(room // 2, 3), max(len(board.ranks), 1)), now)
+        pane = self._pane(width, max(room - len(grid) - 1, 1))
+        lines = [self._header(width, now), *grid, *pane]
+        if odd:
+            lines += [_rule("unusual", width), *odd]
+        return Group(*lines[: height - 1], footer)
+
+    def _header(self, width: int, now: float) -> Text:
+        board = self.board
+        assert board.run is not None
+        right = [f"run {board.run.run}", words.clock(now - board.started)]
+        if board.ranks:
+            recent = " ".join(reversed(board.ranks[min(self.rank, len(board.ranks) - 1)].last_lines(8)))
+            if step := _STEP.search(recent):
+                right.append(f"step {step.group(1)}")
+            if pace := _PACE.search(recent):
+                right.append(pace.group())
+        while len(right) > 2 and sum(map(len, right)) + 24 > width:
+            right.pop()
+        return _ends(width, _one_line(board.title or board.verb), "   ".join(right))
+
+    def _grid(self, width: int, rows: int, now: float) -> list[Text]:
+        """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
+        ranks = self.board.ranks
+        groups: list[list[RankView]] = [[rank] for rank in ranks]
+        if len(groups) > rows:
+            by_host: dict[str, list[RankView]] = {}
+            for rank in ranks:
+                by_host.setdefault(rank.host, []).append(rank)
+            groups = list(by_host.values())
+        if len(groups) > rows:
+            by_state: dict[str, list[RankView]] = {}
+            for rank in ranks:
+                by_state.setdefault(_rank_state(rank, now)[0], []).append(rank)
+            # The odd ones out first: a few ranks that are not where the others are.
+            groups = sorted(by_state.values(), key=len)
+        left = groups[rows - 1 :] if len(groups) > rows else []
+        shown = groups[: rows - 1] if left else groups
+        many = max((cell_len(words.ranges(r.rank for r in group)) for group in shown), default=1)
+        names = min(max((cell_len(_hosts_of(group)) for group in shown), default=1), max(width // 4, 12))
+        lines = []
+        for group in shown:
+            state, style = self._state(group, now)
+            first = min(group, key=lambda rank: rank.rank)
+            line = text(
+                (set_cell_size(words.ranges(r.rank for r in group), min(many, 12)), STRONG),
+                "  ",
+                set_cell_size(_hosts_of(group), names),
+                "  ",
+                (set_cell_size(state, max(12, cell_len(state))), style),
+                "  ",
+                first.last,
+            )
+            lines.append(_cut(line, width))
+        if left:
+            lines.append(text((f"… and {sum(map(len, left))} ranks in {len(left)} other states", QUIET)))
+        return lines
+
+    def _state(self, group: list[RankView], now: float) -> tuple[str, str]:
+        """What the ranks of a row are doing; of those that differ from most, which ones."""
+        states: dict[str, list[int]] = {}
+        style = ""
+        for rank in group:
+            word, how = _rank_state(rank, now)
+            states.setdefault(word, []).append(rank.rank)
+            style = how if how == BAD or not style else style
+        if len(states) == 1:
+            word = next(iter(states))
+            step = _STEP.search(group[0].last) if len(group) == 1 and word == "running" else None
+            return (f"step {step.group(1)}" if step else word), style
+        *few, most = sorted(states.items(), key=lambda state: len(state[1]))
+        odd = [f"{words.ranges(numbers)} {word}" for word, numbers in few]
+        return ", ".join([*odd, f"others {most[0]}"]), style
+
+    def _pane(self, width: int, rows: int) -> list[Text]:
+        board = self.board
+        if not board.ranks:
+            return [Text("")] * rows
+        rank = board.ranks[min(self.rank, len(board.ranks) - 1)]
+        self.skipped += max(rank.lines - self._seen - rows, 0)
+        self._seen = rank.lines
+        lines = rank.last_lines(200 if self.filter else rows)
+        if self.filter:
+            lines = [line for line in lines if self.filter in line]
+        name = f"rank {rank.rank}" + (f" · only «{self.filter}»" if self.filter else "")
+        name += f" · {self.skipped:,} lines went by unseen, the log has them" if self.skipped else ""
+        shown = [_cut(Text(line), width) for line in lines[-rows:]]
+        return [_rule(name, width), *shown, *[Text("")] * (rows - len(shown))]
+
+    def _odd_lines(self, width: int, most: int) -> list[Text]:
+        board = self.board
+        # Lines that few ranks printed say more than those of all, and new ones more than old ones.
+        odd = list(board.odd.values())[-most:]
+        label = max((len(words.ranges(line.ranks)) for line in odd), default=0)
+        label = min(max(label, len("mpirun") if board.launcher else 0), 16)
+        lines = []
+        for line in odd:
+            times = f" (× {line.count})" if line.count > 1 else ""
+            lines.append(
+                _cut(text((set_cell_size(words.ranges(line.ranks), label), STRONG), " │ ", line.text, times), width)
+            )
+        for said in list(board.launcher)[-2:]:
+            lines.append(_cut(text((set_cell_size("mpirun", label), STRONG), " │ ", said), width))
+        return lines[-most:]
+
+    def _footer(self, width: int) -> Text:
+        if self.asking:
+            return _cut(text((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)"), width)
+        if not self.keys:
+            return Text("[Ctrl-C] stop", style=QUIET)
+        keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"]
+        keys += ["[d] detach"] if self.can_detach else []
+        paused: Part = ("PAUSED   ", STRONG) if self.paused else ""
+        return _cut(text(paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET)), width)
+
+
+def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
+    end = rank.ended
+    if end is not None:
+        if end.cause:
+            return end.cause, QUIET if end.cause == "stopped" else BAD
+        if end.signal:
+            return words.signal_name(end.signal), BAD
+        return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
+    stage = _one_line(rank.stage) or "starts"
+    silent = now - rank.at
+    if rank.at and silent >= _SILENT:
+        return f"{stage}, silent {words.duration(silent // 10 * 10).removesuffix('.0 s')}".rstrip() + (
+            " s" if silent < 60 else ""
+        ), WARN
+    return stage, ""
+
+
+def _hosts_of(group: list[RankView]) -> str:
+    return words.hosts((rank.host for rank in group), 2)
+
+
+def _one_line(value: str) -> str:
+    return visible(" ".join(value.splitlines()))
+
+
+def _took(seconds: float) -> str:
+    return words.duration(seconds)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    line.no_wrap = True
+    return line
+
+
+def _ends(width: int, left: str, right: str) -> Text:
+    """One line with something at both ends."""
+    room = max(width - cell_len(right) - 2, 8)
+    if cell_len(left) > room:
+        left = set_cell_size(left, room - 1) + "…"
+    line = text((left, STRONG), " " * max(width - cell_len(left) - cell_len(right), 2), (right, QUIET))
+    return _cut(line, width)
+
+
+def _rule(name: str, width: int) -> Text:
+    name = visible(name)
+    return _cut(text((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET)), width)
+
+
+class Live:
+    """The sink for a terminal. ``keys`` are those of standard input unless others are given. ``on_detach`` is called
+    once, from the drawing thread, when the user asks to let go of a run; without it there is no such key. Our own talk
+    also goes to ``err`` where that is not a terminal.
+
+    What stays on the screen after the end (warnings, failures, answers, the run's card) is printed above the live part.
+    """
+
+    RATE = 0.1  # seconds between frames
+    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be told together
+
+    def __init__(
+        self,
+        out: Pipe,
+        err: Pipe | None = None,
+        *,
+        keys: Keys | None = None,
+        on_detach: Callable[[], None] | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = out
+        self._talk = err if err is not None and not err.isatty() else None
+        self._console = console if console is not None else screens.console(out)
+        self._clock = clock
+        self._keys = keys if keys is not None else Keys()
+        self._on_detach = on_detach
+        self._detached = False
+        self.error: Exception | None = None  # why drawing stopped, if it did
+        self._board = Board()
+        self._story = Told()
+        self._view = View(self._board)
+        self._view.can_detach = on_detach is not None
+        self._above: deque[list[RenderableType]] = deque()
+        self._failures: list[Failure] = []
+        self._first_failure = 0.0
+        self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._live = RichLive(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._still = False
+        self._headed = True
+        self._closed = False
+
+    def take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        with self._lock:
+            self._last = (stamped.at, self._clock())
+            self._board.take(stamped)
+            if (value := self._story.take(event)) is not None:
+                self._head()
+                self._tell_failures()
+                self._above.append(screens.answer(self._story.verb, value, self._story.plan))
+            match event:
+                case e.Output():
+                    pass
+                case e.Said(text=said, level=level, host=host):
+                    mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
+                    of = f"{host}: " if host else ""
+                    self._tell([text(mark, of + line) for line in visible_lines(said)])
+                case e.HostFailed(failure=failure):
+                    self._first_failure = self._first_failure if self._failures else self._clock()
+                    self._failures.append(failure)
+                case e.Started():
+                    self._headed = False
+                case e.Ended():
+                    self._head()
+                    self._tell_failures()
+                case _:
+                    pass
+        if self._thread is None and not self._closed:
+            self._keys.open()
+            self._view.keys = self._keys.active
+            atexit.register(self.close)  # the cursor comes back whatever happens
+            self._thread = threading.Thread(target=self._draw_all, name="screen", daemon=True)
+            self._thread.start()
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        """Erases the live part and prints what stays. The terminal is as it was before."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._keys.close()
+        with self._lock:
+            self._tell_failures()
+            if report:
+                self._above.append([*screens.ending(report, dry=self._story.dry), *screens.saved(report)])
+            if self.error is not None:
+                self._above.append([text(("! ", WARN), f"the live screen stopped: {self.error!r}")])
+        self._print_above()
+        self._out.flush()
+
+    def _head(self) -> None:
+        """The title stays above what a verb leaves on the screen."""
+        if not self._headed and self._board.title:
+            took = _took(self._board.at - self._board.started)
+            self._above.append([_ends(self._console.width, _one_line(self._board.title), took)])
+        self._headed = True
+
+    def _tell_failures(self) -> None:
+        if self._failures:
+            lines = words.failure_lines(self._failures)
+            self._tell([text(*([] if line.startswith(" ") else [("✗ ", BAD)]), line) for line in lines])
+            self._failures = []
+
+    def _tell(self, lines: list[Text]) -> None:
+        """Our own talk: above the live part, and where standard error goes if that is not this terminal."""
+        self._above.append([*lines])
+        if self._talk is not None:
+            self._talk.write("".join(f"{line.plain}\n" for line in lines))
+            self._talk.flush()
+
+    def _print_above(self) -> None:
+        while self._above:
+            screens.put(self._console, self._out, self._above.popleft())
+
+    def _draw_all(self) -> None:
+        try:
+            with self._live:
+                while not self._stop.wait(self.RATE):
+                    self._press()
+                    self._draw()
+        except Exception as error:
+            self.error = error  # a run is never lost to its screen
+
+    def _press(self) -> None:
+        while (key := self._keys.poll()) is not None:
+            with self._lock:
+                asked = self._view.press(key) if self._board.run is not None else ""
+            if asked == "detach" and self._on_detach is not None and not self._detached:
+                self._detached = True
+                self._on_detach()
+
+    def _draw(self) -> None:
+        width, height = self._console.size
+        with self._lock:
+            if self._failures and self._clock() - self._first_failure >= self.SETTLE:
+                self._tell_failures()
+            above = [item for items in self._above for item in items]
+            self._above.clear()
+            stamp, then = self._last
+            # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
+            still = self._view.paused and self._still and not above and not self._view.asking
+            self._still = self._view.paused
+            frame = None if still else self._view.frame(width, max(height - 1, 4), stamp + self._clock() - then)
+        # Writing may wait for the terminal: the lock is not held here.
+        for item in above:
+            self._console.print(item)
+        if frame is not None:
+            self._live.update(frame, refresh=True)

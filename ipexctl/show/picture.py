@@ -1,0 +1,68 @@
+"""The live screen of some moment, or what stays at the end, as an SVG picture."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Stamped
+from ipexctl.show import screens, words
+from ipexctl.show.board import Board
+from ipexctl.show.live import View
+from ipexctl.show.told import Told
+
+
+def picture(
+    events: Iterable[Stamped],
+    *,
+    width: int = 100,
+    height: int = 24,
+    at: float | None = None,
+    title: str = "ipexctl",
+    report: Mapping[str, Any] | None = None,
+) -> str:
+    """SVG text. ``at`` is in seconds after the first event; without it, the verb's answer and the report are drawn.
+
+    The same events give the same picture. No font and nothing else is fetched by those who look at it.
+    """
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=width,
+        force_terminal=True,
+        color_system="truecolor",
+        no_color=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+    board, story = Board(), Told()
+    view = View(board)
+    view.keys = view.can_detach = True
+    failures: list[Failure] = []
+    first: float | None = None
+    for stamped in events:
+        first = stamped.at if first is None else first
+        if at is not None and stamped.at - first > at:
+            break
+        board.take(stamped)
+        if isinstance(stamped.event, e.HostFailed):
+            failures.append(stamped.event.failure)
+        value = story.take(stamped.event)
+        for item in screens.answer(story.verb, value, story.plan) if at is None and value is not None else ():
+            console.print(item)
+    if at is not None:
+        console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
+    for line in words.failure_lines(failures) if at is None else ():
+        console.print(screens.text(line))
+    for item in screens.ending(report, dry=story.dry) if at is None and report else ():
+        console.print(item)
+    svg = console.export_svg(title=screens.text(title).plain, unique_id="ipexctl")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

@@ -1,0 +1,76 @@
+"""Standard output or error of ours as a place that may vanish: a reader that went away never ends a command."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import IO, Any, TextIO
+
+
+class Pipe(io.TextIOBase):
+    """Takes bytes and text, and drops them quietly once the reader is gone.
+
+    Text goes out in ``encoding``; what it cannot hold becomes a question mark. Also good as a file for Rich.
+    """
+
+    def __init__(self, stream: TextIO | IO[bytes]) -> None:
+        self._stream = stream
+        self._out: Any = getattr(stream, "buffer", stream)
+        self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
+        self.error: OSError | ValueError | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is written any more. ``error`` says why: a broken pipe, a hung-up terminal, a full disk."""
+        return self.error is not None
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        self.send(text.encode(self._encoding, "replace"))
+        return len(text)
+
+    def send(self, data: bytes) -> None:
+        """Bytes as they are."""
+        if self.gone:
+            return
+        try:
+            self._out.write(data)
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def flush(self) -> None:
+        if self.gone:
+            return
+        try:
+            self._out.flush()
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError | ValueError) -> None:
+        """What Python still holds for this descriptor would fail again at exit, with a trace: it goes to /dev/null."""
+        self.error = error
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            return
+        try:
+            null = os.open(os.devnull, os.O_WRONLY)
+        except OSError:
+            return
+        os.dup2(null, number)
+        os.close(null)

@@ -1,0 +1,389 @@
+"""A saved run: ``runs/<time>-<verb>[-<mark>]/`` with events, plan, report and each rank's bytes.
+
+Directories are 0700 and files 0600 from the first instant, whatever the umask. A disk that is full stops nothing: what
+could not be stored is counted, said at once and, where space returns, marked in the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Stamped
+from ipexctl.show import wire
+from ipexctl.show.sanitise import visible
+
+EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
+MARK = b"\n[ipexctl: "  # begins the line in a rank's file that says how many bytes are missing there
+_OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a process may open files
+_MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
+_MERGE_BYTES = 1 << 20
+_BUFFER = 1 << 15
+
+
+def _private(directory: Path) -> None:
+    """Makes a directory and its missing parents, 0700. Raises `Refused` where others could write or own it."""
+    missing = []
+    path = directory
+    while not path.exists() and not path.is_symlink():
+        missing.append(path)
+        path = path.parent
+    for path in reversed(missing):
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)
+        except OSError as error:
+            raise Refused(
+                f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP, hint="set XDG_STATE_HOME"
+            ) from None
+    found = directory.lstat()
+    why = (
+        "is not a directory"
+        if not stat.S_ISDIR(found.st_mode)
+        else f"belongs to another user (uid {found.st_uid})"
+        if found.st_uid != os.geteuid()
+        else f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        if found.st_mode & 0o022
+        else ""
+    )
+    if why:
+        raise Refused(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
+
+
+def _create(path: Path) -> int:
+    """A new file for us alone. Never follows a link, never opens what is there already."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    os.fchmod(number, 0o600)
+    return number
+
+
+def _reason(error: OSError) -> str:
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()
+
+
+def directory_name(verb: str, at: float, mark: str = "") -> str:
+    """``2026-11-20T1031-run-k7``: minutes in local time, so that names sort by time."""
+    return "-".join([time.strftime("%Y-%m-%dT%H%M", time.localtime(at)), verb, *([mark] if mark else [])])
+
+
+def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
+    """Makes the directory of one saved run and returns it. Raises `Refused` (exit 4) where that is not possible."""
+    _private(runs)
+    for attempt in range(100):
+        extra = secrets.token_hex(1) if attempt else ""
+        path = runs / directory_name(verb, at, "-".join(word for word in (mark, extra) if word))
+        try:
+            path.mkdir(mode=0o700)
+            path.chmod(0o700)
+            (path / RANKS).mkdir(mode=0o700)
+            (path / RANKS).chmod(0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise Refused(f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP) from None
+        return path
+    raise Refused(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
+
+
+class _File:
+    """One file that only grows. Bytes that could not be written are counted; the next that can come after a mark."""
+
+    __slots__ = ("gap", "lost", "name", "size")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size = 0  # bytes in the file, marks included
+        self.lost = 0  # bytes missing in all
+        self.gap = 0  # of these, since the last byte that was written
+
+
+class Record:
+    """The sink that saves. ``trouble`` is told once per kind of write error, at once, in one line."""
+
+    def __init__(self, directory: Path, trouble: Callable[[str], None] = lambda _: None) -> None:
+        self.directory = directory
+        self._trouble = trouble
+        self._told: set[str] = set()
+        self._files: dict[tuple[int, str], _File] = {}
+        self._open: OrderedDict[tuple[int, str], int] = OrderedDict()
+        self._waiting: dict[tuple[int, str], dict[str, Any]] = {}  # references to merge, in order of their first byte
+        self._since = 0.0
+        self._buffer = bytearray()
+        self._events = -1
+        self._events_size = 0
+        self._events_lost = 0
+        self._events_gap = 0
+        self._plans = 0
+        self._documents_lost: list[str] = []
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, runs: Path, verb: str, at: float, mark: str = "", trouble: Callable[[str], None] = lambda _: None
+    ) -> Record:
+        """A record in a new directory under ``runs``; ``at`` in Unix seconds. Raises `Refused` (exit 4)."""
+        return cls(open_directory(runs, verb, at, mark), trouble)
+
+    def take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if type(event) is e.Output:
+            self._output(stamped.at, event)
+            return
+        self._settle()
+        if isinstance(event, e.Started) and event.plan:
+            self._plan(event.verb, event.plan)
+        if isinstance(event, e.Planned):
+            self._plan(event.verb, event.text)
+        if isinstance(event, e.RankStack) and event.text:
+            self._document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
+        self._line(wire.encode(stamped))
+        if not isinstance(event, e.Progress):
+            self._flush()
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        """Ends the record: writes ``report.json``, old or new, never half. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._settle()
+        self._flush()
+        if self._events_gap and self._append_events(self._gap_line()):
+            self._events_gap = 0
+        for key, file in self._files.items():
+            if file.gap:
+                self._mark(key, file)
+        if report is not None:
+            self._document(REPORT, "".join(wire.document(report)).encode() + b"\n")
+        for number in (*self._open.values(), *([self._events] if self._events >= 0 else [])):
+            os.close(number)
+        self._open.clear()
+        self._events = -1
+
+    def lost(self) -> dict[str, Any]:
+        """What could not be stored; empty when everything was. ``ranks`` maps a rank to bytes, ``bytes`` is their sum,
+        ``events`` counts lines of events.jsonl, ``files`` names documents."""
+        ranks: dict[str, int] = {}
+        for (rank, _), file in self._files.items():
+            if file.lost:
+                ranks[str(rank)] = ranks.get(str(rank), 0) + file.lost
+        if not (ranks or self._events_lost or self._documents_lost):
+            return {}
+        return {
+            "bytes": sum(ranks.values()),
+            "ranks": ranks,
+            "events": self._events_lost,
+            "files": list(self._documents_lost),
+            "why": ", ".join(sorted(self._told)),
+        }
+
+    def _output(self, at: float, event: e.Output) -> None:
+        key = (event.rank, event.stream)
+        file = self._files.get(key)
+        if file is None:
+            file = self._files[key] = _File(f"{event.rank}.{event.stream}")
+        if file.gap:
+            self._mark(key, file)
+        offset = file.size
+        data = event.data
+        lost = len(data) - (0 if file.gap else self._write(key, file, data))
+        if lost:
+            file.lost += lost
+            file.gap += lost
+        waiting = self._waiting.get(key)
+        if (
+            waiting is not None
+            and not lost
+            and waiting["offset"] + waiting["length"] == offset
+            and "lost" not in waiting
+            and waiting["length"] < _MERGE_BYTES
+            and not waiting["partial"]  # a bar's states stay apart
+            and not event.partial
+        ):
+            waiting["length"] += len(data)
+        else:
+            if waiting is not None:
+                self._settle()
+            if not self._waiting:
+                self._since = at
+            self._waiting[key] = {
+                "at": at,
+                "event": "output",
+                "rank": event.rank,
+                "host": event.host,
+                "stream": event.stream,
+                "offset": offset,
+                "length": len(data) - lost,
+                "partial": event.partial,
+                **({"lost": lost} if lost else {}),
+            }
+        if not 0 <= at - self._since < _MERGE:
+            self._settle()
+
+    def _write(self, key: tuple[int, str], file: _File, data: bytes) -> int:
+        """Returns how many bytes reached the file."""
+        done = 0
+        try:
+            number = self._number(key, file)
+            view = memoryview(data)
+            while done < len(data):
+                done += os.write(number, view[done:])
+        except OSError as error:
+            self._tell(error)
+        file.size += done
+        return done
+
+    def _number(self, key: tuple[int, str], file: _File) -> int:
+        number = self._open.get(key)
+        if number is not None:
+            self._open.move_to_end(key)
+            return number
+        while len(self._open) >= _OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        path = self.directory / RANKS / file.name
+        if file.size or file.lost:
+            try:
+                number = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND)
+            except FileNotFoundError:
+                number = _create(path)
+        else:
+            number = _create(path)
+        self._open[key] = number
+        return number
+
+    def _mark(self, key: tuple[int, str], file: _File) -> None:
+        """A line in the rank's file where bytes are missing. All of it or nothing."""
+        mark = MARK + f"{file.gap} bytes are missing here: they could not be stored]\n".encode()
+        before = file.size
+        if self._write(key, file, mark) == len(mark):
+            file.gap = 0
+            return
+        file.size = before
+        try:
+            os.ftruncate(self._number(key, file), before)
+        except OSError as error:
+            self._tell(error)
+
+    def _settle(self) -> None:
+        """References that waited for their continuation are written."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for line in waiting.values():
+                self._line(line)
+
+    def _line(self, line: Mapping[str, Any]) -> None:
+        self._buffer += wire.dumps(line).encode() + b"\n"
+        if len(self._buffer) >= _BUFFER:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Whole lines only: what did not fit is cut off again and counted."""
+        if not self._buffer:
+            return
+        data, self._buffer = bytes(self._buffer), bytearray()
+        if self._append_events(self._gap_line() + data):
+            self._events_gap = 0
+        else:
+            lines = data.count(b"\n")
+            self._events_lost += lines
+            self._events_gap += lines
+
+    def _gap_line(self) -> bytes:
+        gap = self._events_gap
+        return wire.dumps({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
+
+    def _append_events(self, data: bytes) -> bool:
+        try:
+            if self._events < 0:
+                self._events = _create(self.directory / EVENTS)
+            done = 0
+            try:
+                while done < len(data):
+                    done += os.write(self._events, data[done:])
+            finally:
+                if done < len(data):
+                    os.ftruncate(self._events, self._events_size)
+        except OSError as error:
+            self._tell(error)
+            return False
+        self._events_size += len(data)
+        return True
+
+    def _plan(self, verb: str, text: str) -> None:
+        """A playbook has several plans: each after the first comes under its verb's name."""
+        text = f"{text}\n" if not text.endswith("\n") else text
+        path = self.directory / PLAN
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(path, flags) if self._plans else _create(path), "wb") as file:
+                file.write((f"\n# {verb}\n{text}" if self._plans else text).encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            self._tell(error)
+            self._documents_lost.append(PLAN)
+        self._plans += 1
+
+    def _document(self, name: str, data: bytes) -> None:
+        new = self.directory / f".{name}.{secrets.token_hex(4)}"
+        try:
+            with os.fdopen(_create(new), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.directory / name)
+        except OSError as error:
+            self._tell(error)
+            self._documents_lost.append(name)
+            new.unlink(missing_ok=True)
+
+    def _tell(self, error: OSError) -> None:
+        why = _reason(error)
+        if why not in self._told:
+            self._told.add(why)
+            more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            self._trouble(f"the run's record cannot be written in {visible(str(self.directory))}: {why}{more}")
+
+
+def saved(runs: Path) -> list[Path]:
+    """The saved runs, oldest first. Nothing but directories with an ``events.jsonl`` counts."""
+    try:
+        found = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether the record was closed with a report."""
+    try:
+        json.loads((directory / REPORT).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def retain(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
+    """Removes the oldest finished records until ``keep`` are left; returns those removed.
+
+    A record without a report may belong to a command that is still going on: it stays.
+    """
+    spared = {path.resolve() for path in spare}
+    every = saved(runs)
+    old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and is_finished(path)]
+    removed = []
+    for path in old:
+        try:
+            shutil.rmtree(path)
+        except OSError:
+            continue
+        removed.append(path)
+    return removed

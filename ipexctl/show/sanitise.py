@@ -1,0 +1,94 @@
+r"""Untrusted text made harmless and visible: what a rank, a host or a file name says never steers the terminal.
+
+Every control character becomes its escape as text (``\x1b``, ``\x9b``), so that no sequence survives, whole, split over
+two writes or never ended. Bidirectional overrides and other invisible characters are shown too (``\u202e``). Nothing
+here knows markup: carry the result in `rich.text.Text`, never in a markup string.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Colours = Literal["drop", "keep", "show"]
+"""Plain colours (SGR): dropped, kept and reset at the end of the line, or shown as text like any other sequence."""
+
+_PLAIN = bytes([9, 10, *range(0x20, 0x7F)])
+
+# C1 and DEL, Arabic letter mark, zero widths but joiners, bidi marks and overrides, line and paragraph separators,
+# interlinear marks, tag characters (invisible), and lone surrogates (file names that are not UTF-8: no terminal stream
+# can encode them). The joiners U+200C and U+200D stay: scripts and emoji need them, and they move nothing.
+_REST = (
+    "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff"
+)
+_UNSAFE = re.compile(f"[\x00-\x08\x0a-\x1f{_REST}]")
+_UNSAFE_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_REST}]")
+
+# Colours, bold, dim, italic, underline, inverse and their ends; not blink (5, 6) and not conceal (8).
+_SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-7]|10[0-7]|2[2347]|0?[012347]|)"
+_SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
+_RESET = "\x1b[0m"
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether these bytes are printable ASCII, tabs and newlines only. About 1 ns a byte."""
+    return not data.translate(None, _PLAIN)
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a text of several lines can be shown as it is."""
+    return _UNSAFE_IN_LINES.search(text) is None
+
+
+def without_colours(text: str) -> str:
+    """A text of several lines without its plain colours; not harmless by that alone."""
+    return _SGR.sub("", text) if "\x1b[" in text else text
+
+
+def decode(data: bytes) -> str:
+    """UTF-8; a replacement character for each really invalid byte or cut character."""
+    return data.decode("utf-8", "replace")
+
+
+def boundary(data: bytes) -> int:
+    """How many of these bytes can be decoded now: all but the beginning of a character that is not complete yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - back if needs > back else len(data)
+    return len(data)
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte itself
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def visible(text: str, colours: Colours = "show") -> str:
+    r"""One line, harmless. A newline inside is shown as ``\x0a``: split lines first."""
+    if _UNSAFE.search(text) is None:
+        return text
+    if colours == "show" or "\x1b[" not in text:
+        return _UNSAFE.sub(_shown, text)
+    if colours == "drop":
+        # Once, and what the removal brings together is escaped below: "\x1b[\x1b[0m31m" cannot become a colour.
+        return _UNSAFE.sub(_shown, _SGR.sub("", text))
+    parts: list[str] = []
+    start = 0
+    for match in _SGR.finditer(text):
+        parts += [_UNSAFE.sub(_shown, text[start : match.start()]), match.group()]
+        start = match.end()
+    kept = len(parts) > 0
+    parts.append(_UNSAFE.sub(_shown, text[start:]))
+    return "".join(parts) + (_RESET if kept else "")
+
+
+def visible_lines(text: str, colours: Colours = "show") -> list[str]:
+    r"""A text of several lines (a traceback, last words), harmless line by line. CR LF counts as one end."""
+    return [visible(line.removesuffix("\r"), colours) for line in text.split("\n")]

@@ -1,0 +1,288 @@
+"""Where events go. Every sink takes each event once, in order, and is closed once, with the report of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Refused
+from ipexctl.model.events import Stamped
+from ipexctl.show import wire
+from ipexctl.show.lines import LIMIT, Lines
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sanitise import Colours, decode, is_harmless, is_plain, visible, visible_lines, without_colours
+from ipexctl.show.told import Told
+from ipexctl.show.words import amount, failure_lines, refusal_lines
+
+
+class Sink(Protocol):
+    def take(self, stamped: Stamped) -> None:
+        """One event. Never raises because a reader, a terminal or a disk failed."""
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        """The end. ``report`` is `Report.public()`, for sinks that show or save it. Safe to call twice."""
+
+
+def refusal(refused: Refused, err: Pipe) -> None:
+    """Prints why nothing was done."""
+    err.write("".join(f"{line}\n" for line in refusal_lines(refused)))
+    err.flush()
+
+
+class Plain:
+    """For pipes and CI: ``rank│line``, or ``[rank host] line`` with ``label="host"``; one line per step of a host.
+
+    Ranks' standard output and the result go to ``out``, their standard error and our own talk to ``err``. With ``raw``,
+    ranks' lines pass unescaped. A bar that redraws itself is shown every ten seconds and at its end.
+    """
+
+    BAR = 10.0  # seconds between two states of a bar, or two lines of progress of one host
+    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be told together
+
+    def __init__(
+        self,
+        out: Pipe,
+        err: Pipe,
+        *,
+        label: Literal["rank", "host"] = "rank",
+        colours: Colours = "drop",
+        raw: bool = False,
+        results: bool = True,
+    ) -> None:
+        self._out, self._err = out, err
+        self._label, self._colours, self._raw, self._results = label, colours, raw, results
+        self._width = 1
+        self._lines: dict[tuple[int, str], tuple[Lines, str]] = {}
+        self._unfinished: dict[tuple[int, str], bytes] = {}
+        self._prefixes: dict[int, str] = {}
+        self._told: dict[object, float] = {}
+        self._failures: list[Failure] = []
+        self._first_failure = 0.0
+        self._story = Told()
+        self._closed = False
+
+    def take(self, stamped: Stamped) -> None:
+        event, at = stamped.event, stamped.at
+        more: list[str]
+        if type(event) is e.Output:
+            self._output(event, at)
+            return
+        if self._failures and (at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)):
+            self._tell_failures()
+        if (value := self._story.take(event)) is not None:
+            self._result(lambda screens: screens.answer(self._story.verb, value, self._story.plan))
+        match event:
+            case e.Started(title=title):
+                if title:
+                    self._say(*visible_lines(title))
+            case e.Said(text=text, level=level, host=host):
+                mark = "warning: " if level == "warning" else ""
+                self._say(*(_of(host) + mark + line for line in visible_lines(text)))
+            case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
+                if at - self._told.setdefault(host, at) >= self.BAR:
+                    self._told[host] = at
+                    now = f" {visible(detail)}" if detail else ""
+                    self._say(f"{_of(host)}{visible(step)}: {amount(done, total, unit)}{now}")
+            case e.StepStarted(host=host):
+                self._told[host] = at
+            case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
+                first, *more = visible_lines(detail)
+                said = f": {first}" if first else ""
+                self._say(f"{_of(host)}{visible(step)}: {outcome}{said}", *(f"  {line}" for line in more))
+            case e.HostFailed(failure=failure):
+                self._first_failure = at if not self._failures else self._first_failure
+                self._failures.append(failure)
+            case e.RunStarted(run=run, head=head, ranks=ranks):
+                self._width = len(str(max(len(ranks) - 1, 0)))
+                self._prefixes.clear()
+                self._say(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
+            case e.LauncherSaid(data=data):
+                self._say(*("mpirun│" + line for line in visible_lines(decode(data.rstrip(b"\n")), self._colours)))
+            case e.RankEnded(rank=rank):
+                self._flush(rank)
+            case e.RunEnded():
+                self._flush(None)
+            case _:  # plans, stages, facts, findings and proofs are told by the result
+                pass
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._flush(None)
+        self._tell_failures()
+        if report:
+            self._result(lambda screens: screens.ending(report, dry=self._story.dry))
+            if report.get("saved"):
+                self._say(f"saved in {visible(str(report['saved']))}")
+        self._out.flush()
+        self._err.flush()
+
+    def _result(self, build: Callable[[Any], list[Any]]) -> None:
+        if self._results:
+            from ipexctl.show import screens
+
+            self._err.flush()
+            screens.put(screens.console(self._out), self._out, build(screens))
+
+    def _output(self, event: e.Output, at: float) -> None:
+        pipe = self._out if event.stream == "out" else self._err
+        data = event.data
+        prefix = self._prefix(event.rank, event.host)
+        key = (event.rank, event.stream)
+        if self._raw:
+            self._pass(key, prefix.encode(), data, event.partial, pipe)
+            return
+        held = self._lines.get(key)
+        if not event.partial and data.endswith(b"\n") and (held is None or not held[0]):
+            # The fast path: whole lines with nothing to escape are labelled at once, without one object a line.
+            start = prefix.encode()
+            if is_plain(data):
+                pipe.send(start + data[:-1].replace(b"\n", b"\n" + start) + b"\n")
+                pipe.flush()
+                return
+            text = decode(data)
+            if self._colours == "drop":
+                text = without_colours(text)
+            if is_harmless(text):
+                pipe.write(prefix + text[:-1].replace("\n", "\n" + prefix) + "\n")
+                pipe.flush()
+                return
+        if held is None:
+            held = self._lines[key] = (Lines(self._colours), prefix)
+        lines = held[0]
+        done = lines.feed(data)
+        if not event.partial and not data.endswith(b"\n"):
+            done += lines.flush()
+        if done:
+            self._told[key] = at
+        elif lines.redraws and at - self._told.setdefault(key, at) >= self.BAR:
+            self._told[key] = at
+            done = [lines.current]
+        pipe.write("".join(f"{prefix}{line}\n" for line in done))
+        pipe.flush()
+
+    def _pass(self, key: tuple[int, str], start: bytes, data: bytes, partial: bool, pipe: Pipe) -> None:
+        """``raw``: the ranks' bytes, labelled at the beginning of each line."""
+        data = self._unfinished.pop(key, b"") + data
+        end = data.rfind(b"\n") + 1 if partial and len(data) < LIMIT else len(data)
+        if end < len(data):
+            self._unfinished[key] = data[end:]
+        if end:
+            pipe.send(start + data[:end].removesuffix(b"\n").replace(b"\n", b"\n" + start) + b"\n")
+            pipe.flush()
+
+    def _prefix(self, rank: int, host: str) -> str:
+        prefix = self._prefixes.get(rank)
+        if prefix is None:
+            prefix = f"{rank:>{self._width}}│" if self._label == "rank" else f"[{rank} {visible(host)}] "
+            self._prefixes[rank] = prefix
+        return prefix
+
+    def _flush(self, rank: int | None) -> None:
+        """Shows the unfinished lines of one rank, or of all."""
+        for (whose, stream), (lines, prefix) in self._lines.items():
+            if rank is None or whose == rank:
+                pipe = self._out if stream == "out" else self._err
+                pipe.write("".join(f"{prefix}{line}\n" for line in lines.flush()))
+                pipe.flush()
+        for key in [key for key in self._unfinished if rank is None or key[0] == rank]:
+            self._pass(key, self._prefix(key[0], "").encode(), b"", False, self._out if key[1] == "out" else self._err)
+
+    def _say(self, *lines: str) -> None:
+        self._out.flush()
+        self._err.write("".join(f"{line}\n" for line in lines))
+        self._err.flush()
+
+    def _tell_failures(self) -> None:
+        if self._failures:
+            self._say(*failure_lines(self._failures))
+            self._failures = []
+
+
+_OF_RANKS = (e.RankStage, e.Stalled, e.RankStack)
+_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.Found, *_OF_RANKS)
+
+
+def _of(host: str) -> str:
+    return f"[{visible(host)}] " if host else ""
+
+
+class JsonLines:
+    """``--output json``: one JSON object per event (`wire.encode`), the report as the last, ``{"event": "report"}``."""
+
+    def __init__(self, out: Pipe) -> None:
+        self._out = out
+        self._closed = False
+
+    def take(self, stamped: Stamped) -> None:
+        self._out.send(wire.dumps(wire.encode(stamped)).encode() + b"\n")
+        self._out.flush()
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        if not self._closed and report is not None:
+            self._out.send(wire.dumps({"event": "report", **wire.plain(report)}).encode() + b"\n")
+        self._closed = True
+        self._out.flush()
+
+
+class Answering:
+    """``--json``: the answer as one JSON document on ``out`` at the end, and nothing else there.
+
+    An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
+    a program always reads one document with every host's and every rank's outcome. Warnings and failures go to
+    ``err``; steps, and ranks' output, are not told. ``only`` names the one key of the answer that is printed.
+    """
+
+    def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
+        self._out, self._only = out, only
+        self._talk = Plain(err, err, results=False)
+        self._value: Mapping[str, Any] | None = None
+        self._closed = False
+
+    def take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, e.Answer):
+            self._value = event.value
+        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Said) and event.level == "warning"):
+            self._talk.take(stamped)
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._talk.close()
+        value = dict(self._value or {})
+        if report is not None and "hosts" not in value:
+            value = {**report, **(report.get("run") or {}), **value}
+        if value:
+            told = value.get(self._only, value)
+            block = ""
+            for piece in wire.document(told):
+                block += piece
+                if len(block) > 1 << 16:
+                    self._out.send(block.encode())
+                    block = ""
+            self._out.send(block.encode() + b"\n")
+        self._out.flush()
+
+
+class Bare:
+    """A rank's bytes as it wrote them, nothing added: its output to ``out``, its errors to ``err``, where we talk."""
+
+    def __init__(self, out: Pipe, err: Pipe) -> None:
+        self._out = out
+        self._err = err
+        self._talk = Plain(err, err, results=False)
+
+    def take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, e.Output):
+            (self._out if event.stream == "out" else self._err).send(event.data)
+        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Said) and event.level == "warning"):
+            self._talk.take(stamped)
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        self._talk.close()
+        self._out.flush()

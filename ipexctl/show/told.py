@@ -1,0 +1,39 @@
+"""What must be remembered of a story to show its answers: whose answer it is, and what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ipexctl.model import events as e
+from ipexctl.model.events import Event
+
+
+class Told:
+    """Takes events; ``verb`` and ``plan`` are those of the story that is going on, ``dry`` whether nothing is done."""
+
+    def __init__(self) -> None:
+        self.verb = ""
+        self.plan = ""
+        self.dry = False
+        self._answered: Mapping[str, Any] | None = None
+
+    def take(self, event: Event) -> Mapping[str, Any] | None:
+        """An answer's value when it is to be shown: not again when the story around tells the same."""
+        match event:
+            case e.Started(verb=verb, plan=plan):
+                self.verb, self.plan = verb, plan
+            case e.Planned(text=text):
+                self.plan = text
+            case e.Answer(value=value) if value != self._answered:
+                self._answered = value
+                self.dry = self.dry or is_dry(value)
+                return value
+            case _:
+                pass
+        return None
+
+
+def is_dry(value: Mapping[str, Any]) -> bool:
+    """Whether an answer is that of a dry run: its plan is all that is to be shown."""
+    return bool(value.get("dry") or value.get("check") or set(value) == {"plan"})
