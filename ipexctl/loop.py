@@ -1,0 +1,222 @@
+"""The one loop: a verb's events go to every sink, are folded into the report, and the report gives the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ipexctl.act.interrupts import Interrupts
+from ipexctl.model.errors import Exit, Interrupted, Refused
+from ipexctl.model.events import Event, Said, Stamped
+
+if TYPE_CHECKING:
+    from ipexctl.act.world import World
+    from ipexctl.decide.diagnosing.errors import Errors
+    from ipexctl.decide.reporting import Report
+    from ipexctl.show.record import Record
+    from ipexctl.show.sinks import Sink
+
+Story = Generator[Event, None, Any]
+Output = Literal["auto", "live", "plain", "json"]
+KEPT = 200  # saved runs; the oldest finished ones make room
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a command connects and speaks; the same for every verb."""
+
+    output: Output = "auto"
+    json: bool = False
+    raw: bool = False
+    label: Literal["rank", "host"] = "rank"
+    accept_new: bool = False
+    connect_timeout: float = 10.0
+    forks: int = 32
+    ask_pass: bool = False
+    only: str = ""  # of the answer, this key alone is what --json prints
+    bare: bool = False  # the bytes of the ranks and nothing else on standard output
+    detachable: bool = False  # a key of the live view may let go of what is watched
+
+
+def state_directory() -> Path:
+    """Where the user's runs and labs are kept."""
+    from platformdirs import user_state_path
+
+    return user_state_path("ipexctl", appauthor=False)
+
+
+def cache_directory() -> Path:
+    """Where wheels and locks are kept that can be fetched again."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ipexctl", appauthor=False)
+
+
+def perform(tell: Callable[[World], Story], how: How, *, acting: bool = False) -> Exit:
+    """Tells a verb's story from beginning to end; its exit code. ``acting`` verbs are recorded.
+
+    ``tell`` makes the story; what it refuses (`Refused`) is printed, and nothing is recorded.
+    """
+    from ipexctl.act.links import Links
+    from ipexctl.act.world import World
+    from ipexctl.show.pipe import Pipe
+    from ipexctl.show.sinks import refusal
+
+    interrupts = Interrupts()
+    interrupts.install()
+    out, err = Pipe(sys.stdout), Pipe(sys.stderr)
+    links = Links(connect_timeout=how.connect_timeout, accept_new=how.accept_new, ask=_ask if how.ask_pass else None)
+    world = World(links, state_directory(), cache_directory(), how.forks, interrupts=interrupts)
+    try:
+        with interrupts.raising():
+            story = tell(world)
+            first = next(story)
+        return _stage(story, first, how, interrupts, world if acting else None, out, err)
+    except Refused as refused:
+        refusal(refused, err)
+        return refused.exit
+    except Interrupted as interrupted:
+        err.write("interrupted: nothing was done\n")
+        return interrupted.exit
+    finally:
+        links.close()
+        out.flush()
+        err.flush()
+
+
+def _stage(
+    story: Story, first: Event, how: How, interrupts: Interrupts, recorded: World | None, out: Any, err: Any
+) -> Exit:
+    """Plays a story that has begun to all sinks."""
+    from ipexctl.decide.reporting import Folding
+    from ipexctl.show.record import Record, retain
+    from ipexctl.show.sinks import refusal
+
+    folding = Folding(_known_errors())
+    shown = screen(how, out, err, interrupts)
+    record: Record | None = None
+    sinks: list[Sink] = [folding, shown]
+
+    def trouble(text: str) -> None:
+        shown.take(Stamped(time.time(), Said(text, "warning")))
+
+    if recorded is not None:
+        runs = recorded.state / "runs"
+        record = Record.create(runs, getattr(first, "verb", "run"), time.time(), trouble=trouble)
+        retain(runs, KEPT, spare=[record.directory])
+        sinks.insert(1, record)  # before the screen, which may be slow
+
+    def take(event: Event) -> None:
+        stamped = Stamped(time.time(), event)
+        for sink in sinks:
+            sink.take(stamped)
+
+    refused: Refused | None = None
+    broken: Interrupted | None = None
+    take(first)
+    try:
+        while True:
+            try:
+                waiting = interrupts.take() if interrupts.pending else None
+                with interrupts.raising():
+                    event = story.throw(waiting) if waiting else next(story)
+            except StopIteration:
+                break
+            take(event)
+    except Refused as error:
+        refused = error
+    except Interrupted as error:
+        broken = error
+    report = folding.report(lost=record.lost() if record else {})
+    exit = _judged(report, refused, broken)
+    told = report.public() | {"exit": int(exit), "saved": str(record.directory) if record else None}
+    for sink in sinks:
+        sink.close(told)
+    if refused:
+        refusal(refused, err)
+    if broken:
+        done = [host.host for host in report.hosts if host.steps and host.good]
+        err.write(
+            f"interrupted{': ' + ', '.join(done) + ' had got somewhere' if done else ''}; the same command goes on\n"
+        )
+    return exit
+
+
+def _judged(report: Report, refused: Refused | None, broken: Interrupted | None) -> Exit:
+    """A refusal in the middle (hosts that cannot hold what is asked) and a broken-off story have their own codes."""
+    from ipexctl.model.errors import worst
+
+    if broken:
+        return worst([broken.exit, *[cause for cause in report.causes if cause == Exit.RESIDUE]])
+    if refused:
+        return worst([refused.exit, *[cause for cause in report.causes if cause != Exit.LOST]])
+    return report.exit
+
+
+def screen(how: How, out: Any, err: Any, interrupts: Interrupts) -> Sink:
+    """The sink people or programs read: live on a terminal, plain elsewhere, JSON where asked for."""
+    from ipexctl.show import sinks
+
+    if how.bare:
+        return sinks.Bare(out, err)
+    if how.output == "json":
+        return sinks.JsonLines(out)
+    if how.json:
+        return sinks.Answering(out, err, how.only)
+    if how.output == "live" or (how.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
+        from ipexctl.show.live import Live
+
+        return Live(out, err, on_detach=interrupts.detach.set if how.detachable else None)
+    return sinks.Plain(out, err, raw=how.raw, label=how.label)
+
+
+def _known_errors() -> Errors:
+    from importlib.resources import files
+
+    from ipexctl.decide.diagnosing.errors import parse_errors
+
+    return parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8"))
+
+
+def _ask(question: str) -> str | None:
+    """A passphrase, asked only where somebody can answer."""
+    import getpass
+
+    return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None
+
+
+def environment() -> Mapping[str, str]:
+    return dict(os.environ)
+
+
+def again(word: str, how: How) -> Exit:
+    """Shows a saved run in this output mode; the exit code is that of the run."""
+    from ipexctl.decide.reporting import Folding
+    from ipexctl.show.pipe import Pipe
+    from ipexctl.show.sinks import refusal
+    from ipexctl.verbs.replay import find, replay
+
+    out, err = Pipe(sys.stdout), Pipe(sys.stderr)
+    interrupts = Interrupts()
+    interrupts.install()
+    try:
+        directory = find(state_directory() / "runs", word)
+        folding = Folding(_known_errors())
+        sink = screen(how, out, err, interrupts)
+        with interrupts.raising():
+            for stamped in replay(directory):
+                folding.take(stamped)
+                sink.take(stamped)
+        report = folding.report()
+        sink.close(report.public() | {"saved": str(directory)})
+        return report.exit
+    except Refused as refused:
+        refusal(refused, err)
+        return refused.exit
+    except Interrupted as interrupted:
+        return interrupted.exit

@@ -1,0 +1,95 @@
+"""``ipexctl accelerate config``: what Accelerate's questionnaire would ask, answered from the hosts themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ipexctl.act.world import World
+from ipexctl.decide.judging.network import choose_interfaces
+from ipexctl.decide.launching import accelerate, places
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.text import printable
+from ipexctl.verbs.observe import observe
+from ipexctl.verbs.options import options
+
+_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
+
+
+def accelerate_config(
+    wish: accelerate.Config,
+    inventory: Inventory,
+    world: World,
+    *,
+    n: int | None,
+    ppn: int | None,
+    version: str | None,
+    venv: str | None,
+    file: str | None,
+) -> Generator[Event, None, None]:
+    """``wish`` says what no host knows: precision, IPEX or not, port, mpirun. With a ``version`` nobody is contacted:
+    ranks are those of flags and hostfile, and IPEX is taken to be installed. Raises `Refused` before the first event
+    for wrong input."""
+    if version is not None and not _VERSION.fullmatch(version):
+        raise Refused(f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0")
+    yield Started(
+        "accelerate config", "for 1 host" if len(inventory) == 1 else f"for {len(inventory)} hosts", inventory.names
+    )
+    if version is not None:
+        ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n
+        config = replace(wish, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
+        unknown = [host.name for host in inventory if not host.slots] if n is None and ppn is None else []
+        if unknown and len(inventory) > 1:
+            yield Said(f"{', '.join(unknown)}: unknown slots, counted as 1 rank each", "warning")
+        if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
+            yield Said(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
+    else:
+        seen = yield from observe(inventory, world, venv=venv)
+        facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
+        if len(facts) < len(inventory):
+            yield Ended("accelerate config", Exit.OK)
+            return
+        version, config = _answered(wish, inventory, facts, n, ppn)
+    text, said = accelerate.write(config, version, options())
+    for sentence in said:
+        yield Said(sentence, "warning")
+    if file:
+        Path(file).write_text(text, encoding="utf-8")
+        yield Said(f"{file}: written for accelerate {version}")
+    found = {"version": version, "hosts": config.hosts, "ranks": config.ranks, "file": file}
+    yield Answer(found if file else {**found, "text": text})
+    yield Ended("accelerate config", Exit.OK)
+
+
+def _answered(
+    wish: accelerate.Config, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+) -> tuple[str, accelerate.Config]:
+    """Head's accelerate, and the answers the hosts give. One host alone gets one rank unless more is said."""
+    head = facts[inventory.head.name]
+    packages = head.installed.packages if head.installed else {}
+    version = packages.get("accelerate")
+    if version is None:
+        where = head.installed.venv if head.installed else "~"
+        raise Refused(
+            f"{inventory.head.name} has no accelerate at {printable(where)}",
+            hint="ipexctl install --with accelerate, or say --accelerate-version 1.7.0",
+            exit=Exit.STEP,
+        )
+    if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
+        n = 1
+    cores = {host.name: places.usable(facts[host.name]) for host in inventory}
+    counts = places.spread(inventory.hosts, cores, n, ppn)
+    choice = choose_interfaces({name: facts[name] for name, _ in counts}).get(inventory.head.name)
+    return version, replace(
+        wish,
+        hosts=len(counts),
+        ranks=sum(count for _, count in counts),
+        address=choice.address if choice else inventory.head.address,
+        hostfile=f"{head.home or '~'}{wish.hostfile[1:]}" if wish.hostfile.startswith("~/") else wish.hostfile,
+        ipex=wish.ipex and "intel-extension-for-pytorch" in packages,
+    )

@@ -1,0 +1,108 @@
+"""``ipexctl bench bert``: samples a second of fp32 and bf16 in stock torch, torch.compile and IPEX, side by side, on
+each host alone and on all together. Each measurement is a run as any other: checked, watched, ended and proved."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipexctl.act.shipped import example
+from ipexctl.act.world import World
+from ipexctl.decide import benching
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Answer, Ended, Event, Planned, Said, Started
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.tasks import Bench, Run
+from ipexctl.show import chart
+from ipexctl.verbs.measured import Measured, measured
+from ipexctl.verbs.observe import observe
+from ipexctl.verbs.run import run
+
+_IPEX = "intel-extension-for-pytorch"
+_STEPS = 3  # before a run is measured
+
+
+def bench(
+    task: Bench, inventory: Inventory, world: World, environ: Mapping[str, str], *, dry: bool = False
+) -> Generator[Event, None, None]:
+    """The answer has ``rows``, ``notes`` and ``text``. A measurement that fails ends the rest of its engine."""
+    plot = Path(task.plot) if task.plot else None
+    if plot and not plot.parent.is_dir():
+        raise Refused(f"--plot {plot}: there is no directory {plot.parent}")
+    modes = ("train", "infer") if task.mode == "both" else (task.mode,)
+    yield Started("bench", f"BERT {task.size}", inventory.names)
+    seen = yield from observe(inventory, world, venv=task.venv)
+    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
+    if len(facts) < len(inventory):
+        yield Ended("bench", Exit.OK)  # the failures were told
+        return
+    with_ipex = all(fact.installed and _IPEX in fact.installed.packages for fact in facts.values())
+    engines = ("stock", "ipex") if with_ipex else ("stock",)
+    several = len(inventory) > 1 and task.cluster and "train" in modes
+    runs = [(engine, together) for engine in engines for together in ((False, True) if several else (False,))]
+    plan = "\n".join(f"{engine}: {'all hosts together' if both else 'each host alone'}" for engine, both in runs)
+    yield Planned("bench", plan)
+    if dry:
+        yield Answer({"dry": True, "plan": plan})
+        yield Ended("bench", Exit.OK)
+        return
+    alone: list[tuple[str, dict[str, Any]]] = []
+    joint: list[tuple[str, dict[str, Any]]] = []
+    missing = {} if with_ipex else {"ipex": benching.NO_IPEX}
+    exit = Exit.OK
+    for engine, together in runs:
+        yield Said(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
+        asked = _run(task, engine, ("train",) if together else modes, together=together)
+        found: Measured = yield from measured(run(asked, inventory, world, environ))
+        (joint if together else alone).extend(found.lines)
+        exit = found.exit
+        if not found.good:
+            missing[engine] = "not measured: the run failed"
+            break  # the report is of this run
+    ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
+    made = benching.rows(modes, ways, alone, joint, missing)
+    value = {"model": task.model, "size": task.size, "batch": task.batch, "rows": [row.public() for row in made]}
+    title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
+    if plot:
+        groups = {
+            benching.MODES[mode]: [(row.name, row.host, row.why) for row in made if row.mode == mode] for mode in modes
+        }
+        chart.save(plot, chart.draw(title, groups, "samples/s"))
+        notes.append(f"drawn in {plot}")
+    yield Answer({**value, "notes": notes, "text": benching.text(made, title, notes)})
+    yield Ended("bench", exit)
+
+
+def _run(task: Bench, engine: str, modes: tuple[str, ...], *, together: bool) -> Run:
+    """Ranks that train together, one a host, or an instance on each host; either has all cores of its host."""
+    words = ["--engine", engine, "--mode", ",".join(modes), "--size", task.size, "--batch", str(task.batch)]
+    words += ["--steps", str(task.steps), "--warmup", str(_STEPS), *(["--compile"] if task.compile else [])]
+    script = str(example("bench/bert.py"))
+    settings: dict[str, Any] = {"venv": task.venv, "time_limit": task.time_limit, "stall_warn": 0.0}
+    if together:
+        return Run(script=script, args=tuple(words), ppn=1, **settings)
+    return Run(script=script, args=tuple(words), instances="1", **settings)
+
+
+def _title(task: Bench, facts: Mapping[str, Facts]) -> str:
+    hosts = "1 host" if len(facts) == 1 else f"{len(facts)} hosts"
+    versions = {
+        name: sorted({fact.installed.packages.get(name, "") for fact in facts.values() if fact.installed})
+        for name in ("torch", _IPEX)
+    }
+    told = [f"{'IPEX' if name == _IPEX else name} {', '.join(found)}" for name, found in versions.items() if any(found)]
+    return f"BERT {task.size}, {task.batch} samples a step, {hosts}: {', '.join(told)}"
+
+
+def _notes(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, several: bool) -> list[str]:
+    levels = sorted({fact.isa_level or "unknown" for fact in facts.values()})
+    notes = [f"medians of {task.steps} steps after {_STEPS}; samples a second; instruction sets: {', '.join(levels)}"]
+    if len(facts) > 1:
+        notes.append("a host: the one in the middle, all of them measured alone and at the same time")
+        if several:
+            notes.append("cluster, training: all hosts as one data-parallel run, a rank on each")
+        if "infer" in modes:
+            notes.append("cluster, inference: the sum of the hosts, which do not talk to each other")
+    return notes

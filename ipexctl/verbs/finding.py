@@ -1,0 +1,103 @@
+"""Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipexctl.act import engine
+from ipexctl.act.engine import Site
+from ipexctl.act.fanout import each
+from ipexctl.act.world import World
+from ipexctl.model.errors import Exit, Failure, Refused
+from ipexctl.model.events import Event
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.launch import Running
+from ipexctl.verbs.watching import Watching
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run as its head describes it; ``head`` is the host's name in this inventory."""
+
+    head: str
+    row: Mapping[str, Any]
+
+    @property
+    def run(self) -> str:
+        return str(self.row["run"])
+
+    @property
+    def state(self) -> str:
+        return str(self.row["state"])
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What all hosts that answered said. ``stray`` maps hosts to directories of runs whose guard is gone."""
+
+    runs: tuple[Found, ...]
+    stray: Mapping[str, tuple[Mapping[str, Any], ...]]
+    unreachable: tuple[str, ...]
+
+
+def survey(inventory: Inventory, world: World) -> Generator[Event, None, Survey]:
+    """Asks every host for its runs; hosts that do not answer are told as failures."""
+    answers = yield from each(world, inventory, "list runs", lambda link, _: engine.runs(link))
+    good = {host: answer for host, answer in answers.items() if not isinstance(answer, Failure)}
+    found = [Found(host, row) for host, answer in good.items() for row in answer["runs"]]
+    found.sort(key=lambda one: float(one.row["started"]))
+    unique = {one.row["directory"] + one.head: one for one in found}  # entries of one machine tell the same
+    stray = {host: tuple(answer["stray"]) for host, answer in good.items() if answer["stray"]}
+    return Survey(tuple(unique.values()), stray, tuple(host for host in answers if host not in good))
+
+
+def pick(seen: Survey, word: str | None) -> Found:
+    """The run this word means: its id or the beginning of it; without a word the only one that is not over.
+
+    Raises `Refused` when there is none, or more than one.
+    """
+    if word is None:
+        fit = [one for one in seen.runs if one.state not in {"ended", "gone"}] or list(seen.runs)
+    else:
+        fit = [one for one in seen.runs if one.run == word] or [one for one in seen.runs if one.run.startswith(word)]
+    if len({one.run for one in fit}) > 1:
+        raise Refused(
+            f"{len(fit)} runs fit {word!r}" if word else f"{len(fit)} runs are kept on these hosts",
+            reasons=[f"{one.run}  {one.state}  {one.row['title']} of {one.row['owner']}" for one in fit],
+            hint="name one of them",
+            exit=Exit.STEP,
+        )
+    if not fit:
+        raise Refused(
+            f"No run {word} is kept on these hosts" if word else "No run is kept on these hosts",
+            reasons=[f"{host} did not answer" for host in seen.unreachable],
+            hint="ipexctl replay shows runs that were watched to their end",
+            exit=Exit.UNREACHABLE if seen.unreachable else Exit.STEP,
+        )
+    return fit[0]
+
+
+def watching(found: Found, inventory: Inventory, world: World) -> Watching:
+    """A watcher of a run that was found. Its other hosts are those of this inventory with the same names.
+
+    Raises `LinkError`.
+    """
+    about = engine.about(world.links.open(inventory[found.head]), str(found.row["directory"]))
+    hosts: Mapping[str, Mapping[str, Any]] = about["hosts"]
+    by_rank = {rank: name for name, entry in hosts.items() for rank in entry["ranks"]}
+    running = Running(
+        run=about["run"],
+        head=about["host"],
+        hosts=tuple(by_rank[rank] for rank in sorted(by_rank)),
+        labels={entry["label"]: name for name, entry in hosts.items()},
+        command=" ".join(about["argv"]),
+    )
+    known = set(inventory.names)
+    sites = {
+        name: Site(inventory[found.head if name == about["host"] else name], entry["directory"], entry["python"])
+        for name, entry in hosts.items()
+        if name in known or name == about["host"]
+    }
+    return Watching(world, running, about["nonce"], sites)

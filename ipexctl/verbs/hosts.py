@@ -1,0 +1,45 @@
+"""``ipexctl hosts``: what was read, for people, for programs, and for other tools. Contacts nobody."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from ipexctl.decide.reading.allow import KEYS
+from ipexctl.decide.reading.dialects import public, write
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.text import printable
+
+
+def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
+    """The answer's ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`), the rest is what ``--json`` prints.
+
+    Raises `Refused` for an unknown dialect, before the first event.
+    """
+    written = write(inventory, dialect)
+    title = f"{len(inventory)} hosts from {printable(inventory.source)} (node0 = {inventory.head.name})"
+    yield Started("hosts", title, inventory.names)
+    for warning in (*_not_honoured(inventory), *written.warnings):
+        yield Said(warning, "warning")
+    yield Answer({**public(inventory), "text": written.text})
+    yield Ended("hosts", Exit.OK)
+
+
+_NOT_FOLLOWED = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_executable"}
+
+
+def _not_honoured(inventory: Inventory) -> Iterator[str]:
+    """Variables that change how a host is reached, and that we do not follow; and those that look like a slip."""
+    named: dict[str, list[str]] = {}
+    for host in inventory:
+        for key in host.vars:
+            named.setdefault(key, []).append(host.name)
+    for key, names in named.items():
+        of = f"{key} of {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
+        if key in _NOT_FOLLOWED:
+            yield f"{of} is not followed: put it into ~/.ssh/config"
+        elif key not in KEYS and close:
+            yield f"{of} is not a key of ipexctl: did you mean {close[0]}?"

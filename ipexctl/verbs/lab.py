@@ -1,0 +1,161 @@
+"""``ipexctl lab``: a small cluster on this machine, for trying things and for the demo."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from ipexctl.act import lab as act
+from ipexctl.act.lab import Lab, LabError
+from ipexctl.model.errors import Exit, Failure, Kind, Refused
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Said, Started, StepEnded, StepStarted
+
+
+def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
+    """Brings up ``hosts`` SSH servers below ``directory``; the lab, or None when a server did not come up.
+
+    A lab of as many hosts that is up already is the answer; what a killed one left is cleaned away first. Raises
+    `Refused`: 4 without OpenSSH, 7 when another lab is up there. Broken off, it leaves no process.
+    """
+    tools = act.tools()
+    directory = directory.absolute()
+    with act.held(directory):
+        old = act.load(directory)
+        if old and old.ready and not act.dead(old):
+            if len(old.names) != hosts:
+                raise Refused(
+                    f"A lab of {len(old.names)} hosts is up in {directory}.", hint="ipexctl lab down", exit=Exit.BUSY
+                )
+            yield Started("lab up", _title(hosts, directory), old.names)
+            for server in old.servers:
+                yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, up already")
+            yield Answer(_answer(old))
+            yield Ended("lab up", Exit.OK)
+            return old
+        yield Started("lab up", _title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
+        if old:
+            yield Said("cleaning up what the last lab left")
+            if left := act.stop(old):
+                yield from _residue("lab up", left)
+                return None
+            act.remove(old)
+        made = act.create(directory, hosts, tools)
+        try:
+            for name in made.names:
+                yield StepStarted(name, "start")
+                made = act.start(made, name, tools)
+                yield StepEnded(name, "start", "changed", f"{act.ADDRESS}:{made.servers[-1].port}")
+            act.write_files(made)
+            for name in made.names:
+                yield StepStarted(name, "log in")
+                act.log_in(made, name, tools)
+                yield StepEnded(name, "log in")
+        except LabError as error:
+            yield HostFailed(Failure(name, Kind.STEP, str(error), code="lab"))
+            if left := _discard(directory):
+                yield from _residue("lab up", left)
+            else:
+                yield Ended("lab up", Exit.STEP)
+            return None
+        except BaseException:
+            _discard(directory)
+            raise
+        made = act.finish(made)
+        yield Answer(_answer(made))
+        yield Ended("lab up", Exit.OK)
+        return made
+
+
+def down(directory: Path) -> Generator[Event, None, bool]:
+    """Ends every process of the lab and proves it; True when none is left. Homes and the environment stay."""
+    directory = directory.absolute()
+    with act.held(directory) if directory.exists() else nullcontext():
+        lab = act.load(directory)
+        yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
+        if lab is None:
+            yield Said("no lab is up")
+            yield Answer({"up": False, "directory": str(directory), "processes_left": 0})
+            yield Ended("lab down", Exit.OK)
+            return True
+        counts = {server.name: len(act.processes(lab, server)) for server in lab.servers}
+        for name in counts:
+            yield StepStarted(name, "stop")
+        if left := act.stop(lab):
+            yield from _residue("lab down", left)
+            return False
+        for name, count in counts.items():
+            detail = f"{count} process{'' if count == 1 else 'es'} ended"
+            yield StepEnded(name, "stop", "changed" if count else "ok", detail)
+        act.remove(lab)
+        yield Answer({"up": False, "directory": str(directory), "processes_left": 0})
+        yield Ended("lab down", Exit.OK)
+        return True
+
+
+def status(directory: Path) -> Generator[Event, None, Lab | None]:
+    """Says what is up. Changes nothing; ends with 4 when a server of a lab that should be up is not."""
+    directory = directory.absolute()
+    lab = act.load(directory)
+    yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
+    if lab is None:
+        yield Said("no lab is up")
+        yield Answer({"up": False, "directory": str(directory), "hosts": []})
+        yield Ended("lab status", Exit.OK)
+        return None
+    again = "ipexctl lab up"  # cleans up first
+    failures = [Failure(name, Kind.STEP, "sshd does not run", again, "lab") for name in act.dead(lab)]
+    if not lab.ready and not failures:
+        failures = [
+            Failure("", Kind.STEP, "the lab is not ready: ipexctl lab up was killed, or is at it", again, "lab")
+        ]
+    for failure in failures:
+        yield HostFailed(failure)
+    yield Answer(_answer(lab) | {"up": not failures})
+    yield Ended("lab status", Exit.STEP if failures else Exit.OK)
+    return lab
+
+
+def _title(hosts: int, directory: Path) -> str:
+    return f"{hosts} SSH server{'' if hosts == 1 else 's'} on {act.ADDRESS}, below {directory}"
+
+
+def _answer(lab: Lab) -> dict[str, Any]:
+    return {
+        "up": True,
+        "directory": str(lab.directory),
+        "hostfile": str(lab.hostfile),
+        "ssh": f"ssh -F {shlex.quote(str(lab.ssh_config))} {lab.names[0]}",
+        "next": f"ipexctl doctor -f {shlex.quote(str(lab.hostfile))}",
+        "hosts": [
+            {
+                "name": server.name,
+                "address": act.ADDRESS,
+                "port": server.port,
+                "up": act.alive(lab, server),
+                "processes": len(act.processes(lab, server)),
+                "home": str(lab.home(server.name)),
+            }
+            for server in lab.servers
+        ],
+    }
+
+
+def _discard(directory: Path) -> tuple[int, ...]:
+    """Takes back a lab that did not come up, as its record says; the processes that are left even so."""
+    lab = act.load(directory)
+    if lab is None:
+        return ()
+    left = act.stop(lab)
+    if not left:
+        act.remove(lab)
+    return left
+
+
+def _residue(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
+    what = f"{len(left)} process{'' if len(left) == 1 else 'es'} of the lab could not be ended"
+    pids = ", ".join(str(pid) for pid in left)
+    yield HostFailed(Failure("", Kind.RESIDUE, f"{what}: {pids}", "ps -fp " + " ".join(map(str, left)), "residue"))
+    yield Ended(verb, Exit.RESIDUE)

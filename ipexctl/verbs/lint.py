@@ -1,0 +1,59 @@
+"""``ipexctl play lint``: is a playbook one? Every error in every file at once; contacts nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipexctl.decide import reading
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.plays import Play
+from ipexctl.model.text import printable
+from ipexctl.verbs.play import missing_files
+from ipexctl.verbs.select import from_file, read_play
+
+
+def lint(
+    files: Sequence[str], *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str]
+) -> Generator[Event, None, None]:
+    """Reads the playbooks, the hostfiles they name and looks for the scripts they start. Raises `Refused` with all
+    that is wrong, before the first event."""
+    wrong: list[str] = []
+    hints: list[str] = []
+    good: list[dict[str, Any]] = []
+    warnings: list[str] = []
+    for file in files:
+        try:
+            book = read_play(file, environ=environ, cwd=cwd, variables=variables)
+            missing = [*missing_files(book.steps)]
+            inventory = _hosts(book, cwd)
+        except Refused as refused:
+            wrong += refused.reasons or (refused.sentence,)
+            hints += [refused.hint] if refused.hint else []
+            continue
+        wrong += missing
+        warnings += book.warnings
+        hosts = {"hosts": len(inventory)} if inventory else {}
+        good += [] if missing else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
+    if wrong:
+        count = f"{len(wrong)} error{'' if len(wrong) == 1 else 's'}"
+        where = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
+        raise Refused(f"{where}: {count}", reasons=wrong, hint=hints[0] if hints else None)
+    yield Started("lint", "", ())
+    for warning in warnings:
+        yield Said(warning, "warning")
+    yield Answer({"playbooks": good})
+    yield Ended("lint", Exit.OK)
+
+
+def _hosts(book: Play, cwd: Path) -> Inventory | None:
+    """The hosts the playbook itself names, of which its steps' limits choose. Raises `Refused`."""
+    inventory = book.inventory or (from_file(book.hostfile, cwd=cwd) if book.hostfile else None)
+    if inventory:
+        for step in book.steps:
+            if step.limit is not None:
+                reading.limit(inventory, step.limit, f"{step.origin}: limit" if step.origin else "limit")
+    return inventory

@@ -1,0 +1,179 @@
+"""The verbs for runs that go on without us: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from ipexctl.act import engine
+from ipexctl.act.engine import Site
+from ipexctl.act.fanout import Emit, each
+from ipexctl.act.world import World
+from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Output, Proved, RunEnded, RunStarted, Said, Started
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link, LinkError
+from ipexctl.verbs.finding import Found, Survey, pick, survey, watching
+from ipexctl.verbs.watching import Watching
+
+Story = Generator[Event, None, None]
+
+
+def ps(inventory: Inventory, world: World) -> Story:
+    """The runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
+    yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
+    seen = yield from survey(inventory, world)
+    stray = [{"host": host, **row} for host, rows in seen.stray.items() for row in rows]
+    if stray:
+        yield Said("some hosts keep directories of runs that are over: ipexctl reap", "warning")
+    yield Answer({"runs": [_row(one) for one in seen.runs], "stray": stray, "hosts": list(inventory.names)})
+    yield Ended("ps", Exit.OK)
+
+
+def _row(one: Found) -> dict[str, Any]:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(one.row["started"])))
+    return {
+        "run": one.run,
+        "state": one.state,
+        "title": one.row["title"],
+        "ranks": one.row["size"],
+        "hosts": one.row["hosts"],
+        "head": one.head,
+        "started": started,
+        "owner": one.row["owner"],
+        "watchers": one.row["watchers"],
+        "reason": one.row.get("reason"),
+    }
+
+
+def attach(word: str | None, inventory: Inventory, world: World) -> Story:
+    """Watches a run from its first byte on, to its proved end or until let go."""
+    yield Started("attach", word or "", inventory.names)
+    watch = yield from _watching(word, inventory, world)
+    if watch is None:
+        yield Ended("attach", Exit.OK)
+        return
+    left_alone = yield from watch.follow()
+    if not left_alone:
+        yield from watch.prove()
+    reason = watch.over.reason if watch.over else None
+    yield Answer({"run": watch.running.run, "reason": reason, "detached": left_alone})
+    yield Ended("attach", watch.exit)
+
+
+def stop(word: str | None, inventory: Inventory, world: World, *, kill: bool = False) -> Story:
+    """Ends a run everywhere and proves it. What its ranks wrote stays on the head for ``attach`` and ``logs``."""
+    yield Started("stop", word or "", inventory.names)
+    watch = yield from _watching(word, inventory, world)
+    if watch is None:
+        yield Ended("stop", Exit.OK)
+        return
+    watch.order("kill" if kill else "stop", "ipexctl stop")
+    yield Said("told to stop")
+    reason = ""
+    for event in _silently(watch):
+        if isinstance(event, RunEnded):
+            reason = event.reason
+        elif isinstance(event, Said | HostFailed):
+            yield event
+    proof = yield from _proof(watch.prove(keep=True))
+    yield Answer({"run": watch.running.run, "reason": reason, **proof})
+    yield Ended("stop", watch.exit)
+
+
+def _proof(story: Story) -> Generator[Event, None, dict[str, Any]]:
+    """Passes the events on; what was found on which hosts."""
+    said: dict[str, Any] = {}
+    for event in story:
+        yield event
+        if isinstance(event, Proved):
+            said = _found(event)
+    return said
+
+
+def _found(proof: Proved) -> dict[str, Any]:
+    proved = [host for host in proof.hosts if host not in proof.unknown and host not in proof.left]
+    return {"proved": proved, "left": {host: list(pids) for host, pids in proof.left.items()},
+            "unproved": list(proof.unknown)}  # fmt: skip
+
+
+def _silently(watch: Watching) -> Story:
+    yield from watch.follow()
+
+
+def logs(
+    word: str | None, inventory: Inventory, world: World, ranks: frozenset[int] | None = None, *, follow: bool = False
+) -> Story:
+    """What ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing."""
+    yield Started("logs", word or "", inventory.names)
+    watch = yield from _watching(word, inventory, world)
+    if watch is not None:
+        for event in watch.read(follow=follow):
+            if isinstance(event, RunStarted | Said | HostFailed) or (
+                isinstance(event, Output) and (ranks is None or event.rank in ranks)
+            ):
+                yield event
+    yield Ended("logs", watch.exit if watch else Exit.OK)
+
+
+def reap(word: str | None, inventory: Inventory, world: World) -> Story:
+    """Ends what is left of runs that nobody looks after (keeper gone, or ended), and removes their directories.
+
+    With a run's id, that run, whatever its state. Proves what is left.
+    """
+    yield Started("reap", word or "", inventory.names)
+    seen = yield from survey(inventory, world)
+    doomed = _doomed(seen, word)
+    if not doomed:
+        yield Said("nothing to reap")
+    left: dict[str, tuple[int, ...]] = {}
+    unknown: list[str] = list(seen.unreachable)
+    for run, directories in doomed.items():
+        done = yield from each(world, inventory, "reap", _reaper(run, directories))
+        for host, result in done.items():
+            if isinstance(result, Failure):
+                unknown.append(host)
+            elif result:
+                left[host] = left.get(host, ()) + result
+    proof = Proved(",".join(doomed) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
+    yield proof
+    yield Answer({"reaped": sorted(doomed), **_found(proof)})
+    yield Ended("reap", Exit.OK)
+
+
+def _doomed(seen: Survey, word: str | None) -> dict[str, dict[str, str]]:
+    """Run → host → its directory there."""
+    doomed: dict[str, dict[str, str]] = {}
+    chosen = [pick(seen, word)] if word and any(one.run.startswith(word) for one in seen.runs) else None
+    for one in chosen or [one for one in seen.runs if one.state in {"ended", "gone"} and not word]:
+        doomed.setdefault(one.run, {})[one.head] = str(one.row["directory"])
+    for host, rows in seen.stray.items():
+        for row in rows:
+            if not word or row["run"].startswith(word):
+                doomed.setdefault(row["run"], {})[host] = str(row["directory"])
+    if word and not doomed:
+        doomed[word] = {}  # its directories may be gone and its processes not
+    return doomed
+
+
+def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], tuple[int, ...]]:
+    def work(link: Link, _: Emit) -> tuple[int, ...]:
+        directory = directories.get(link.host.name, "")
+        site = Site(link.host, directory, "python3")
+        left = engine.prove(link, site, run, reap=True)
+        if directory and not left:
+            engine.remove(link, site)
+        return left
+
+    return work
+
+
+def _watching(word: str | None, inventory: Inventory, world: World) -> Generator[Event, None, Watching | None]:
+    seen = yield from survey(inventory, world)
+    found = pick(seen, word)
+    try:
+        return watching(found, inventory, world)
+    except LinkError as error:
+        yield HostFailed(Failure(found.head, Kind.UNREACHABLE, error.failure.what))
+        return None

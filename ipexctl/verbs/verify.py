@@ -1,0 +1,37 @@
+"""``ipexctl verify``: is it still what was installed? Asked often, so it loads little."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from ipexctl.act.world import World
+from ipexctl.decide.matching.sound import unsound
+from ipexctl.model.errors import Failure, worst
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Said, Started
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.tasks import Verify
+from ipexctl.verbs.observe import observe
+
+
+def verify(task: Verify, inventory: Inventory, world: World) -> Generator[Event, None, dict[str, Any]]:
+    """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
+    yield Started("verify", "verify the environments", inventory.names)
+    seen = yield from observe(inventory, world, venv=task.venv)
+    failures = [found for found in seen.values() if isinstance(found, Failure)]
+    facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
+    for failure in unsound(facts):
+        failures.append(failure)
+        yield HostFailed(failure)
+    markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
+    value = {
+        "hosts": {name: {"id": marker.get("id"), "stack": marker.get("stack")} for name, marker in markers.items()},
+        "failed": {failure.host: failure.what for failure in failures},
+    }
+    if not failures:
+        stack = next((marker["stack"]["name"] for marker in markers.values() if "stack" in marker), "")
+        yield Said(f"{stack}: complete and the same on all {len(facts)} hosts")
+    yield Answer(value)
+    yield Ended("verify", worst([failure.kind.exit for failure in failures]))
+    return value

@@ -1,0 +1,173 @@
+"""Watching a run to its proved end: as the one who started it, or as one who came later."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ipexctl.act import engine
+from ipexctl.act.engine import Frame, Site, Watch
+from ipexctl.act.fanout import each
+from ipexctl.act.world import World
+from ipexctl.decide.runlog import RunLog
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
+from ipexctl.model.events import Event, HostFailed, Proved, RunEnded, Said
+from ipexctl.model.hosts import Host
+from ipexctl.model.launch import Running
+from ipexctl.model.links import Link, LinkError
+
+T = TypeVar("T")
+
+
+@dataclass
+class Watching:
+    """A watcher of one run. ``sites`` are the run's places on the hosts we can reach, the head's among them; ``detach``
+    lets go as soon as mpirun was started. Afterwards ``over`` and ``interrupted`` tell how it went."""
+
+    world: World
+    running: Running
+    nonce: str
+    sites: Mapping[str, Site]
+    detach: bool = False
+    over: RunEnded | None = None
+    interrupted: Interrupted | None = None
+    silent: set[str] = field(default_factory=set)  # hosts that the keeper has lost
+
+    @property
+    def head(self) -> Site:
+        return self.sites[self.running.head]
+
+    @property
+    def exit(self) -> Exit:
+        """The code of the signal that ended the watch, if one did; the rest is judged from the events."""
+        return self.interrupted.exit if self.interrupted else Exit.OK
+
+    def follow(self) -> Generator[Event, None, bool]:
+        """Follows the run to its end; True when it was left to itself (detached, closed terminal, link lost)."""
+        watch = Watch(self.world, self.head)
+        log = RunLog(self.nonce, self.running)
+        try:
+            with self.world.interrupts.deferring():
+                while self.over is None:
+                    yield from self._interruption()
+                    if self.interrupted and self.interrupted.number == signal.SIGHUP:
+                        return True
+                    frame = watch.take(0.2)
+                    if frame is None:
+                        if self.world.interrupts.detach.is_set():
+                            return True
+                        continue
+                    if frame.kind == "gave-up":
+                        yield HostFailed(self._gave_up(frame.data.decode()))
+                        return True
+                    yield from self._frame(frame, log)
+                    if (self.detach and log.launched) or self.world.interrupts.detach.is_set():
+                        return True
+        finally:
+            watch.close()
+        return False
+
+    def _interruption(self) -> Generator[Event, None, None]:
+        """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
+        again = self.interrupted is not None
+        taken = self.world.interrupts.take()
+        if taken is None:
+            return
+        self.interrupted = taken
+        if taken.number != signal.SIGHUP:
+            yield Said("killing" if again else "stopping (again to kill)", "warning")
+            self.order("kill" if again else "stop", signal.Signals(taken.number).name)
+
+    def _frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
+        if frame.kind == "lost":
+            why = frame.data.decode()
+            yield Said(f"link lost ({why}), the run goes on; reconnecting", "warning", self.head.host.name)
+        elif frame.kind == "back":
+            yield Said("link is back", host=self.head.host.name)
+        elif frame.kind == "z":
+            yield from log.end()
+            self.over = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
+            yield self.over
+        else:
+            for event in log.read(frame.kind, frame.data):
+                if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:
+                    self.silent.add(event.failure.host)
+                yield event
+
+    def _gave_up(self, why: str) -> Failure:
+        return Failure(
+            self.head.host.name,
+            Kind.LOST,
+            f"link lost: {why}; run {self.running.run} may go on",
+            hint=f"ipexctl attach {self.running.run}",
+            code="watch",
+        )
+
+    def order(self, what: str, why: str) -> None:
+        """Tells the keeper; a keeper that cannot be told any more is found out by the watch."""
+        try:
+            engine.tell(self.world.links.open(self.head.host), self.head, what, why)
+        except LinkError:
+            pass
+
+    def wait_for_end(self) -> None:
+        """Without showing anything: for a run that never came to be."""
+        watch = Watch(self.world, self.head)
+        until = time.monotonic() + 20.0
+        while time.monotonic() < until:
+            frame = watch.take(0.5)
+            if frame and frame.kind in {"z", "gave-up"}:
+                break
+        watch.close()
+
+    def read(self, *, follow: bool) -> Generator[Event, None, None]:
+        """What there is in the run's files, as events; ``follow`` goes on to its end. Gives no order to anyone."""
+        watch = Watch(self.world, self.head, once=not follow)
+        log = RunLog(self.nonce, self.running)
+        try:
+            while (frame := watch.take(0.2)) is None or frame.kind not in {"z", "gave-up"}:
+                if frame is not None:
+                    yield from self._frame(frame, log)
+            yield from log.end()
+        finally:
+            watch.close()
+
+    def prove(self, *, keep: bool = False) -> Generator[Event, None, None]:
+        """Looks on every host for processes of the run, ends what is there, and removes the run's directories; with
+        ``keep`` the head's stays, where its output is."""
+        left: dict[str, tuple[int, ...]] = {}
+        hosts: list[Host] = [site.host for site in self.sites.values()]
+        unknown = [host for host in self.running.hosts_used if host not in self.sites]
+        at = {site.host.name: site for site in self.sites.values()}
+        kept = self.head.host.name if keep else ""
+        sweep = each(self.world, hosts, "sweep", lambda link, _: self._sweep(link, at[link.host.name], kept))
+        for name, found in (yield from _without_failures(sweep)).items():
+            if isinstance(found, Failure):
+                unknown.append(name)
+            elif found:
+                left[name] = found
+        yield Proved(self.running.run, self.running.hosts_used, left, tuple(unknown))
+
+    def _sweep(self, link: Link, site: Site, kept: str) -> tuple[int, ...]:
+        patience = 10.0 if site.host.name in self.silent else 30.0  # it has been waited for once
+        left = engine.prove(link, site, self.running.run, patience=patience)
+        if left:
+            left = engine.prove(link, site, self.running.run, reap=True)
+        if not left and site.host.name != kept:
+            engine.remove(link, site)
+        return left
+
+
+def _without_failures(story: Generator[Event, None, T]) -> Generator[Event, None, T]:
+    """A host that cannot be asked is told by the proof, not as a failure of its own."""
+    while True:
+        try:
+            event = next(story)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if not isinstance(event, HostFailed):
+            yield event

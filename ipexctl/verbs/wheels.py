@@ -1,0 +1,131 @@
+"""``ipexctl wheels fetch``: a wheelhouse of one row for some Pythons, to carry to where no index is reached."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipexctl.act import index
+from ipexctl.act.index import Limits
+from ipexctl.act.wheelhouse import held, is_archive, pack
+from ipexctl.act.world import World
+from ipexctl.decide.matching import match
+from ipexctl.decide.planning.install import mib
+from ipexctl.model.errors import Exit, Failure, Kind, Refused
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Progress, Started, StepEnded, StepStarted
+from ipexctl.model.facts import Facts, Python
+from ipexctl.model.stack import Stack, Wheel, Wish
+from ipexctl.model.tasks import Install, Wheels
+from ipexctl.verbs.background import in_background
+from ipexctl.verbs.install import table
+from ipexctl.verbs.locking import locked, sources_of
+
+
+def wheels_fetch(
+    task: Wheels,
+    world: World,
+    *,
+    environ: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    dry: bool = False,
+) -> Generator[Event, None, dict[str, Any]]:
+    """Fills ``task.directory``, or one file where its name is that of an archive; wheels that are there already, byte
+    for byte, are not fetched again.
+
+    Raises `Refused` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index.
+    """
+    environ = os.environ if environ is None else environ
+    limits = limits or Limits()
+    directory = Path(task.directory)
+    one_file = is_archive(directory.name) and not directory.is_dir()
+    if directory.exists() and not directory.is_dir() and not one_file:
+        raise Refused(
+            f"{task.directory} is not a directory", hint="an archive of wheels ends in .tar, .tar.gz, .tgz or .zip"
+        )
+    there = held(directory) if one_file else {}
+    rows = table()
+    stacks = [_stack(task, python) for python in (task.python or (None,))]
+    yield Started("wheels", f"wheels of {stacks[0].row.name}", ())
+    same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
+    asked = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
+    wanted: dict[str, Wheel] = {}
+    for stack in stacks:
+        _, lock = yield from locked(asked, stack, world, environ, limits, rows, {})
+        wanted |= {wheel.filename: wheel for wheel in lock.wheels}
+    # By file name: one wheel may serve several Pythons, and each may need its own torch.
+    todo = [
+        wheel
+        for wheel in wanted.values()
+        if (there.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
+    ]
+    text = "\n".join(f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo)
+    yield Planned("wheels", text or f"{len(wanted)} wheels are in {directory} already")
+    value = {"directory": str(directory), "wheels": sorted(wanted), "fetched": [wheel.filename for wheel in todo]}
+    if dry:
+        yield Answer({**value, "dry": True})
+        yield Ended("wheels", Exit.OK)
+        return value
+    step, stop = "fetch the wheels", threading.Event()
+    yield StepStarted("", step)
+    sources = sources_of(asked, environ)
+    try:
+        yield from in_background(
+            lambda tell: index.fetch(
+                todo,
+                world.cache,
+                sources,
+                environ,
+                limits,
+                lambda done, total, name: tell(Progress("", step, done, total, "B", name)),
+                stop,
+            ),
+            stop,
+        )
+    except Refused as refusal:
+        for reason in refusal.reasons:
+            yield HostFailed(Failure("", Kind.STEP, reason, code="wheel"))
+        yield Answer({**value, "fetched": []})
+        yield Ended("wheels", Exit.STEP)
+        return {}
+    if one_file and todo:
+        files = {wheel.filename: index.place(world.cache, wheel) for wheel in todo}
+        yield from in_background(
+            lambda tell: pack(
+                directory, files, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
+            ),
+            stop,
+        )
+    elif not one_file:
+        directory.mkdir(parents=True, exist_ok=True)
+        for wheel in todo:
+            _place(index.place(world.cache, wheel), directory / wheel.filename)
+    yield StepEnded("", step, "changed" if todo else "ok", f"{len(todo)} wheels into {directory}")
+    yield Answer(value)
+    yield Ended("wheels", Exit.OK)
+    return value
+
+
+def _stack(task: Wheels, python: str | None) -> Stack:
+    """The row for a host of which only the Python and the glibc are known."""
+    wish = Wish(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
+    host = {"host": Facts(glibc=task.glibc, pythons=(Python("python3", python),))} if python else {}
+    return match(wish, host, table())
+
+
+def _there(path: Path, wheel: Wheel) -> bool:
+    return path.is_file() and index.digest(path) == wheel.sha256
+
+
+def _place(source: Path, target: Path) -> None:
+    """By rename, so that a wheelhouse never has half a wheel; without a copy where the disk is the same."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        shutil.copyfile(source, part)
+    part.replace(target)
