@@ -1,0 +1,5 @@
+"""``python -m ipexctl`` is ``ipexctl``."""
+
+from ipexctl.cli import main
+
+main()

@@ -1,0 +1,65 @@
+"""The program ``ipexctl``: all commands together."""
+
+from __future__ import annotations
+
+import gc
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ipexctl import __version__
+from ipexctl.cli import accelerate, job, lab, plays, runs, speed, stack
+
+
+class Group(TyperGroup):
+    """Wrong values are told in our words, whatever checks them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from ipexctl.model.said import said
+
+            error.message = said({"msg": error.message})
+            raise
+
+
+app = typer.Typer(
+    name="ipexctl",
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train PyTorch on your Xeon and EPYC hosts: doctor, install, sync and run over SSH, with a real mpirun.",
+    epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
+    " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 130 interrupted",
+)
+for group in (job, plays, stack, runs, lab, accelerate, speed):
+    app.add_typer(group.app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ipexctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script. Wrong flags end with code 2, as all wrong input does."""
+    gc.set_threshold(50_000, 20, 50)  # nearly all we make lives to the end: looking for what does not cost a tenth
+    try:
+        app(prog_name="ipexctl")
+    except KeyboardInterrupt:  # before any command had begun
+        raise SystemExit(130) from None

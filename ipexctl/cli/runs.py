@@ -1,0 +1,155 @@
+"""Runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``; and ``replay`` of saved ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ipexctl.cli import completing
+from ipexctl.cli.flags import (
+    AcceptNew,
+    AskPass,
+    Forks,
+    Hostfile,
+    Hosts,
+    Json,
+    Limit,
+    Output,
+    Screen,
+    Timeout,
+    how,
+    inventory,
+    on_hosts,
+    perform,
+)
+
+if TYPE_CHECKING:
+    from ipexctl.act.world import World
+    from ipexctl.loop import Story
+
+app = typer.Typer()
+
+
+Run = Annotated[
+    str | None,
+    typer.Argument(help="The run's id, or its beginning (else the only one).", autocompletion=completing.run),
+]
+
+
+@app.command()
+@on_hosts
+def ps(
+    **common: Any,
+) -> None:
+    """List the runs on these hosts, whoever watches them."""
+    _runs("ps", locals() | common)
+
+
+@app.command()
+@on_hosts
+def attach(
+    run: Run = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Plain output: the ranks' bytes unescaped.")] = False,
+    **common: Any,
+) -> None:
+    """Watch a run from its first byte on; Ctrl-C stops it, the key d lets go."""
+    _runs("attach", locals() | common | {"detachable": True}, run, acting=True)
+
+
+@app.command()
+@on_hosts
+def stop(
+    run: Run = None,
+    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once.")] = False,
+    **common: Any,
+) -> None:
+    """End a run on all its hosts and prove it."""
+    _runs("stop", locals() | common, run, kill=kill)
+
+
+@app.command()
+def logs(
+    run: Run = None,
+    hostfile: Hostfile = None,
+    hosts: Hosts = None,
+    limit: Limit = None,
+    rank: Annotated[
+        str | None, typer.Option("--rank", help="Only these: 3,5-7. One alone: its bytes, nothing added.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Go on to the end of the run.")] = False,
+    output: Output = Screen.plain,
+    accept_new: AcceptNew = False,
+    connect_timeout: Timeout = 10.0,
+    forks: Forks = 32,
+    ask_pass: AskPass = False,
+) -> None:
+    """Print what the ranks of a run wrote so far."""
+    from ipexctl.model.errors import Refused
+
+    values = dict(locals()) | {"json": False}
+
+    def tell(world: World) -> Story:
+        from ipexctl.verbs.runs import logs as verb
+
+        return verb(run, inventory(values), world, chosen, follow=follow)
+
+    try:
+        chosen = _ranks(rank)
+    except Refused as refused:
+        typer.echo(str(refused), err=True)
+        raise typer.Exit(2) from None
+    bare = chosen is not None and len(chosen) == 1
+    perform(tell, values | {"bare": bare})
+
+
+def _ranks(text: str | None) -> frozenset[int] | None:
+    from ipexctl.model.errors import Refused
+
+    if text is None:
+        return None
+    chosen: set[int] = set()
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise Refused(f"--rank takes numbers and ranges such as 3,5-7, not {word!r}")
+        chosen.update(range(int(first), int(last or first) + 1))
+    return frozenset(chosen)
+
+
+@app.command()
+@on_hosts
+def reap(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="This run, whatever its state (else all that are over).", autocompletion=completing.run),
+    ] = None,
+    **common: Any,
+) -> None:
+    """End what is left of runs that nobody looks after, and remove their files on the hosts."""
+    _runs("reap", locals() | common, run)
+
+
+def _runs(verb: str, values: dict[str, Any], *words: str | None, acting: bool = False, **more: Any) -> None:
+    def tell(world: World) -> Story:
+        from ipexctl.verbs import runs
+
+        story: Story = getattr(runs, verb)(*words, inventory(values), world, **more)
+        return story
+
+    perform(tell, values, acting=acting)
+
+
+@app.command()
+def replay(
+    run: Annotated[
+        str, typer.Argument(help="A saved run: last, its id, a path.", autocompletion=completing.saved)
+    ] = "last",
+    json: Json = False,
+    output: Output = Screen.auto,
+    raw: Annotated[bool, typer.Option("--raw", help="Plain output: the ranks' bytes unescaped.")] = False,
+) -> None:
+    """Show a saved run again, in any output mode."""
+    from ipexctl.loop import again
+
+    raise typer.Exit(int(again(run, how(dict(locals())))))
