@@ -1,0 +1,66 @@
+"""Collectives of torch.distributed over MPI, for stock PyTorch on CPUs.
+
+    mpirun -n 4 python train.py        # with init_process_group("impi") in it
+
+torch finds this package by itself (entry point group `torch.backends`); `import impi_torch` does the same by hand.
+"""
+
+from __future__ import annotations
+
+import os
+
+__version__ = "0.1.0"
+
+
+def register() -> None:
+    """Make "impi" a backend of torch.distributed, and take Gloo's place where IMPI_TORCH_OVERRIDE asks for it.
+
+    MPI itself is not touched before the first process group.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or "IMPI" in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend("impi", _create, extended_api=True, devices=["cpu"])
+    # torch ≥ 2.15 would attach its C++ flight recorder, which a group written in Python has no place for
+    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("impi")
+    from torch.distributed.rendezvous import register_rendezvous_handler
+
+    register_rendezvous_handler("mpi", _rendezvous)
+    if os.environ.get("IMPI_TORCH_OVERRIDE", "") not in ("", "0"):
+        from ._override import install
+
+        install()
+
+
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):  # type: ignore[no-untyped-def]
+    """`torch.distributed.monitored_barrier` for an impi group (torch's own takes only Gloo's).
+
+    Raises:
+        impi_torch._engine.ImpiTimeout: on rank 0, naming the ranks that did not come; on the others, saying so.
+    """
+    import torch.distributed as dist
+
+    (group or dist.group.WORLD).monitored_barrier(timeout, wait_all_ranks)
+
+
+def _create(options, _backend_options):  # type: ignore[no-untyped-def]
+    from ._group import ImpiProcessGroup
+
+    return ImpiProcessGroup(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        list(options.global_ranks_in_group),
+        options.group_id,
+    )
+
+
+def _rendezvous(url, timeout=None, **_words):  # type: ignore[no-untyped-def]
+    from ._rendezvous import rendezvous
+
+    yield rendezvous(timeout)
+
+
+register()

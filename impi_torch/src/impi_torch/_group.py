@@ -1,0 +1,634 @@
+"""The process group: what torch calls, turned into operations of the engine.
+
+Method names are torch's. Newer torch calls some of them by newer names (`all_gather_single` for `_allgather_base` and
+so on); both are there. Arguments come in torch's two styles: an options object, or the bare values of the short forms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Union
+
+import torch
+from torch.distributed import ProcessGroup, ReduceOp
+
+from . import _collectives as c
+from ._engine import LINGER, Aborted, ImpiTimeout, Work, engine
+from ._launch import ImpiError, check_launch, check_world, mpi
+
+NUMBERS = {kind: int(kind) for kind in ReduceOp.RedOpType.__members__.values()}
+Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+
+
+class ImpiProcessGroup(ProcessGroup):
+    """A torch.distributed process group over an MPI communicator of its own."""
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, ranks: Sequence[int] = (), name: str = ""
+    ) -> None:
+        """Come together with the other members.
+
+        Args:
+            store: torch's key-value store of this group.
+            rank: this process's rank in the group.
+            size: how many members.
+            timeout: for each operation, and for coming together here.
+            ranks: the members' ranks in the default group; empty for the default group itself.
+            name: torch's name of the group.
+
+        Raises:
+            ImpiError: no mpirun, another size than mpirun's, another MPI than mpirun's.
+            ImpiTimeout: members that did not come, named.
+        """
+        super().__init__(rank, size)
+        if not ranks:
+            check_launch(size, os.environ)
+        self.store, self._rank, self._size = clone_of(store), rank, size
+        self.ranks = list(ranks) or list(range(size))
+        self._world = not ranks
+        self._name, self._desc = name or "world", ""
+        self.timeout = timeout
+        self.error: BaseException | None = None
+        self.seq = 0
+        self.queue: deque[Work] = deque()
+        self._together: list[c.Operation] | None = None
+        if not ranks:
+            check_world(size, os.environ)
+        self.channel = c.Channel(self._meet(), c.Sizes.of(os.environ))
+        self.engine = engine()
+        self.engine.groups.append(self)
+        self.done = Work(self, "done", iter(()), [], 0.0)  # for what is over before it is waited for
+        self.done.done = True
+
+    # --- members ---------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> Any:
+        """Wait until all members are here (MPI's own way would wait for ever), then make the communicator."""
+        MPI = mpi()
+        world = MPI.COMM_WORLD
+        self.store.set(f"here/{self._rank}", str(world.Get_rank()))
+        end = time.monotonic() + self.timeout.total_seconds()
+        keys = [f"here/{r}" for r in range(self._size)]
+        missing = list(range(self._size))
+        nap = 0.0005
+        while missing:
+            missing = [r for r in missing if not self.store.check([keys[r]])]
+            if missing and time.monotonic() > end:
+                raise ImpiTimeout(
+                    f"impi: {self.called(missing)} did not come to make the group of "
+                    f"{self.called(range(self._size))} within {self.timeout.total_seconds():g} s"
+                )
+            if missing:
+                time.sleep(nap)
+                nap = min(nap * 2, 0.05)
+        order = [int(self.store.get(key)) for key in keys]
+        if len(set(order)) != self._size:
+            raise ImpiError(
+                f"impi: two members of a group have the same MPI rank ({order}); RANK must differ between processes"
+            )
+        group = world.Get_group()
+        members = group.Incl(order)
+        tag = zlib.crc32(self._name.encode()) % 30000
+        try:
+            return world.Create_group(members, tag)
+        finally:
+            members.Free()
+            group.Free()
+
+    def called(self, members: Sequence[int]) -> str:
+        """Members in words, by their ranks in the default group: `rank 2`, `ranks 0, 3`."""
+        ranks = sorted(self.ranks[r] for r in members)
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+    # --- slow operations -------------------------------------------------------------------------------------------
+
+    def gone(self, work: Work) -> str:
+        """Publish that this rank waits at `work`; say who has left the script and so will never come, if anybody."""
+        with contextlib.suppress(RuntimeError):  # the store may be gone: then nothing is known
+            self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
+            for member in range(self._size) if work.peer is None else self._peers(work):
+                if member != self._rank and self.store.check([f"left/{member}"]):
+                    seq = int(self.store.get(f"left/{member}"))
+                    if work.peer is None and seq < work.seq:
+                        return f"{self.called([member])} ended its script without it"
+                    if work.peer is not None and time.monotonic() - work.begun > 5 * LINGER:
+                        return f"{self.called([member])} ended its script"
+        return ""
+
+    def _peers(self, work: Work) -> Sequence[int]:
+        return [work.peer] if work.peer is not None and work.peer >= 0 else []
+
+    def say_left(self) -> None:
+        """Tell the others that this rank's script is at its end, after so many collectives."""
+        if self.error is None:
+            with contextlib.suppress(RuntimeError):
+                self.store.set(f"left/{self._rank}", str(self.seq))
+
+    def complaint(self, work: Work, timeout: float) -> str:
+        """Why `work` is too late: which members did not come."""
+        where = "" if self._world else f" in the group of {self.called(range(self._size))}"
+        text = f"impi: {work}{where} was not done within {timeout:g} s"
+        if work.peer is not None:
+            return f"{text}: {self.called(self._peers(work)) if work.peer >= 0 else 'no rank'} did not answer"
+        late, there = [], [self._rank]
+        try:
+            self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
+            time.sleep(LINGER / 2)  # the others' own clocks may be a little behind
+            for member in range(self._size):
+                if member == self._rank:
+                    continue
+                key = f"waits/{member}"
+                seen = self.store.get(key).decode() if self.store.check([key]) else "0"
+                (there if int(seen.split()[0]) >= work.seq else late).append(member)
+            time.sleep(LINGER / 2)
+        except RuntimeError:
+            return f"{text}: the store of rank 0 is gone, so the late rank is not known"
+        if not late:
+            return f"{text}: all ranks came, the network or a rank is too slow"
+        return f"{text}: {self.called(late)} did not come; {self.called(there)} waited"
+
+    # --- what torch asks -------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        return "impi"
+
+    def name(self) -> str:
+        return "impi"
+
+    def getRank(self) -> int:
+        return self._rank
+
+    def getSize(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def get_group_store(self) -> Any:
+        return self.store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ImpiProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise ImpiError(f"impi: there is no {torch.device(device).type} here, only cpu")
+        return self
+
+    def _get_backend_name(self) -> str:
+        return "impi"
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.seq
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Give up all operations; the group can do nothing more, and nobody is waited for."""
+        self.engine.fail(self, Aborted("impi: the script aborted this group"))
+
+    def shutdown(self) -> None:
+        """Finish what is in flight and let go of the communicator."""
+        if self in self.engine.groups:
+            self.engine.groups.remove(self)
+        if self.error is None:
+            for work in [*self.queue, *(w for w in self.engine.active if w.group is self)]:
+                work.wait()
+            self.error = ImpiError("impi: the script destroyed this group")
+            with self.engine.lock:
+                self.channel.comm.Free()
+
+    # --- starting an operation -------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        name: str,
+        operation: c.Operation,
+        results: list[torch.Tensor],
+        options: Any = None,
+        timeout: timedelta | None = None,
+        peer: int | None = None,
+    ) -> Work:
+        if self._together is not None and peer is None:
+            self._together.append(operation)
+            return Work(self, name, iter(()), results, 0.0)
+        background = getattr(options, "asyncOp", True)
+        return self.engine.start(Work(self, name, operation, results, self._limit(options, timeout), peer), background)
+
+    def _limit(self, options: Any, timeout: timedelta | None = None) -> float:
+        """Seconds that an operation may take: its own, or the group's (torch says "not given" by a negative time)."""
+        given = timeout or getattr(options, "timeout", None)
+        if isinstance(given, timedelta) and given.total_seconds() > 0:
+            return given.total_seconds()
+        return self.timeout.total_seconds()
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        """What is called until `_end_coalescing` becomes one operation (point-to-point calls start at once)."""
+        self._together = []
+
+    def _end_coalescing(self, device: Any = None) -> Work:
+        together, self._together = self._together or [], None
+        return self._start("coalesced", c.in_turn(together), [])
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
+    # --- collectives -----------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        op, factor = reduction(opts)
+        if len(tensors) == 1 and factor is None and type(tensors) is list and getattr(opts, "asyncOp", True) is False:
+            short = self._short_allreduce(tensors[0], op, opts)
+            if short is not None:
+                return short
+        many = listed(tensors)
+        steps = [c.allreduce(self.channel, t, self.channel.reduction(op, on_cpu(t).dtype, factor)) for t in many]
+        return self._start("allreduce", steps[0] if len(steps) == 1 else c.in_turn(steps), many, opts, timeout)
+
+    def _short_allreduce(self, tensor: torch.Tensor, op: int, opts: Any) -> Work | None:
+        """One that the caller waits for, of a tensor that MPI can take as it is; None where that is not so. Every
+        tenth of a microsecond counts here."""
+        if tensor.layout is not torch.strided:
+            return None
+        nbytes, dtype = tensor.nbytes, tensor.dtype
+        channel = self.channel
+        if (
+            not 0 < nbytes <= channel.sizes.piece
+            or not tensor.is_cpu
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+            or (dtype.is_complex and tensor.is_conj())
+            or self._together is not None
+        ):
+            return None
+        words = channel.short(op, dtype)
+        if words is None:
+            return None
+        how, kind, operation = words
+        data = [channel.memory(tensor.data_ptr(), nbytes), tensor.numel(), kind]
+
+        def later(request: Any) -> Work:
+            return Work(self, "allreduce", c.going_on(channel, request, tensor, how), [tensor], self._limit(opts))
+
+        work = self.engine.at_once(self, channel.comm.Iallreduce, (channel.MPI.IN_PLACE, data, operation), later)
+        if work is self.done and op == c.AVG:
+            how.after(tensor, self._size)
+        return work
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        many = listed(tensors)
+        op, factor = reduction(opts)
+        for tensor in many:
+            self.channel.reduction(op, on_cpu(tensor).dtype, factor)
+        return self._start("allreduce_coalesced", c.allreduce_coalesced(self.channel, many, op, factor), many, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
+        many = listed(tensors)
+        kind, factor = reduction(op if op is not None else opts)
+        root = root_of(opts)
+        steps = [c.reduce(self.channel, t, root, self.channel.reduction(kind, on_cpu(t).dtype, factor)) for t in many]
+        return self._start("reduce", c.in_turn(steps), many, opts, timeout)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        many = listed(tensors)
+        root = root_of(opts)
+        steps = [c.broadcast(self.channel, on_cpu(t), root) for t in many]
+        return self._start("broadcast", c.in_turn(steps), many, opts, timeout)
+
+    def allgather(
+        self, output_tensors: Sequence[Any], input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        outputs, inputs = lists(output_tensors), listed(input_tensors)
+        for tensors in outputs:
+            self._as_many_as_ranks("allgather", tensors)
+        steps = [c.allgather(self.channel, out, on_cpu(t)) for out, t in zip(outputs, inputs)]
+        return self._start("allgather", c.in_turn(steps), [t for out in outputs for t in out], opts, timeout)
+
+    def allgather_coalesced(
+        self, output_lists: Sequence[Sequence[torch.Tensor]], input_list: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """`output_lists[r][i]` becomes rank r's `input_list[i]`."""
+        steps = [
+            c.allgather(self.channel, [of_rank[i] for of_rank in output_lists], on_cpu(tensor))
+            for i, tensor in enumerate(input_list)
+        ]
+        return self._start("allgather_coalesced", c.in_turn(steps), [t for out in output_lists for t in out], opts)
+
+    def _allgather_base(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        return self._start(
+            "allgather", c.allgather_into(self.channel, on_cpu(output), on_cpu(input)), [output], opts, timeout
+        )
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        steps = [c.allgather_into(self.channel, on_cpu(out), on_cpu(t)) for out, t in zip(outputs, inputs)]
+        return self._start("allgather_coalesced", c.in_turn(steps), list(outputs), opts)
+
+    def gather(
+        self, output_tensors: Sequence[Any], input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        root, tensor = root_of(opts), on_cpu(listed(input_tensors)[0])
+        outputs = lists(output_tensors)[0] if self._rank == root else []
+        if self._rank == root:
+            self._as_many_as_ranks("gather", outputs)
+            self._as_long_as("gather", outputs, tensor)
+        return self._start("gather", c.gather(self.channel, outputs, tensor, root), list(outputs), opts, timeout)
+
+    def gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        """`gather` into one tensor, the ranks' parts one after the other (torch ≥ 2.15)."""
+        parts = list(output.view(self._size, -1).unbind()) if self._rank == root_of(opts) else []
+        return self.gather([parts], [input], opts, timeout)
+
+    def scatter(
+        self, output_tensors: Tensors, input_tensors: Sequence[Any], opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        root, tensor = root_of(opts), on_cpu(listed(output_tensors)[0])
+        inputs = lists(input_tensors)[0] if self._rank == root else []
+        if self._rank == root:
+            self._as_many_as_ranks("scatter", inputs)
+            self._as_long_as("scatter", inputs, tensor)
+        return self._start("scatter", c.scatter(self.channel, tensor, inputs, root), [tensor], opts, timeout)
+
+    def reduce_scatter(
+        self, output_tensors: Tensors, input_tensors: Sequence[Any], opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        outputs, inputs = listed(output_tensors), lists(input_tensors)
+        op, factor = reduction(opts)
+        for tensors in inputs:
+            self._as_many_as_ranks("reduce_scatter", tensors)
+        steps = [
+            self._reduce_scatter_list(out, parts, self.channel.reduction(op, on_cpu(out).dtype, factor))
+            for out, parts in zip(outputs, inputs)
+        ]
+        return self._start("reduce_scatter", c.in_turn(steps), outputs, opts, timeout)
+
+    def _reduce_scatter_list(
+        self, output: torch.Tensor, parts: Sequence[torch.Tensor], how: c.Reduction
+    ) -> c.Operation:
+        if all(part.numel() == output.numel() for part in parts):
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            yield from c.reduce_scatter(self.channel, output, flat, how)
+            return
+        for root, part in enumerate(parts):  # shares of unequal length: one reduction each
+            data = part.clone(memory_format=torch.contiguous_format)
+            yield from c.reduce(self.channel, data, root, how)
+            if root == self._rank:
+                output.copy_(data.view(output.shape))
+
+    def _reduce_scatter_base(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        op, factor = reduction(opts)
+        how = self.channel.reduction(op, on_cpu(output).dtype, factor)
+        return self._start(
+            "reduce_scatter", c.reduce_scatter(self.channel, output, on_cpu(input), how), [output], opts, timeout
+        )
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        op, factor = reduction(opts)
+        steps = [
+            c.reduce_scatter(self.channel, out, on_cpu(t), self.channel.reduction(op, on_cpu(out).dtype, factor))
+            for out, t in zip(outputs, inputs)
+        ]
+        return self._start("reduce_scatter_coalesced", c.in_turn(steps), list(outputs), opts)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        return self._start(
+            "alltoall",
+            c.alltoall_into(self.channel, on_cpu(output), on_cpu(input), output_split_sizes, input_split_sizes),
+            [output],
+            opts,
+            timeout,
+        )
+
+    def alltoall(
+        self,
+        output_tensors: Sequence[torch.Tensor],
+        input_tensors: Sequence[torch.Tensor],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        outputs, inputs = listed(output_tensors), listed(input_tensors)
+        self._as_many_as_ranks("alltoall", outputs)
+        self._as_many_as_ranks("alltoall", inputs)
+        return self._start("alltoall", c.exchange(self.channel, inputs, outputs), outputs, opts, timeout)
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        given = opts if isinstance(opts, timedelta) else timeout
+        return self._start("barrier", c.barrier(self.channel), [], opts, given)
+
+    # newer torch's names
+    gather_into_tensor = gather_single
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
+    # --- point to point --------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
+        tensor = on_cpu(listed(tensors)[0])
+        self._check_peer("send", dst, tag)
+        return self._start("send to rank", c.send(self.channel, tensor, dst, tag), [tensor], peer=dst)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
+        tensor = on_cpu(listed(tensors)[0])
+        self._check_peer("recv", src, tag)
+        return self._receive("recv from rank", tensor, src, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        self._check_peer("recv", -1, tag)
+        return self._receive("recv from any rank", on_cpu(listed(tensors)[0]), -1, tag)
+
+    def _receive(self, name: str, tensor: torch.Tensor, src: int, tag: int) -> Work:
+        work: Work | None = None
+        found = src
+
+        def note(source: int) -> None:
+            nonlocal found
+            found = source
+            if work is not None:
+                work.source = source
+
+        work = self._start(name, c.receive(self.channel, tensor, src, tag, note), [tensor], peer=src)
+        work.source = found
+        return work
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that rank 0 checks: it names the ranks that do not come in time (all, or the first of them)."""
+        limit = timeout or self.timeout
+        token = torch.zeros(1, dtype=torch.uint8)
+        tag = self.channel.tag - 1
+        if self._rank:
+            work = self._start("monitored_barrier with rank", c.send(self.channel, token, 0, tag), [], None, limit, 0)
+            work.wait()
+            answer = self._start(
+                "monitored_barrier with rank", c.receive(self.channel, token, 0, tag, int), [], None, limit, 0
+            )
+            answer.wait()
+            if token.item():
+                raise ImpiTimeout("impi: monitored_barrier: rank 0 says that some rank did not come")
+            return
+        calls = {
+            r: self._start(
+                "monitored_barrier with rank",
+                c.receive(self.channel, token, r, tag, int),
+                [],
+                None,
+                limit + timedelta(days=1),
+                r,
+            )
+            for r in range(1, self._size)
+        }
+        end = time.monotonic() + limit.total_seconds()
+        while time.monotonic() < end and not all(work.is_completed() for work in calls.values()):
+            time.sleep(0.0005)
+        late = [r for r, work in calls.items() if not work.is_completed()]
+        token.fill_(bool(late))
+        for r, work in calls.items():
+            if work.done:
+                answer = c.send(self.channel, token, r, tag)
+                self._start("monitored_barrier with rank", answer, [], None, limit, r).wait()
+        if late:
+            error = ImpiTimeout(
+                f"impi: monitored_barrier: {self.called(late if wait_all_ranks else late[:1])} did not "
+                f"come within {limit.total_seconds():g} s"
+            )
+            self.engine.fail(self, error)
+            raise error
+
+    # --- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_peer(self, what: str, peer: int, tag: int) -> None:
+        if not -1 <= peer < self._size or (peer == -1 and what == "send"):
+            raise ImpiError(f"impi: {what}: there is no rank {peer} in a group of {self._size}")
+        if peer == self._rank:
+            raise ImpiError(f"impi: {what}: rank {peer} is this rank itself")
+        if not 0 <= tag < self.channel.tag - 1:
+            raise ImpiError(f"impi: {what}: the tag {tag} is not between 0 and {self.channel.tag - 2}")
+
+    def _as_many_as_ranks(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
+        if len(tensors) != self._size:
+            raise ImpiError(f"impi: {what}: {len(tensors)} tensors for a group of {self._size}")
+        for tensor in tensors:
+            on_cpu(tensor)
+
+    def _as_long_as(self, what: str, tensors: Sequence[torch.Tensor], other: torch.Tensor) -> None:
+        if any(t.numel() != other.numel() or t.dtype != other.dtype for t in tensors):
+            raise ImpiError(
+                f"impi: {what}: the tensors of the list are not all like the single one "
+                f"({tuple(other.shape)}, {other.dtype})"
+            )
+
+
+# --- reading torch's arguments ---------------------------------------------------------------------------------------
+
+
+def listed(tensors: Tensors) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def lists(tensors: Sequence[Any]) -> list[list[torch.Tensor]]:
+    """Torch's list of lists; the short forms give one list."""
+    many = list(tensors)
+    return [many] if not many or isinstance(many[0], torch.Tensor) else [list(some) for some in many]
+
+
+def root_of(options: Any) -> int:
+    return options if isinstance(options, int) else int(getattr(options, "rootRank", 0))
+
+
+def reduction(options: Any) -> tuple[int, Any]:
+    """The number of the reduce operation in an options object or a bare ReduceOp, and PREMUL_SUM's factor."""
+    op = getattr(options, "reduceOp", options)
+    if op is None or isinstance(op, int):
+        return c.SUM, None
+    if isinstance(op, ReduceOp.RedOpType):
+        return int(op), None
+    number = NUMBERS[op.op]
+    return number, op.__getstate__()[1] if number == c.PREMUL else None
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type != "cpu":
+        raise ImpiError(f"impi: the tensor is on {tensor.device}; this backend talks about tensors in host memory")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ImpiError("impi: the tensor is a lazy conjugate or negative; call resolve_conj() or resolve_neg() first")
+    return tensor
+
+
+def clone_of(store: Any) -> Any:
+    """A connection of one's own to the store, so that asking never waits behind the script's own calls."""
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return store

@@ -1,0 +1,61 @@
+"""Impi in Gloo's place, for scripts that say `gloo` or nothing. Asked for by IMPI_TORCH_OVERRIDE=1, never unasked."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+from ._launch import ImpiError, launched_by, launched_size
+
+
+def reason_against(env: dict[str, str], backend: str) -> str:
+    """Why Gloo must stay for a group that asked for `backend`; empty where impi can take its place."""
+    parts = dict(pair.split(":", 1) for pair in backend.split(",") if ":" in pair)
+    if parts:
+        if set(parts) != {"cpu"} or parts["cpu"] != "gloo":
+            return f"the backend is {backend}"
+    elif backend not in ("gloo", "undefined", ""):
+        return f"the backend is {backend}"
+    if not launched_by(env):
+        return "no mpirun started this process"
+    return ""
+
+
+def install() -> None:
+    """Let torch make impi groups where Gloo ones are asked for. They go on saying "gloo" to scripts that look."""
+    make: Any = getattr(c10d, "_new_process_group_helper", None)
+    if make is None:
+        print("impi: this torch makes its groups in another way; gloo stays", file=sys.stderr)
+        return
+
+    @functools.wraps(make)
+    def helper(group_size: int, group_rank: int, ranks: Any, backend: Any, *rest: Any, **words: Any) -> Any:
+        asked = str(backend).lower()
+        against = reason_against(dict(os.environ), asked)
+        started = launched_size(os.environ)
+        if not against and not ranks and started and started != group_size:
+            against = f"the script made a group of {group_size}, mpirun started {started}"
+        said = {"gloo": "gloo", "cpu:gloo": "cpu:gloo"}.get(asked, "gloo")
+        if against:
+            if not ranks and group_rank == 0:
+                print(f"impi: gloo stays: {against}", file=sys.stderr, flush=True)
+            return make(group_size, group_rank, ranks, backend, *rest, **words)
+        if not ranks and group_rank == 0:
+            print(
+                f"impi: takes the place of {asked or 'the default backend'} (IMPI_TORCH_OVERRIDE)",
+                file=sys.stderr,
+                flush=True,
+            )
+        group, store = make(group_size, group_rank, ranks, c10d.Backend("impi"), *rest, **words)
+        if group in c10d._world.pg_map:
+            c10d._world.pg_map[group] = (said, c10d._world.pg_map[group][1])
+        return group, store
+
+    c10d._new_process_group_helper = helper
+
+
+__all__ = ["ImpiError", "install", "reason_against"]

@@ -1,0 +1,23 @@
+"""A script that knows nothing of impi: it says gloo, or nothing, as its argument asks."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+words = {"gloo": {"backend": "gloo"}, "cpu:gloo": {"backend": "cpu:gloo"}, "nothing": {}}[sys.argv[1]]
+dist.init_process_group(init_method="mpi://", **words)
+rank, size = dist.get_rank(), dist.get_world_size()
+one = torch.ones(3)
+dist.all_reduce(one)
+assert (one == size).all()
+part = dist.new_group(list(range(size)), backend="gloo")
+dist.all_reduce(one, group=part)
+dist.monitored_barrier(part)  # torch checks that the group says "gloo"
+kinds = [type(group).__name__ for group in (dist.group.WORLD, part)]
+line = " ".join([str(rank), dist.get_backend(), dist.get_backend(part), *kinds])
+sys.stdout.write(f"{line}\n")  # in one piece, whatever the other ranks write
+sys.stdout.flush()
+dist.destroy_process_group()
