@@ -1,0 +1,65 @@
+"""The directory a cluster lives in, and the removal of those whose owner died.
+
+Processes, mounts and namespaces need no sweeping: a host's first process ends when the pipe to its owner closes,
+and takes all of them along. Only files stay, and the lock on them is free once their owner is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+_PREFIX = "ipexctl-cluster-"
+
+
+class Ground:
+    """``path`` is ours until `close`. ``IPEXCTL_TEST_DISK`` names another place than /var/tmp (overlays need a real
+    file system under them)."""
+
+    def __init__(self) -> None:
+        disk = Path(os.environ.get("IPEXCTL_TEST_DISK", "/var/tmp"))
+        sweep(disk)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=disk))
+        self.path.chmod(0o711)
+        self._lock = _lock(self.path / "lock", create=True)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def sweep(disk: Path) -> list[Path]:
+    """Removes what dead owners left on ``disk``; returns what it removed."""
+    removed = []
+    for path in disk.glob(_PREFIX + "*"):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            continue
+        lock = _lock(path / "lock", create=False)
+        if lock is None and ((path / "lock").exists() or time.time() - status.st_mtime < 60):
+            continue  # somebody's, or just being made
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+        if lock is not None:
+            os.close(lock)
+    return removed
+
+
+def _lock(path: Path, *, create: bool) -> int | None:
+    """A descriptor that holds the lock, or None: somebody else holds it, or there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

@@ -1,0 +1,59 @@
+"""Fixtures that several rooms' tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.cluster import Bench, Cluster, Spec, missing
+from tests.cluster.bench import on_loopback, separate
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three separate hosts, node0 to node2, for the whole session; whole again after each test that used them."""
+    _need_hosts()
+    with Cluster() as three:
+        yield three
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., Cluster]]:
+    """``make_cluster("node0", Spec("node1", docker=True))``: special hosts for one test."""
+    _need_hosts()
+    with ExitStack() as opened:
+
+        def make(*specs: Spec | str) -> Cluster:
+            return opened.enter_context(Cluster(specs))
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Three hosts to reach over SSH: those of `cluster`, or without root the lab's."""
+    if not missing():
+        yield separate(request.getfixturevalue("cluster"))
+        return
+    with on_loopback(tmp_path_factory.mktemp("bench") / "lab") as hosts:
+        yield hosts
+
+
+@pytest.fixture(autouse=True)
+def _whole_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").restore()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("hosts")
+
+
+def _need_hosts() -> None:
+    if why := missing():
+        pytest.skip(why)

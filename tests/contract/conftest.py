@@ -1,0 +1,69 @@
+"""The three kinds of links, each reaching something that really executes commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.links import Links, LocalLink
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link
+from tests.contract.sshd import Server, sshd
+from tests.fakes import FakeLink
+
+# What startup files of a login shell may do: they talk, change directory and set variables (sshd sets BASH_ENV).
+NOISE = """
+printf 'Welcome!\\n\\033[31mfortune\\033[0m without a line end'
+echo 'stty: standard input: Inappropriate ioctl for device' >&2
+cd /tmp
+"""
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    place = tmp_path_factory.mktemp("sshd")
+    (place / "noise").write_text(NOISE)
+    with sshd(place, "MaxSessions 20", "MaxStartups 100", env={"BASH_ENV": f"{place}/noise"}) as running:
+        yield running
+
+
+def executing(host: Host, command: Command) -> Completed:
+    """The script of a fake host that does what it is told."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", os.fsencode(command.line())] if len(command.line()) < 100_000 else list(command.argv),
+        input=command.stdin,
+        capture_output=True,
+        cwd=Path.home(),
+    )
+    return Completed(done.returncode if done.returncode >= 0 else 128 - done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(params=["fake", "local", "ssh"])
+def link(request: pytest.FixtureRequest) -> Iterator[Link]:
+    if request.param == "fake":
+        yield FakeLink(Host("node1", "10.0.0.1"), executing)
+    else:
+        yield from real(request)
+
+
+@pytest.fixture(params=["local", "ssh"])
+def real_link(request: pytest.FixtureRequest) -> Iterator[Link]:
+    """For what only a running process can show: time, signals, input that is answered."""
+    yield from real(request)
+
+
+def real(request: pytest.FixtureRequest) -> Iterator[Link]:
+    if request.param == "local":
+        link: Link = LocalLink(Host("node1", "localhost"))
+        yield link
+        link.close()
+    else:
+        server: Server = request.getfixturevalue("server")
+        links = Links(known_hosts=server.known_hosts, config=None)
+        yield links.open(server.host())
+        links.close()

@@ -1,0 +1,252 @@
+"""What every link promises, whatever is behind it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ipexctl.model.commands import Command
+from ipexctl.model.links import Link, LinkError
+
+HOSTILE = (
+    "two words", "'", '"', "$(touch pwned)", "`id`", "line\nbreak\n", "-rf", "", "é ü 漢字", "\\", "!history", "*", "~",
+    "a=b", "%h", "\udcff\udcfe",
+)  # fmt: skip
+
+
+def sh(text: str, **more: object) -> Command:
+    return Command(("sh", "-c", text), **more)  # type: ignore[arg-type]
+
+
+def test_hostile_words_arrive_as_they_are(link: Link) -> None:
+    done = link.run(Command(("printf", "%s\\0", *HOSTILE)))
+    assert done.status == 0
+    assert done.out == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in HOSTILE)
+
+
+def test_a_word_of_a_hundred_kilobytes_arrives_whole(link: Link) -> None:
+    word = "'\n$x!" * 20_000
+    done = link.run(Command(("printf", "%s", word), stdin=b"not read"))
+    assert done.out == word.encode()
+
+
+def test_a_word_with_a_nul_byte_is_refused(link: Link) -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        link.run(Command(("echo", "a\0b")))
+
+
+def test_variables_arrive_as_they_are(link: Link) -> None:
+    value = "two 'words' $HOME\n=x"
+    done = link.run(Command(("printenv", "IPEXCTL_TEST"), env={"IPEXCTL_TEST": value}))
+    assert done.out == value.encode() + b"\n"
+
+
+def test_the_directory_is_the_one_asked_for(link: Link, tmp_path: Path) -> None:
+    place = tmp_path / "a 'b' $c"
+    place.mkdir()
+    assert link.run(Command(("pwd",), cwd=str(place))).out == str(place).encode() + b"\n"
+
+
+def test_the_directory_is_the_home_directory_unless_asked_for(link: Link) -> None:
+    assert link.run(sh('[ "$(pwd -P)" = "$(cd && pwd -P)" ] && echo home')).out == b"home\n"
+
+
+def test_in_a_directory_that_does_not_exist_nothing_is_executed(link: Link, tmp_path: Path) -> None:
+    done = link.run(Command(("touch", str(tmp_path / "sentinel")), cwd=str(tmp_path / "none")))
+    assert done.status != 0
+    assert not (tmp_path / "sentinel").exists()
+
+
+def test_stdin_arrives_whole_and_ends(link: Link) -> None:
+    data = bytes(range(256)) * 4096
+    done = link.run(Command(("cat",), stdin=data, cap=2 << 20))
+    assert done.out == data
+
+
+def test_input_nobody_reads_is_no_error(link: Link) -> None:
+    assert link.run(Command(("true",), stdin=b"x" * (8 << 20))).status == 0
+
+
+def test_output_is_bytes_and_stderr_stays_apart(link: Link) -> None:
+    done = link.run(sh("printf '\\000\\377\\n'; printf 'e\\200' >&2"))
+    assert (done.out, done.err) == (b"\x00\xff\n", b"e\x80")
+
+
+def test_a_status_is_a_value(link: Link) -> None:
+    assert [link.run(sh(f"exit {status}")).status for status in (0, 1, 42, 255)] == [0, 1, 42, 255]
+
+
+def test_a_program_that_does_not_exist_is_status_127(link: Link) -> None:
+    assert link.run(Command(("ipexctl-no-such-program",))).status == 127
+
+
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137), ("SEGV", 139)])
+def test_death_by_a_signal_is_128_and_its_number(link: Link, name: str, status: int) -> None:
+    assert link.run(sh(f"ulimit -c 0; kill -s {name} $$")).status == status
+
+
+def test_outputs_are_capped_each(link: Link) -> None:
+    done = link.run(sh("head -c 5000000 /dev/zero; echo end >&2", cap=1000))
+    assert (done.status, len(done.out), done.err, done.truncated) == (0, 1000, b"end\n", True)
+
+
+def test_output_of_exactly_the_cap_is_not_truncated(link: Link) -> None:
+    done = link.run(sh("head -c 1000 /dev/zero", cap=1000))
+    assert (len(done.out), done.truncated) == (1000, False)
+
+
+def test_a_closed_link_says_that_it_is_lost(link: Link) -> None:
+    link.close()
+    link.close()
+    with pytest.raises(LinkError) as caught:
+        link.run(Command(("true",)))
+    assert caught.value.failure.code == "lost"
+
+
+def test_a_stream_gives_out_and_err_and_the_status(link: Link) -> None:
+    said = {"out": b"", "err": b""}
+    with link.stream(sh("echo one; echo two >&2; exit 5")) as channel:
+        channel.end_input()
+        for stream, data in channel:
+            said[stream] += data
+        assert channel.status() == 5
+    assert said == {"out": b"one\n", "err": b"two\n"}
+
+
+def test_writing_after_the_input_was_ended_is_refused(link: Link) -> None:
+    with link.stream(Command(("cat",))) as channel:
+        channel.end_input()
+        with pytest.raises(BrokenPipeError):
+            channel.write(b"x")
+
+
+# What only a running process can show.
+
+
+def alive(mark: Path) -> bool:
+    """Does the process live that wrote its id there? One that only waits to be buried does not."""
+    try:
+        stat = Path(f"/proc/{mark.read_text().strip()}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def wait_for(condition: object, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_timed_out_command_leaves_no_process(real_link: Link, tmp_path: Path) -> None:
+    marks = [tmp_path / "parent", tmp_path / "child"]
+    child = f"(trap '' TERM; sh -c 'echo $PPID' > {marks[1]}; sleep 300; :)"
+    text = f"trap '' TERM; echo $$ > {marks[0]}; {child} & sleep 300; :"
+    start = time.monotonic()
+    with pytest.raises(LinkError) as caught:
+        real_link.run(sh(text, timeout=1.0))
+    assert time.monotonic() - start < 6
+    assert caught.value.failure.code == "timeout-command"
+    assert "timed out after 1 s" in caught.value.failure.what
+    assert "may still" not in caught.value.failure.what
+    assert not any(alive(mark) for mark in marks)
+
+
+def test_a_command_with_a_process_left_in_the_background_ends_when_it_ends_itself(real_link: Link) -> None:
+    start = time.monotonic()
+    done = real_link.run(sh("sleep 4 & echo done"))
+    assert (done.status, done.out) == (0, b"done\n")
+    assert time.monotonic() - start < 3.5
+
+
+def test_several_threads_may_use_one_link(real_link: Link) -> None:
+    results: dict[int, bytes] = {}
+
+    def body(number: int) -> None:
+        results[number] = real_link.run(sh(f"sleep 0.1; echo {number}", timeout=30)).out
+
+    threads = [threading.Thread(target=body, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: f"{n}\n".encode() for n in range(8)}
+
+
+def test_pieces_of_a_stream_come_as_they_are_written(real_link: Link) -> None:
+    with real_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
+        pieces = iter(channel)
+        assert next(pieces) == ("out", b"first\n")
+        channel.write(b"no line end")
+        assert next(pieces) == ("out", b"no line end")
+        channel.end_input()
+        assert list(pieces) == []
+        assert channel.status() == 0
+
+
+def test_closing_a_stream_from_another_thread_ends_the_reading_at_once(real_link: Link, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    channel = real_link.stream(sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; exec sleep 20"))
+    wait_for(mark.exists)
+    threading.Timer(0.1, channel.close).start()
+    start = time.monotonic()
+    assert list(channel) == []
+    assert time.monotonic() - start < 2
+    assert alive(mark), "closing our side does not end the remote process"
+    real_link.run(Command(("kill", mark.read_text().strip())))
+
+
+def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link: Link, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    errors: list[LinkError] = []
+
+    def body() -> None:
+        try:
+            real_link.run(sh(f"echo $$ > {mark}.tmp && mv {mark}.tmp {mark}; sleep 60; :", timeout=60))
+        except LinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    wait_for(mark.exists)
+    start = time.monotonic()
+    real_link.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert time.monotonic() - start < 5
+    assert [error.failure.code for error in errors] == ["lost"]
+    wait_for(lambda: not alive(mark), 1)
+
+
+def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(real_link: Link, tmp_path: Path) -> None:
+    counter = tmp_path / "count"
+    text = f"i=0; while [ $i -lt 200 ]; do head -c 1000000 /dev/zero; i=$((i+1)); echo $i > {counter}; done"
+    with real_link.stream(sh(text)) as channel:
+        pieces = iter(channel)
+        next(pieces)
+        time.sleep(1.0)
+        written = int(counter.read_text() or 0) if counter.exists() else 0
+        assert written < 20
+        total = sum(len(data) for _, data in pieces)
+        assert total > 150_000_000
+        assert channel.status() == 0
+
+
+def test_writing_much_into_a_stream_that_echoes_it_does_not_lock_up(real_link: Link) -> None:
+    data = b"x" * (16 << 20)
+    with real_link.stream(Command(("cat",))) as channel:
+        thread = threading.Thread(target=lambda: (channel.write(data), channel.end_input()))
+        thread.start()
+        assert sum(len(piece) for _, piece in channel) == len(data)
+        thread.join()
+
+
+def test_writing_to_a_command_that_has_ended_is_a_broken_pipe(real_link: Link) -> None:
+    with real_link.stream(Command(("true",))) as channel:
+        assert channel.status() == 0
+        with pytest.raises(BrokenPipeError):
+            channel.write(b"x" * (16 << 20))

@@ -1,0 +1,120 @@
+"""Three separate hosts and a user; for the main job also the real torch, IPEX and Intel MPI on each of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, missing
+from tests.e2e.desk import Desk, Told, clean, lend, light
+
+ROOM = 40 << 30  # bytes: 11 GB a host while wheels are unpacked (7 GB then), 4 GB of wheels here
+
+
+@pytest.fixture(scope="package")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """node0, node1 and node2, with Intel MPI in /opt/light."""
+    if why := missing():
+        pytest.skip(why)
+    with Cluster() as three:
+        light(three, tmp_path_factory.mktemp("light"))
+        yield three
+
+
+@pytest.fixture(autouse=True)
+def _whole_and_clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    used = "hosts" in request.fixturenames
+    if used:
+        clean(request.getfixturevalue("hosts"))
+    yield
+    if used:
+        request.getfixturevalue("hosts").restore()
+
+
+@pytest.fixture
+def desk(hosts: Cluster, tmp_path: Path) -> Desk:
+    return Desk(hosts, tmp_path / "desk")
+
+
+@pytest.fixture
+def start(desk: Desk) -> Iterator[Callable[..., object]]:
+    """`Desk.start`, ended with the test."""
+    begun = []
+
+    def start(*words: str | Path, **env: str) -> object:
+        begun.append(desk.start(*words, **env))
+        return begun[-1]
+
+    yield start
+    for command in begun:
+        command.close()
+
+
+VENV = "/root/.local/share/ipexctl/env"
+# The last accelerate and transformers that use IPEX with torch 2.8.0.
+TRAINERS = ("accelerate==1.7.0", "transformers==4.52.4")
+INSTALL = ("install", "--torch", "2.8.0", "--backend", "gloo", *(f"--with={each}" for each in TRAINERS))
+
+
+@dataclass(frozen=True)
+class Installed:
+    """How the real install went; ``env`` are the user's package settings: a later install has them, but no network."""
+
+    cluster: Cluster
+    told: Told
+    env: dict[str, str]
+
+
+@pytest.fixture(scope="package")
+def installed(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The real stack on each of the three hosts, by ``ipexctl install`` on the controller, once."""
+    desk = Desk(hosts, tmp_path_factory.mktemp("install"))
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    narrow = shutil.disk_usage("/var/tmp").free < ROOM
+    # Wheels that this machine has fetched once stay. Where room is short, hosts see them as on a shared file system.
+    settings["XDG_CACHE_HOME"] = "/var/cache/ipexctl-tests" if narrow else str(Path.home() / ".cache")
+    with hosts.uplink() as uplink:
+        if narrow:
+            desk(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
+        told = desk(*INSTALL, "--json", timeout=900, **settings, **uplink.env)
+    return Installed(hosts, told, settings)
+
+
+@pytest.fixture(scope="package")
+def recipes(request: pytest.FixtureRequest, hosts: Cluster) -> str:
+    """Where the environment of the Hugging Face recipes is on all hosts: the one `installed` has put there. To write
+    tests in less time, ``IPEXCTL_TEST_ENV`` names one of this machine instead, which hosts then see."""
+    if lent := os.environ.get("IPEXCTL_TEST_ENV"):
+        lend(hosts, lent, VENV)
+    else:
+        assert request.getfixturevalue("installed").told.code == 0
+    return VENV
+
+
+@pytest.fixture(scope="package")
+def settings(request: pytest.FixtureRequest, recipes: str) -> dict[str, str]:
+    """The user's package settings by which that environment was made: with them an install finds nothing to change."""
+    return {} if os.environ.get("IPEXCTL_TEST_ENV") else request.getfixturevalue("installed").env
+
+
+NATIVE = "/root/.local/share/ipexctl/native"  # on node0 and node1, beside the environment with IPEX
+
+
+@pytest.fixture(scope="package")
+def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Stock PyTorch of today without IPEX, with transformers and accelerate, on node0 and node1, once."""
+    desk = Desk(hosts, tmp_path_factory.mktemp("native"))
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
+    words = ["install", "--track", "native", "--torch", "2.13.0", "--with", "transformers", "--with", "accelerate"]
+    words += ["--limit", "node0,node1", "--venv", NATIVE, "--wheels-from", "controller", "--json"]
+    for place in filter(None, [os.environ.get("PIP_FIND_LINKS")]):  # where this machine keeps CPU builds
+        words += ["--find-links", place]
+    with hosts.uplink() as uplink:
+        told = desk(*words, timeout=900, **settings, **uplink.env)
+    return Installed(hosts, told, settings)

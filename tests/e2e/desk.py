@@ -1,0 +1,343 @@
+"""A user at the controller of a cluster: `ipexctl` as a program, and what it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests import mpi
+from tests.cluster import Cluster
+
+ROOT = Path(__file__).parents[2]
+ACTOR = ROOT / "tests/integration/ranks/actor.py"
+RANKS = Path(__file__).parent / "ranks"
+IPEXCTL = (sys.executable, "-m", "ipexctl.cli")
+LIGHT = "/opt/light"  # on the hosts: an environment with Intel MPI only
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """With --json: standard output, which is one JSON document and nothing else."""
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n{self.out}\n{self.err}"
+
+
+class Desk:
+    """``desk("run", "script.py")`` runs a command to its end; ``desk.start(…)`` leaves it running.
+
+    Each desk is another user's: an own home, own state, an empty environment.
+    """
+
+    def __init__(self, cluster: Cluster, path: Path, *, hostfile: Path | None = None) -> None:
+        self.cluster, self.path = cluster, path
+        self.hostfile = hostfile or cluster.hostfile
+        path.mkdir(parents=True, exist_ok=True)
+        self.home = path / "home"
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "PYTHONPATH": str(ROOT),
+            "IPEXCTL_HOSTFILE": str(self.hostfile),
+        }
+
+    def words(self, *words: str | Path) -> list[str]:
+        return [*self.cluster.controller, *IPEXCTL, *map(str, words)]
+
+    def __call__(self, *words: str | Path, timeout: float = 120.0, **env: str) -> Told:
+        done = subprocess.run(
+            self.words(*words),
+            env=self.env | env,
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+        )
+        return Told(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+    def raw(self, *words: str | Path, timeout: float = 120.0) -> tuple[bytes, bytes]:
+        """Standard output and error as they are, of a command that ends with 0."""
+        done = subprocess.run(
+            self.words(*words),
+            env=self.env,
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=True,
+        )
+        return done.stdout, done.stderr
+
+    def start(self, *words: str | Path, **env: str) -> Started:
+        """Begins a command. Its output goes to files."""
+        return Started(self, words, env)
+
+    @property
+    def records(self) -> list[Path]:
+        """What was saved, oldest first."""
+        place = self.home / ".local/state/ipexctl/runs"
+        return sorted(place.iterdir(), key=lambda path: path.stat().st_ctime) if place.is_dir() else []
+
+    def report(self) -> dict[str, Any]:
+        """Of the last command."""
+        value = json.loads((self.records[-1] / "report.json").read_text())
+        assert isinstance(value, dict)
+        return value
+
+    def written(self, rank: int, stream: str = "out") -> bytes:
+        """What this rank wrote, as the last command saved it."""
+        return (self.records[-1] / "ranks" / f"{rank}.{stream}").read_bytes()
+
+
+class Started:
+    """A command that is going on, or was."""
+
+    def __init__(
+        self, desk: Desk, words: Sequence[str | Path], env: dict[str, str], terminal: int | None = None
+    ) -> None:
+        self.desk = desk
+        number = len(list(desk.path.glob("out.*")))
+        self.files = desk.path / f"out.{number}", desk.path / f"err.{number}"
+        out, err = (path.open("wb") for path in self.files)
+        with out, err:
+            self.process = subprocess.Popen(
+                desk.words(*words),
+                env=desk.env | env,
+                cwd=desk.path,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> Told:
+        code = self.process.poll()
+        out, err = (path.read_text("utf-8", "replace") for path in self.files)
+        return Told(-999 if code is None else code, out, err)
+
+    def until(self, *words: str, timeout: float = 60.0) -> Told:
+        """Waits until all these words are on the screen (either stream)."""
+        wait(lambda: all(word in self.said.out + self.said.err for word in words) or self.process.poll() is not None,
+             timeout, lambda: f"no {words} in\n{self.said}")  # fmt: skip
+        said = self.said
+        assert all(word in said.out + said.err for word in words), f"ended without {words}:\n{said}"
+        return said
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, timeout: float = 60.0) -> Told:
+        """Waits for its end."""
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still going on after {timeout} s:\n{self.said}") from None
+        return self.said
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Terminal:
+    """A command on a terminal of its own: `read` what is on it, `close` it as a window is closed."""
+
+    def __init__(
+        self, desk: Desk, *words: str | Path, columns: int = 100, lines: int = 30, program: str = "env"
+    ) -> None:
+        self.master, far = pty.openpty()
+        fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.screen = b""
+
+        def own() -> None:
+            os.setsid()
+            fcntl.ioctl(far, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [program, *desk.words(*words)],
+            env=desk.env,
+            cwd=desk.path,
+            stdin=far,
+            stdout=far,
+            stderr=far,
+            preexec_fn=own,
+        )
+        os.close(far)
+        os.set_blocking(self.master, False)
+
+    def read(self) -> bytes:
+        """Everything that was written to it so far."""
+        try:
+            while piece := os.read(self.master, 65536):
+                self.screen += piece
+        except (BlockingIOError, OSError):
+            pass
+        return self.screen
+
+    def until(self, word: bytes, timeout: float = 60.0) -> None:
+        wait(lambda: word in self.read(), timeout, lambda: f"no {word!r} in {self.screen!r}")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def end(self, timeout: float = 60.0) -> int:
+        wait(lambda: (self.read(), self.process.poll() is not None)[1], timeout, lambda: f"going on: {self.screen!r}")
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
+
+    def kill(self) -> None:
+        self.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def wait(true: Callable[[], object], timeout: float, otherwise: Callable[[], str] = lambda: "") -> float:
+    """Until it is true; how many seconds that took. An assertion fails when it takes too long."""
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() - begun < timeout, otherwise() or f"not within {timeout} s"
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+def residue(cluster: Cluster, hosts: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Processes on hosts that carry a run's mark, and run directories: what must not be after a run."""
+    found: dict[str, list[str]] = {}
+    for host in hosts or cluster.names:
+        marked = [
+            f"{process.pid} {' '.join(process.argv)[:80]}"
+            for process in cluster.processes(host)
+            if "IPEXCTL_RUN" in process.environ
+        ]
+        runs = cluster.path(host, "/root/.local/state/ipexctl/runs")
+        left = [path.name for path in runs.iterdir() if not path.name.startswith("lock")] if runs.is_dir() else []
+        if marked or left:
+            found[host] = marked + left
+    return found
+
+
+def clean(cluster: Cluster) -> None:
+    """What a failed test left on the hosts."""
+    for host in cluster.names:
+        for process in cluster.processes(host):
+            if "IPEXCTL_RUN" in process.environ:
+                try:
+                    os.kill(process.outer, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        cluster.exec(host, ["rm", "-rf", "/root/.local/state/ipexctl", "/root/ledger"])
+        cluster.exec(host, ["mkdir", "-m", "700", "/root/ledger"])
+
+
+def running(cluster: Cluster, host: str, word: str) -> list[int]:
+    """The processes of a run on a host whose command line has this word in it, as ids on this machine."""
+    return [
+        process.outer
+        for process in cluster.processes(host)
+        if "IPEXCTL_RUN" in process.environ and any(word in part for part in process.argv[:8])
+    ]
+
+
+def light(cluster: Cluster, place: Path) -> None:
+    """Puts an environment with nothing but Intel MPI on every host, as `ipexctl install` would leave it."""
+    made = mpi.make(place / "light")
+    marker = {
+        "format": 1,
+        "id": "light",
+        "venv": LIGHT,
+        "prefix": LIGHT,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "stack": {"name": "impi-rt only"},
+        "packages": {},
+        "layout": {
+            "mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
+            "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None,
+        },
+    }  # fmt: skip
+    (made / "ipexctl.json").write_text(json.dumps(marker))
+    for host in cluster.names:
+        shutil.copytree(made, cluster.path(host, LIGHT), symlinks=True)
+
+
+def marker(venv: str, **layout: object) -> str:
+    """What install leaves in an environment with Intel MPI from PyPI; ``layout`` is what differs."""
+    found = {
+        "mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
+        "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None,
+    }  # fmt: skip
+    return json.dumps(
+        {
+            "format": 1,
+            "id": "lent",
+            "venv": venv,
+            "prefix": venv,
+            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "stack": {"name": "lent"},
+            "packages": {},
+            "layout": {**found, **layout},
+        }
+    )
+
+
+def lend(cluster: Cluster, venv: str, place: str) -> None:
+    """Lets every host use an environment of this machine, which it sees below its own disk, at ``place``."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for host in cluster.names:
+        cluster.write(host, f"{venv}/ipexctl.json", marker(venv).encode())
+        cluster.write(host, f"{venv}/pyvenv.cfg", b"home = /usr/bin\ninclude-system-site-packages = false\n")
+        for name in ("python", "python3", version):  # uv's may lie in this user's home, which hosts do not see
+            link = cluster.path(host, f"{venv}/bin/{name}")
+            link.unlink(missing_ok=True)
+            link.symlink_to(f"/usr/bin/{version}")
+        link = cluster.path(host, place)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(venv)
+
+
+@contextmanager
+def cpus(cluster: Cluster, host: str, allowed: set[int]) -> Iterator[None]:
+    """Whoever logs in to this host may use these CPUs only."""
+    servers = [process.outer for process in cluster.processes(host) if "sshd" in process.argv[0]]
+    before = os.sched_getaffinity(servers[0])
+    for server in servers:
+        os.sched_setaffinity(server, allowed)
+    try:
+        yield
+    finally:
+        for server in servers:
+            os.sched_setaffinity(server, before)

@@ -1,0 +1,73 @@
+"""The real rows, one after the other: installed on two separate hosts, checked, and trained a bf16 step with Intel MPI.
+
+Not part of ``make test`` (about 7 GB a row and host, and the network): ``make test-stacks``. Wheels stay in
+``/var/cache/ipexctl-tests``; all else goes with the hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.desk import ROOT, Desk
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
+
+CACHE = "/var/cache/ipexctl-tests"
+EXAMPLE = ROOT / "examples/train_ddp.py"
+ROWS = {  # what is asked for, and whose Intel MPI then starts the ranks
+    "2.8.0": (("--torch", "2.8.0", "--backend", "gloo"), "ipex 2.8.0", "impi-rt"),
+    "2.7.0": (("--torch", "2.7.0", "--backend", "gloo"), "ipex 2.7.0", "ipex"),
+    "2.6.0": (("--torch", "2.6.0", "--backend", "gloo"), "ipex 2.6.0", "ipex"),
+    "2.13.0": (("--torch", "2.13.0", "--track", "native"), "ipex none", "impi-rt"),
+    # Without Intel MPI: the hosts' own Open MPI, with Intel's OpenMP out of its wheel.
+    "2.13.0 own": (
+        ("--torch", "2.13.0", "--track", "native", "--mpi", "openmpi", "--omp", "intel"),
+        "ipex none",
+        "system",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_installed_for_real_and_trains_a_bf16_step_on_two_hosts(
+    row: str, make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    words, ipex, mpi = ROWS[row]
+    torch = words[1]
+    if mpi == "system" and not shutil.which("mpirun.openmpi"):
+        pytest.skip("Open MPI is not installed on this machine")
+    cluster = make_cluster("node0", "node1")
+    desk = Desk(cluster, tmp_path / "desk")
+    settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    desk.env |= {**settings, "XDG_CACHE_HOME": CACHE}
+    with cluster.uplink() as uplink:
+        # Wheels are fetched once, here; in the cache they stay for the next time.
+        told = desk("install", *words, "--wheels-from", "controller", "--json", timeout=3000, **uplink.env)
+    assert told.code == 0, told
+    assert told.answer["changed"] == ["node0", "node1"]
+    for found in told.answer["hosts"].values():
+        assert found["problems"] == []
+        assert found["dtype"] in {"bfloat16", "float32"}, "float32 only where IPEX finds no AVX-512"
+    marker = json.loads(cluster.exec("node1", ["cat", f"{told.answer['venv']}/ipexctl.json"]).stdout)
+    assert marker["layout"]["mpi"] == mpi
+    ran = desk("run", "--ppn", "1", EXAMPLE, "--dtype", "bf16", "--steps", "5", timeout=900)
+    assert ran.code == 0, ran
+    if mpi == "system":
+        assert "Open MPI" in marker["stack"]["name"]
+        assert "impi-rt" not in marker["packages"]
+        plan = desk("plan", "--ppn", "1", EXAMPLE).out
+        assert "libiomp5.so" in plan
+        assert marker["stack"]["mpi"]["program"] in plan
+    for rank in range(2):
+        said = desk.written(rank).decode()
+        assert f"rank {rank} of 2 on node{rank}: torch {torch}, {ipex}" in said
+        assert "bfloat16" in said
+    gone = desk("uninstall", "--json", timeout=300)
+    assert gone.code == 0, gone

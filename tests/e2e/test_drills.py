@@ -1,0 +1,230 @@
+"""Each part of a run killed at each of ten points of its story, on three separate hosts: nothing is left, within the
+limits of faults.md, and the exit code is honest.
+
+IPEXCTL_DRILLS=10 does it all ten times, with sshd at all ten points (`make drills`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, Process
+from tests.e2e.desk import ACTOR, LIGHT, RANKS, Desk, Started, Told, residue, wait
+
+ROUNDS = range(int(os.environ.get("IPEXCTL_DRILLS", "1")))
+LEASE = 3  # seconds; what faults.md says of 30 is true of any number
+READY = 30.0  # seconds in which a run's hosts must have found each other, or it ends (decide.launching.spec)
+CLEAN = 25.0  # seconds from a kill to the last process's end: 15 by the limits, the rest for ten runs on few cores
+RUNS = "/root/.local/state/ipexctl/runs"
+
+Events = Sequence[dict[str, Any]]
+
+
+def _step(name: str, hosts: int = 1) -> Callable[[Events], bool]:
+    return lambda told: sum(e["event"] == "step-ended" and e["step"] == name for e in told) >= hosts
+
+
+def _stage(name: str, ranks: int) -> Callable[[Events], bool]:
+    return lambda told: sum(e["event"] == "rank-stage" and e["stage"] == name for e in told) >= ranks
+
+
+POINTS: dict[str, Callable[[Events], bool]] = {
+    "the first host was looked at": _step("look"),
+    "the script was carried": _step("sync", 3),
+    "the first directory was made": _step("prepare"),
+    "all directories were made": _step("prepare", 3),
+    "the keeper was started": _step("start keeper"),
+    "the first guard was started": _step("start guard"),
+    "mpirun was started": lambda told: any(e["event"] == "run-started" for e in told),
+    "the first rank was started": _stage("start", 1),
+    "all ranks write": lambda told: len({e["rank"] for e in told if e["event"] == "output"}) == 3,
+    "the first rank has ended": lambda told: any(e["event"] == "rank-ended" for e in told),
+}
+GATHERED = list(POINTS).index("mpirun was started")  # from here on a run needs nobody who watches
+
+
+class Drill:
+    """One run, named by an argument of its script."""
+
+    def __init__(self, hosts: Cluster, path: Path, point: str, *words: str) -> None:
+        self.hosts, self.point, self.number = hosts, point, list(POINTS).index(point)
+        self.tag = f"drill{self.number}"
+        self.desk = Desk(hosts, path)
+        script = RANKS / "drill.py"
+        run = ("run", "--venv", LIGHT, "--share", "--workdir", f"/root/{self.tag}", "--output", "json", "--grace", "3")
+        self.going: Started = self.desk.start(*run, *words, script, self.tag)
+        wait(lambda: POINTS[point](self.events()) or self.going.process.poll() is not None, 120.0)
+
+    def events(self) -> Events:
+        text = self.going.files[0].read_text("utf-8", "replace")
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    @property
+    def directory(self) -> Path | None:
+        """The run's, on node0."""
+        for spec in self.hosts.path("node0", RUNS).glob("*/spec.json"):
+            try:
+                if self.tag in json.loads(spec.read_text())["argv"]:
+                    return spec.parent
+            except (OSError, ValueError):
+                continue
+        return None
+
+    def kept(self) -> bool:
+        """Whether it has, or had, a keeper."""
+        return self.directory is not None and (self.directory / "keeper.json").exists()
+
+    def run(self) -> str:
+        """Its id; empty as long as it has none."""
+        directory = self.directory
+        return json.loads((directory / "spec.json").read_text())["run"] if directory else ""
+
+    def parts(self, names: Sequence[str] = ("node0", "node1", "node2"), run: str = "") -> list[Process]:
+        run = run or self.run()
+        return [p for host in names for p in self.hosts.processes(host) if run and p.environ.get("IPEXCTL_RUN") == run]
+
+    def kill(self, host: str, word: str) -> str:
+        """Kills a part as soon as there is one, a little later at each point if it has to be waited for. The run."""
+        found: list[Process] = []
+
+        def look() -> bool:
+            found[:] = [p for p in self.parts([host]) if any(Path(part).name.startswith(word) for part in p.argv[:8])]
+            return bool(found) or self.going.process.poll() is not None
+
+        if not (look() and found):
+            wait(look, 60.0)
+            time.sleep(0.02 * self.number)
+        for process in found:
+            _end(process.outer)
+        return found[0].environ["IPEXCTL_RUN"] if found else ""
+
+    def empty(self, run: str, within: float) -> None:
+        wait(lambda: not self.parts(run=run), within, lambda: f"{self.point}: {self.parts(run=run)}\n{self.going.said}")
+
+    def honest(self, told: Told, codes: set[int], desk: Desk | None = None) -> None:
+        """One of these codes, or 0 with every byte."""
+        assert told.code in {*codes, 0}, f"{self.point}: {told}"
+        if told.code == 0:
+            for rank in range(3):
+                assert (desk or self.desk).written(rank) == self.ticks(rank), f"{self.point}: {told}"
+
+    def ticks(self, rank: int) -> bytes:
+        return b"".join(b"%s tick %d\n" % (self.tag.encode(), number) for number in range(20 + 10 * rank))
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has ended by itself
+
+
+def at_all_points(work: Callable[[str], None]) -> None:
+    """Five runs at a time."""
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(work, POINTS))
+
+
+@pytest.mark.parametrize("again", ROUNDS)
+@pytest.mark.parametrize(
+    ("host", "word"),
+    [("node0", "keeper"), ("node0", "mpiexec.hydra"), ("node1", "hydra_"), ("node1", "rank"), ("node2", "guard")],
+)
+def test_a_part_killed_at_any_point_leaves_nothing(
+    hosts: Cluster, tmp_path: Path, host: str, word: str, again: int
+) -> None:
+    def drill(point: str) -> None:
+        one = Drill(hosts, tmp_path / point, point)
+        run = one.kill(host, word)
+        begun = time.monotonic()
+        told = one.going.end(60.0)
+        one.empty(run, max(0.1, CLEAN - (time.monotonic() - begun)))
+        one.honest(told, {4, 6})
+
+    at_all_points(drill)
+    assert not residue(hosts)
+
+
+@pytest.mark.parametrize("again", ROUNDS)
+@pytest.mark.parametrize("point", POINTS if len(ROUNDS) > 1 else list(POINTS)[3::3])
+def test_an_sshd_killed_with_all_its_sessions_leaves_nothing(
+    hosts: Cluster, tmp_path: Path, point: str, again: int
+) -> None:
+    one = Drill(hosts, tmp_path / "desk", point)
+    for process in hosts.processes("node1"):
+        if "sshd" in process.argv[0]:
+            _end(process.outer)
+    try:
+        told = one.going.end(90.0)
+        run = one.run()
+        one.empty(run, CLEAN) if run else None
+        one.honest(told, {3, 4, 6})
+        assert told.code != 0, "nobody could look at node1"
+        if one.number >= GATHERED:
+            one.honest(Told(0, told.out, told.err), set())  # the run itself went on to its end
+    finally:
+        hosts.power_off("node1")
+        hosts.power_on("node1")  # with a new sshd
+    _nothing_but_directories(hosts, tmp_path)
+
+
+@pytest.mark.parametrize("again", ROUNDS)
+def test_a_killed_controller_with_a_lease_leaves_nothing(hosts: Cluster, tmp_path: Path, again: int) -> None:
+    def drill(point: str) -> None:
+        one = Drill(hosts, tmp_path / point, point, "--lease", str(LEASE))
+        one.going.signal(signal.SIGKILL)
+        one.going.process.wait()
+        time.sleep(0.3)  # what it had begun on a host
+        if run := one.run():
+            one.empty(run, (LEASE if one.number >= GATHERED else READY) + CLEAN)
+
+    at_all_points(drill)
+    _nothing_but_directories(hosts, tmp_path)
+
+
+@pytest.mark.parametrize("again", ROUNDS)
+def test_a_killed_controller_without_a_lease_loses_neither_the_run_nor_a_byte(
+    hosts: Cluster, tmp_path: Path, again: int
+) -> None:
+    def drill(point: str) -> None:
+        one = Drill(hosts, tmp_path / point, point)
+        one.going.signal(signal.SIGKILL)
+        one.going.process.wait()
+        time.sleep(0.3)
+        run = one.run()
+        if not run:
+            return
+        wait(lambda: one.kept() or not one.parts(run=run), 20.0, lambda: f"{point}: a run without a keeper")
+        if not one.kept():
+            return
+        other = Desk(hosts, tmp_path / f"{point} other")
+        told = other("attach", run)
+        one.honest(told, {4, 6} if one.number < GATHERED else set(), other)
+        one.empty(run, 1.0)
+
+    at_all_points(drill)
+    _nothing_but_directories(hosts, tmp_path)
+
+
+def _nothing_but_directories(hosts: Cluster, path: Path) -> None:
+    """No process of any run; and once they are old enough to be nobody's, `reap` takes the directories away."""
+    for host in hosts.names:
+        assert not [p for p in hosts.processes(host) if "IPEXCTL_RUN" in p.environ]
+        for directory in hosts.path(host, RUNS).glob("*-h*"):
+            if directory.is_dir():
+                os.utime(directory, (time.time() - 300,) * 2)
+    user = Desk(hosts, path / "after")
+    told = user("run", "--venv", LIGHT, ACTOR, "say")
+    assert told.code == 0, told
+    told = user("reap")
+    assert told.code == 0, told
+    assert not residue(hosts)

@@ -1,0 +1,125 @@
+"""Other people's mpirun on three separate hosts that do not trust each other and whose names resolve nowhere: Debian's
+MPICH and Open MPI, the same script, the same outcome; and what is planned is what runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import Installed
+from tests.e2e.desk import ACTOR, LIGHT, ROOT, Desk, Told, residue
+
+RUN = ("run", "--venv", LIGHT)
+SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
+LIBMPI = {"mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}
+EXAMPLE = ROOT / "examples/train_ddp.py"
+TELL = ACTOR.with_name("tell.py")
+
+
+@pytest.fixture(params=SYSTEM)
+def mpi(request: pytest.FixtureRequest) -> str:
+    if not shutil.which(SYSTEM[request.param]):
+        pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
+    return str(request.param)
+
+
+def test_the_same_script_runs_under_the_hosts_own_mpi(desk: Desk, hosts: Cluster, mpi: str) -> None:
+    told = desk(*RUN, "--mpi", mpi, "--ppn", "2", ACTOR, "say", "two words", "$(touch pwned)", "")
+    assert told.code == 0, told
+    for rank in range(6):
+        assert f"rank {rank} of 6 argv ['two words', '$(touch pwned)', '']" in told.out
+    assert "0 processes left on 3 hosts" in told.out
+    assert not residue(hosts)
+
+
+def test_mpi_itself_works_between_hosts_over_tcp(desk: Desk, hosts: Cluster, mpi: str) -> None:
+    told = desk(*RUN, "--mpi", mpi, "--ppn", "2", ACTOR.with_name("sum.py"), LIBMPI[mpi])
+    assert told.code == 0, told
+    for rank in range(6):
+        assert f"rank {rank} of 6: sum 21" in told.out
+    assert not residue(hosts)
+
+
+def test_a_rank_that_raises_is_named_under_the_hosts_own_mpi(desk: Desk, hosts: Cluster, mpi: str) -> None:
+    told = desk(*RUN, "--mpi", mpi, ACTOR, "raise", "1")
+    assert told.code == 5, told
+    assert "ValueError: the answer is not 42" in told.out
+    assert desk.report()["run"]["first"] == 1
+    assert not residue(hosts)
+
+
+def test_an_mpi_that_a_host_lacks_is_named_before_anything_starts(desk: Desk, hosts: Cluster) -> None:
+    for host in hosts.names[1:]:
+        own = hosts.path(host, "/usr/local/bin/mpirun-of-ours")
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text('#!/bin/sh\necho "mpirun (Open MPI) 4.1.4"\n')
+        own.chmod(0o755)
+        (own.parent / "orted").symlink_to("/bin/true")
+    told = desk(*RUN, "--mpi", "/usr/local/bin/mpirun-of-ours", ACTOR, "say")
+    assert told.code == 4, told
+    assert "there is no /usr/local/bin/mpirun-of-ours" in told.out + told.err
+    assert "node0" in told.out + told.err
+    assert not residue(hosts)
+
+
+def test_the_plan_is_what_then_runs(desk: Desk, hosts: Cluster) -> None:
+    where = "/root/told"
+    for host in hosts.names:
+        hosts.path(host, where).mkdir(parents=True, exist_ok=True)
+    words = ("--venv", LIGHT, "--ppn", "2", TELL, where, "a b")
+    planned = desk("plan", "--json", *words)
+    assert planned.code == 0, planned
+    assert not residue(hosts)
+    launch = planned.answer["launch"]
+    told = desk("run", *words)
+    assert told.code == 0, told
+    for rank in launch["ranks"]:
+        seen = json.loads(Path(hosts.path(rank["host"], f"{where}/{rank['rank']}.json")).read_text())
+        host = launch["hosts"][rank["host"]]
+        env = {name: setting["value"] for name, setting in host["env"].items()} | rank["env"]
+        assert {name: seen["env"].get(name) for name in env} == env
+        assert seen["cwd"] == host["workdir"]
+        assert seen["env"]["RANK"] == str(rank["rank"])
+
+
+def test_a_plan_for_people_names_every_rank_host_and_warning(desk: Desk, hosts: Cluster) -> None:
+    told = desk("plan", "--venv", LIGHT, "--ppn", "2", ACTOR, "say")
+    assert told.code == 0, told
+    for rank in range(6):
+        assert f"\n{rank}     node{rank // 2}" in told.out
+    assert "-bootstrap-exec" in told.out
+    assert "0 processes left" not in told.out
+    emitted = desk("run", "--venv", LIGHT, "--emit", "sh", ACTOR, "say", "two words")
+    assert emitted.code == 0, emitted
+    assert emitted.out.startswith("#!/bin/sh\n")
+    assert "exec $bound \"$python\" -u actor.py say 'two words'" in emitted.out
+    assert not residue(hosts)
+
+
+# the real stack -------------------------------------------------------------------------------------------------------
+
+
+def trained(told: Told, desk: Desk) -> None:
+    assert told.code == 0, told
+    for rank in range(3):
+        assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in desk.written(rank).decode()
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(1200)
+def test_the_example_trains_unchanged_under_the_hosts_own_mpi(installed: Installed, desk: Desk, mpi: str) -> None:
+    told = desk("run", "--mpi", mpi, "--ppn", "1", EXAMPLE, "--steps", "3", timeout=600)
+    trained(told, desk)
+    assert not residue(installed.cluster)
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(1200)
+def test_the_example_trains_unchanged_under_accelerate(installed: Installed, desk: Desk) -> None:
+    told = desk("run", "--launcher", "accelerate", "--ppn", "1", EXAMPLE, "--steps", "3", timeout=600)
+    trained(told, desk)
+    assert not residue(installed.cluster)

@@ -1,0 +1,36 @@
+"""From nothing to recipe 2 on one's own hosts: the commands of the README, with the real torch, IPEX and Accelerate."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import TRAINERS
+from tests.e2e.desk import ROOT, Desk
+
+pytestmark = [pytest.mark.hosts, pytest.mark.stack, pytest.mark.timeout(1200)]
+
+
+def test_init_and_play_train_with_accelerate_and_ipex_on_all_hosts(recipes: str, desk: Desk, hosts: Cluster) -> None:
+    shutil.copytree(ROOT / "examples", desk.path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    told = desk("init", "--backend", "gloo", "--yes", "examples/nlp_example.py", "--epochs", "1", "--pairs", "256")
+    assert told.code == 0, told
+    assert f"with: [{', '.join(TRAINERS)}]" in (desk.path / "playbook.yaml").read_text()
+    # A lent environment was not made by install, which would rightly leave it alone.
+    prepared = ("--skip-tags", "prepare") if os.environ.get("IPEXCTL_TEST_ENV") else ()
+    with hosts.uplink() as uplink:
+        told = desk("play", "playbook.yaml", *prepared, timeout=1100, **uplink.env)
+    assert told.code == 0, told
+    assert [rank["host"] for rank in desk.report()["run"]["ranks"]] == list(hosts.names)
+    for number, name in enumerate(hosts.names):
+        found = f"rank {number} of {len(hosts.names)} on {name}: MULTI_CPU, backend gloo, bf16, "
+        assert re.search(re.escape(found) + r"[1-9]\d* layers of IPEX", desk.written(number).decode())
+    assert "epoch 1: loss " in desk.written(0).decode()
+    if not prepared:
+        again = desk("play", "playbook.yaml", "--tags", "prepare", timeout=300)
+        assert again.code == 0, again
+        assert "nothing was changed" in again.err

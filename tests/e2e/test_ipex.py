@@ -1,0 +1,118 @@
+"""IPEX in a script on separate hosts: training and inference in every number format, instances side by side, the bench,
+and the same script with and without IPEX."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import NATIVE, Installed
+from tests.e2e.desk import ROOT, Desk, Told, residue
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+EXAMPLES = ROOT / "examples"
+TINY = ("--size", "tiny", "--batch", "4", "--steps", "3")
+
+
+def measured(told: Told) -> list[dict[str, Any]]:
+    """What all ranks of a play measured, in the order in which they told it."""
+    return [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", told.out, re.MULTILINE)]
+
+
+def lines(desk: Desk, rank: int = 0) -> list[dict[str, Any]]:
+    """What a rank measured."""
+    return [json.loads(line) for line in desk.written(rank).decode().splitlines() if line.startswith("{")]
+
+
+def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(installed: Installed, desk: Desk) -> None:
+    words = ("--tags", "train", "--tags", "infer", "--var", "size=tiny", "--var", "batch=4")
+    told = desk("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
+    assert told.code == 0, told
+    found = measured(told)
+    assert [(one["mode"], one["model"], one["dtype"], one["how"]) for one in found] == [
+        ("train", "resnet50", "fp32", "eager"),  # rank 0 tells it
+        ("train", "bert", "bf16", "eager"),
+        *[("infer", "resnet50", "fp32", "trace")] * 2,
+        *[("infer", "bert", "bf16", "trace")] * 2,
+        *[("infer", "bert", "int8-dynamic", "trace")] * 2,
+    ]
+    assert all((one["engine"], one["ipex"]) == ("ipex", "2.8.0+cpu") for one in found)
+    assert [one["ranks"] for one in found[:2]] == [2, 2]
+    assert all(one["cosine"] > 0.95 for one in found[2:])
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "how"),
+    [
+        ("infer_ipex.py", "--model bert --dtype bf16", "eager"),
+        ("infer_ipex.py", "--model resnet50 --dtype int8-static", "trace"),
+    ],
+)
+def test_every_form_of_ipex_optimize_works_and_is_measured(
+    script: str, words: str, how: str, installed: Installed, desk: Desk
+) -> None:
+    told = desk("run", "--limit", "node0", "--instances", "1", EXAMPLES / script, *words.split(), *TINY, timeout=900)
+    assert told.code == 0, told
+    (found,) = lines(desk)
+    assert (found["engine"], found["how"]) == ("ipex", how)
+    assert found["samples_per_s"] > 0
+    assert found.get("cosine", 1.0) > 0.95
+
+
+def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(installed: Installed, desk: Desk) -> None:
+    variables = {"model": "resnet50", "dtype": "fp32", "size": "tiny", "instances": "2"}
+    words = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
+    told = desk(
+        "play", "--limit", "node0,node1", ROOT / "playbooks/inference.yaml", "--tags", "infer", *words, timeout=900
+    )
+    assert told.code == 0, told
+    found = sorted(measured(told), key=lambda one: one["instance"])
+    assert [one["host"] for one in found] == ["node0", "node0", "node1", "node1"]
+    assert [one["instance"] for one in found] == [0, 1, 2, 3]
+    assert found[0]["cpus"] != found[1]["cpus"]
+    assert all(one["threads"] == len(one["cpus"]) for one in found)
+    assert not residue(installed.cluster)
+
+
+def test_the_bench_is_a_step_of_a_playbook(installed: Installed, desk: Desk) -> None:
+    words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
+    told = desk("play", "--limit", "node0", ROOT / "playbooks/bench.yaml", *words, timeout=900)
+    assert told.code == 0, told
+    assert len([one for one in measured(told) if one["bench"] == "bert"]) == 8
+
+
+def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
+    installed: Installed, desk: Desk, tmp_path: Path
+) -> None:
+    plot = tmp_path / "bert.svg"
+    words = ("--size", "tiny", "--steps", "3", "--no-compile", "--plot", plot, "--json")
+    told = desk("bench", "bert", "--limit", "node0,node1", *words, timeout=1100)
+    assert told.code == 0, told
+    rows = {(row["mode"], row["engine"], row["dtype"]): row for row in told.answer["rows"]}
+    assert len(rows) == 8
+    for key, row in rows.items():
+        assert set(row["hosts"]) == {"node0", "node1"}, key
+        assert row["cluster"] > 0, key
+        assert row["why"] is None
+    assert "IPEX bf16" in told.answer["text"]
+    assert len([*ET.parse(plot).getroot().iter("{http://www.w3.org/2000/svg}rect")]) == 9
+
+
+def test_a_script_is_compared_with_and_without_ipex_on_one_host(
+    installed: Installed, native: Installed, desk: Desk
+) -> None:
+    words = ("--native-venv", NATIVE, "--json", EXAMPLES / "infer_ipex.py", "--model", "resnet50", *TINY)
+    told = desk("migrate", "--compare", *words, timeout=900)
+    assert told.code == 0, told
+    compared = told.answer["compare"]
+    assert (compared["host"], compared["by"]) == ("node0", "samples_per_s")
+    old, new = compared["runs"]
+    assert compared["ratio"] == pytest.approx(new["samples_per_s"] / old["samples_per_s"])
+    assert "intel_extension_for_pytorch.optimize" in {use["name"] for use in told.answer["uses"]}
+    assert "times as fast" in told.answer["text"]

@@ -1,0 +1,159 @@
+"""Where ranks are put and what they are told, on hosts of different shapes; and what is refused before anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, Spec
+from tests.e2e.desk import ACTOR, LIGHT, RANKS, ROOT, Desk, Told, cpus, light, residue
+
+RUN = ("run", "--venv", LIGHT)
+
+
+def places(desk: Desk, told: Told) -> list[dict[str, object]]:
+    """What ranks/place.py said, by rank."""
+    assert told.code == 0, told
+    count = len(desk.report()["run"]["ranks"])
+    return [json.loads(desk.written(rank)) for rank in range(count)]
+
+
+def test_each_host_gets_a_map_of_what_it_allows(desk: Desk, hosts: Cluster) -> None:
+    with cpus(hosts, "node1", {0}), cpus(hosts, "node2", {1}):
+        plan = desk(*RUN, "--dry-run", RANKS / "place.py")
+        ranks = places(desk, desk(*RUN, RANKS / "place.py"))
+    assert [rank["cpus"] for rank in ranks[1:]] == [[0], [1]]
+    assert len(ranks[0]["cpus"]) > 1
+    assert [rank["OMP_NUM_THREADS"] for rank in ranks] == [str(len(ranks[0]["cpus"])), "1", "1"]
+    for rank, host, allowed in ((1, "node1", "0"), (2, "node2", "1")):
+        assert re.search(rf"^{rank} +{host} +0 +\S+ +{allowed} ", plan.out, re.MULTILINE), plan
+
+
+def test_the_environment_of_a_rank_is_what_was_planned_and_nothing_of_the_controller_leaks(desk: Desk) -> None:
+    told = desk(
+        *RUN, "--ppn", "2", "--env", "SECRET=with space", "--pass-env", "PASSED", RANKS / "place.py",
+        LEAK="1", PASSED="2",
+    )  # fmt: skip
+    ranks = places(desk, told)
+    assert [rank["RANK"] for rank in ranks] == ["0", "1", "2", "3", "4", "5"]
+    assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "1"] * 3
+    assert {rank["WORLD_SIZE"] for rank in ranks} == {"6"}
+    assert {rank["LOCAL_WORLD_SIZE"] for rank in ranks} == {"2"}
+    assert {rank["MASTER_ADDR"] for rank in ranks} == {"10.77.0.10"}
+    assert len({rank["MASTER_PORT"] for rank in ranks}) == 1
+    assert {rank["SECRET"] for rank in ranks} == {"with space"}
+    assert not any("LEAK" in rank for rank in ranks)
+
+
+def test_mpi_talks_across_hosts_over_tcp(desk: Desk, hosts: Cluster) -> None:
+    told = desk(*RUN, "--ppn", "2", RANKS / "allreduce.py")
+    assert told.code == 0, told
+    for rank in range(6):
+        assert f"rank {rank} of 6 on node{rank // 2} by eth0: sum 21" in told.out
+    assert not residue(hosts)
+
+
+def test_intels_benchmark_runs_across_hosts(desk: Desk, hosts: Cluster) -> None:
+    told = desk(*RUN, RANKS / "imb.py")
+    assert told.code == 0, told
+    assert "#processes = 3" in told.out
+    assert not residue(hosts)
+
+
+def test_interfaces_are_chosen_per_host_whatever_comes_first_and_whatever_their_names(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """The first interface is docker0, then one of another network; node1's has another name than the head's."""
+    cluster = make_cluster(
+        Spec("node0", networks=("aux", "lan"), docker=True),
+        Spec("node1", networks=("lan",), docker=True),
+        Spec("node2", networks=("aux", "lan")),
+    )
+    light(cluster, tmp_path)
+    with renamed(cluster, "node1", "ens5"):
+        desk = Desk(cluster, tmp_path / "desk")
+        told = desk(*RUN, "--ppn", "1", RANKS / "allreduce.py")
+        assert told.code == 0, told
+        assert "rank 0 of 3 on node0 by eth0: sum 6" in told.out
+        assert "rank 1 of 3 on node1 by ens5: sum 6" in told.out
+        ranks = places(desk, desk(*RUN, RANKS / "place.py"))
+    assert [rank["GLOO_SOCKET_IFNAME"] for rank in ranks] == ["eth0", "ens5", "eth0"]
+    assert {rank["MASTER_ADDR"] for rank in ranks} == {cluster.address("node0")}
+    assert not residue(cluster)
+
+
+def test_a_dry_run_says_all_and_does_nothing(desk: Desk, hosts: Cluster) -> None:
+    before = [files(hosts, host) for host in hosts.names]
+    told = desk(*RUN, "--dry-run", "--ppn", "1", "--env", "A=b c", ACTOR, "say", "it's")
+    assert told.code == 0, told
+    for word in (
+        "3 ranks on 3 hosts",
+        f"{LIGHT}/bin/mpiexec.hydra",
+        "-host h1.ipexctl",
+        "actor.py say 'it'\"'\"'s'",
+        "A=b c",
+        "GLOO_SOCKET_IFNAME=eth0",
+        "MASTER_ADDR=10.77.0.10",
+        "OMP_NUM_THREADS",
+    ):
+        assert word in told.out, told
+    assert [files(hosts, host) for host in hosts.names] == before
+    assert not residue(hosts)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "-f", "hosts.tyop", "x.py"], "hosts.tyop"),
+        (["doctor", "-f", "hosts.tyop"], "hosts.tyop"),
+        (["install", "-f", "hosts.tyop"], "hosts.tyop"),
+        (["sync", "-f", "hosts.tyop"], "hosts.tyop"),
+        (["doctor", "--limit", "node7"], "node7"),
+        (["run", "--limit", "!node[0-2]", str(ACTOR)], "limit"),
+        (["run", "nowhere.py"], "nowhere.py"),
+        (["run", "--env", "NOVALUE", str(ACTOR)], "NOVALUE"),
+        (["run", "--ppn", "0", str(ACTOR)], "--ppn"),
+        (["run", "--env-file", "nowhere.env", str(ACTOR)], "nowhere.env"),
+        (["doctor", "-f", "bad"], "slots"),
+        (["play", "book.yaml"], "hots"),
+        (["install", "--torch", "9.9.9"], "9.9.9"),
+        (["play", str(ROOT / "playbooks/demo.yaml"), "--tags", "nothing"], "nothing"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_contacts_nobody(desk: Desk, hosts: Cluster, words: list[str], said: str) -> None:
+    (desk.path / "bad").write_text("node0 slots=0\nnode1 slots=abc\n")
+    (desk.path / "book.yaml").write_text("hots: all\nsteps:\n  - doctor: {}\n")
+    before = [hosts.sshd_log(host) for host in hosts.names]
+    told = desk(*words)
+    assert told.code == 2, told
+    assert said in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+    assert [hosts.sshd_log(host) for host in hosts.names] == before
+    assert not desk.records, "nothing is saved"
+
+
+def files(cluster: Cluster, host: str) -> str:
+    """Everything in root's home, with times."""
+    return cluster.exec(host, ["find", "/root", "-printf", "%p %s %T@\n"]).stdout
+
+
+@contextmanager
+def renamed(cluster: Cluster, host: str, name: str) -> Iterator[None]:
+    """The host's eth0 has this name for a while."""
+
+    def rename(old: str, new: str) -> None:
+        for words in (f"link set {old} down", f"link set {old} name {new}", f"link set {new} up"):
+            cluster.exec(host, ["ip", *words.split()], check=True)
+        cluster.exec(host, ["ip", "route", "add", "default", "via", "10.77.255.254"], check=True)
+
+    rename("eth0", name)
+    try:
+        yield
+    finally:
+        rename(name, "eth0")

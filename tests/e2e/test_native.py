@@ -1,0 +1,66 @@
+"""After IPEX: stock PyTorch of today on two separate hosts, and the same examples in it, with torch.compile."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.e2e.conftest import NATIVE, Installed
+from tests.e2e.desk import ROOT, Desk
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+TRAIN = ROOT / "examples/train_ipex.py"
+TINY = ("--size", "tiny", "--batch", "4", "--steps", "3")
+
+
+def test_stock_pytorch_with_transformers_is_installed_on_two_hosts(native: Installed) -> None:
+    assert native.told.code == 0, native.told
+    assert native.told.answer["stack"]["torch"] == "2.13.0"
+    for host in ("node0", "node1"):
+        ask = "import torch, transformers, accelerate; print(torch.__version__)"
+        done = native.cluster.exec(host, [f"{NATIVE}/bin/python", "-c", ask], timeout=300)
+        assert done.stdout.startswith("2.13.0"), done.stderr
+        gone = native.cluster.exec(host, [f"{NATIVE}/bin/python", "-c", "import intel_extension_for_pytorch"])
+        assert "ModuleNotFoundError" in gone.stderr
+
+
+def test_the_playbook_plays_the_same_recipes_without_ipex(native: Installed, desk: Desk) -> None:
+    """Data-parallel training and BERT in bf16 on both hosts, then inference on each, compiled and in INT8."""
+    book = ROOT / "playbooks/native.yaml"
+    words = ("--tags", "train", "--tags", "infer", "--var", f"venv={NATIVE}", "--var", "size=tiny", "--var", "batch=4")
+    told = desk("play", "--limit", "node0,node1", book, *words, timeout=1100)
+    assert told.code == 0, told
+    assert "rank 1 of 2 on node1: torch 2.13.0, ipex none" in told.out
+    found = [json.loads(line) for line in re.findall(r"^\d+│(\{.*\})$", told.out, re.MULTILINE)]
+    forms = [(one["mode"], one["model"], one["dtype"], one["how"]) for one in found]
+    assert forms == [
+        ("train", "bert", "bf16", "eager"),  # rank 0 tells it
+        *[("infer", "bert", "bf16", "compile")] * 2,
+        *[("infer", "resnet50", "int8-static", "eager")] * 2,
+    ]
+    assert found[0]["ranks"] == 2
+    assert all((one["engine"], one["ipex"]) == ("stock", None) for one in found)
+    assert all(one["cosine"] > 0.95 for one in found[1:])
+
+
+def test_bert_trains_compiled(native: Installed, desk: Desk) -> None:
+    words = ("--model", "bert", "--dtype", "bf16", "--compile", *TINY)
+    told = desk("run", "--venv", NATIVE, "--limit", "node0", "--ppn", "1", TRAIN, *words, timeout=600)
+    assert told.code == 0, told
+    (found,) = [json.loads(line) for line in desk.written(0).decode().splitlines() if line.startswith("{")]
+    assert (found["how"], found["engine"]) == ("compile", "stock")
+
+
+def test_the_bench_measures_what_is_there_and_says_what_is_not(native: Installed, desk: Desk) -> None:
+    words = ("--size", "tiny", "--steps", "3", "--mode", "infer", "--json")
+    told = desk("bench", "bert", "--venv", NATIVE, "--limit", "node0,node1", *words, timeout=1100)
+    assert told.code == 0, told
+    rows = {(row["engine"], row["how"], row["dtype"]): row for row in told.answer["rows"]}
+    for dtype in ("fp32", "bf16"):
+        assert set(rows["stock", "eager", dtype]["hosts"]) == {"node0", "node1"}
+        assert set(rows["stock", "compile", dtype]["hosts"]) == {"node0", "node1"}
+        assert rows["ipex", "eager", dtype]["hosts"] == {}
+        assert rows["ipex", "eager", dtype]["why"] == "not measured: no IPEX in this environment"

@@ -1,0 +1,140 @@
+"""The oneCCL bindings of both generations on two separate hosts.
+
+The bindings themselves are doubles, since no wheel of theirs can be downloaded: modules of the right names and places
+that make a backend ``ccl`` of torch's own Gloo, with Intel MPI's programs where theirs would be. Torch, IPEX, MPI,
+accelerate, transformers and all that ipexctl does are real.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import TRAINERS
+from tests.e2e.desk import ROOT, Desk, marker, residue
+from tests.e2e.test_recipes import GUIDE, NLP, QA, QUICK
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+DOUBLE = """
+import os
+import torch.distributed as dist
+
+__version__ = "{version}"
+cwd = os.path.dirname(os.path.abspath(__file__))
+
+
+def _group(store, rank, size, timeout):
+    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+dist.Backend.register_backend("ccl", _group, devices=["cpu"])
+"""
+GENERATIONS = {"torch_ccl": "1.11.0", "oneccl_bindings_for_pytorch": "2.7.0"}
+
+
+@pytest.fixture(params=GENERATIONS)
+def bound(request: pytest.FixtureRequest, recipes: str, hosts: Cluster) -> tuple[str, str]:
+    """An environment on node0 and node1 that adds the bindings to that of the recipes: where it is, and the module."""
+    module: str = request.param
+    venv, version = f"/opt/{module}", GENERATIONS[module]
+    site = f"{venv}/lib/{PYTHON}/site-packages"
+    inside = f"lib/{PYTHON}/site-packages/{module}"
+    layout = {
+        "mpi": "binding", "mpiexec": f"{inside}/bin/mpiexec.hydra", "bin": [f"{inside}/bin"], "lib": [f"{inside}/lib"],
+        "providers": f"{inside}/lib/prov", "mpi_root": inside, "ccl_root": inside, "module": module,
+    }  # fmt: skip
+    packages = {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "oneccl-bind-pt": version}
+    packages |= dict(each.split("==") for each in TRAINERS)
+    texts = {
+        f"{venv}/ipexctl.json": json.dumps(json.loads(marker(venv, **layout)) | {"packages": packages}),
+        f"{venv}/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n",
+        f"{site}/recipes.pth": f"{recipes}/lib/{PYTHON}/site-packages\n",
+        f"{site}/{module}/__init__.py": DOUBLE.replace("{version}", version),
+    }
+    for name, each in packages.items():
+        told = f"{site}/{name.replace('-', '_')}-{each}.dist-info/METADATA"
+        texts[told] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {each}\n"
+    for host in ("node0", "node1"):
+        if hosts.path(host, venv).exists():
+            continue
+        for path, text in texts.items():
+            hosts.write(host, path, text.encode())
+        hosts.path(host, f"{venv}/bin").mkdir()
+        hosts.path(host, f"{venv}/bin/python").symlink_to(f"/usr/bin/{PYTHON}")
+        for name in ("bin", "lib"):  # Intel MPI, as if it had come with the bindings
+            hosts.path(host, f"{site}/{module}/{name}").symlink_to(f"{recipes}/{name}")
+    return venv, module
+
+
+def test_recipe_4_ranks_on_two_hosts_add_up_over_ccl_with_nothing_sourced(
+    bound: tuple[str, str], desk: Desk, hosts: Cluster
+) -> None:
+    venv, module = bound
+    script = ROOT / "examples/oneccl.py"
+    told = desk("run", "--limit", "node[0-1]", "--ppn", "2", "--backend", "ccl", "--venv", venv, script, timeout=600)
+    assert told.code == 0, told
+    root = f"{venv}/lib/{PYTHON}/site-packages/{module}"
+    for rank in range(4):
+        text = desk.written(rank).decode()
+        version = GENERATIONS[module]
+        assert f"rank {rank} of 4 on node{rank // 2}: {module} {version}, backend ccl, sum 10" in text
+        env = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+        assert env["CCL_ROOT"] == env["I_MPI_ROOT"] == root, "as the bindings' setvars.sh has it"
+        assert env["FI_PROVIDER_PATH"] == f"{root}/lib/prov"
+        assert env["LD_LIBRARY_PATH"].split(":")[0] == f"{root}/lib"
+        assert env["PATH"].split(":")[:2] == [f"{venv}/bin", f"{root}/bin"]
+        assert (env["CCL_WORKER_COUNT"], env["CCL_ATL_TRANSPORT"]) == ("1", "ofi")
+        assert env["MASTER_ADDR"] == "10.77.0.10"
+    assert not residue(hosts)
+
+
+def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
+    bound: tuple[str, str], desk: Desk, hosts: Cluster
+) -> None:
+    venv, _ = bound
+    words = ("--limit", "node[0-1]", "--ppn", "1", "--venv", venv, "--launcher", "accelerate")
+    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=600)
+    assert told.code == 0, told
+    for rank in range(2):
+        found = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, bf16, [1-9]\d* layers of IPEX"
+        assert re.search(found, desk.written(rank).decode())
+    assert not residue(hosts)
+
+
+def test_recipe_3_the_trainer_takes_ccl_by_the_guides_own_argument(
+    bound: tuple[str, str], desk: Desk, hosts: Cluster
+) -> None:
+    venv, _ = bound
+    # Without --do_eval: there Accelerate gathers into one long tensor, which Gloo, behind the double, does not take.
+    args = ["ccl" if word == "gloo" else word for word in GUIDE if word != "--do_eval"]
+    told = desk("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
+    assert told.code == 0, told
+    for rank in range(2):
+        assert f"rank {rank} of 2 on node{rank}: backend ccl, bf16, " in desk.written(rank).decode()
+    assert not residue(hosts)
+
+
+def test_recipe_4_the_pair_of_1_12_that_does_not_work_is_refused_with_the_reason(desk: Desk, hosts: Cluster) -> None:
+    before = [hosts.sshd_log(host) for host in hosts.names]
+    told = desk("install", "--torch", "1.12.1", "--oneccl", "1.12.0", "--backend", "ccl")
+    assert told.code == 2, told
+    assert "oneccl_bind_pt 1.12.0 does not work with torch 1.12.1; 1.12.100 does" in told.err
+    assert [hosts.sshd_log(host) for host in hosts.names] == before, "nobody was contacted"
+
+
+def test_the_playbook_of_recipe_4_plays(bound: tuple[str, str], desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
+    venv, module = bound
+    book = tmp_path / "oneccl.yaml"
+    text = (ROOT / "playbooks/oneccl.yaml").read_text().replace("../examples", str(ROOT / "examples"))
+    book.write_text(text.replace("backend: ccl\n      ppn", f"backend: ccl\n      venv: {venv}\n      ppn"))
+    told = desk("play", book, "--limit", "node[0-1]", "--skip-tags", "prepare", timeout=600)
+    assert told.code == 0, told
+    assert f"rank 1 of 2 on node1: {module} {GENERATIONS[module]}, backend ccl, sum 3" in told.out
+    assert not residue(hosts)

@@ -1,0 +1,251 @@
+"""The recipes of Hugging Face's two guides for CPUs, on separate hosts that do not know each other: Accelerate on one
+host and on several, in both of its ways; the Trainer on one host and on two. Real libraries, all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.desk import ROOT, Desk, Told, residue
+from tests.e2e.questionnaire import DOWN, ENTER, answer
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+NLP, QA = ROOT / "examples/nlp_example.py", ROOT / "examples/run_qa.py"
+ACCELERATE = ("--launcher", "accelerate", "--accelerate-config")
+QUICK = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")  # for one rank or two
+SEVERAL = ("--cpu", "--epochs", "3", "--pairs", "1024", "--batch", "4")
+GUIDE = ("--do_train", "--do_eval", "--per_device_train_batch_size", "12", "--learning_rate", "3e-3",
+         "--num_train_epochs", "2", "--max_train_samples", "480", "--max_seq_length", "384", "--doc_stride", "128",
+         "--output_dir", "/tmp/debug_squad", "--overwrite_output_dir", "--save_strategy", "no", "--no_cuda",
+         "--ddp_backend", "gloo", "--use_ipex", "--bf16", "--disable_tqdm", "true")  # fmt: skip
+
+
+def said(desk: Desk, told: Told, ranks: int) -> list[str]:
+    """What each rank wrote, of a run that ended well and left nothing."""
+    assert told.code == 0, told
+    assert not residue(desk.cluster)
+    return [desk.written(rank).decode() for rank in range(ranks)]
+
+
+def learnt(text: str) -> bool:
+    """Whether the last accuracy that was told is better than chance."""
+    found = re.findall(r"accuracy ([\d.]+) on 256 pairs", text)
+    return bool(found) and float(found[-1]) > 0.7
+
+
+# the configuration --------------------------------------------------------------------------------------------------
+
+
+def questions(ranks: int, ipex: bool) -> list[tuple[str, str]]:
+    """What `accelerate config` asks, and the guide's answers; a version without IPEX asks less."""
+    several = [
+        ("How many different machines", "2" + ENTER),
+        ("rank of this machine", ENTER),
+        ("IP address", "10.77.0.10" + ENTER),
+        ("What is the port", "29500" + ENTER),
+        ("same local network", "yes" + ENTER),
+        ("checked while running", "no" + ENTER),
+    ]
+    mpirun = [("launch mpirun", "yes" + ENTER), ("path to the hostfile", "/root/hostfile" + ENTER)]
+    return [
+        ("In which compute environment", ENTER),
+        ("Which type of machine", (DOWN if ranks > 1 else "") + ENTER),
+        *(several if ranks > 1 else [("CPU only", "yes" + ENTER)]),
+        *([("IPEX", "yes" + ENTER)] if ipex else []),
+        *(mpirun if ranks > 1 else []),
+        *([("oneCCL worker", "1" + ENTER)] if ipex and ranks > 1 else []),
+        ("torch dynamo", "no" + ENTER),
+        ("How many processes", f"{ranks}{ENTER}") if ranks > 1 else ("DeepSpeed", "no" + ENTER),
+        ("mixed precision", DOWN * 2 + ENTER),
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("version", ["1.7.0", "1.15.0"])
+def test_accelerate_config_writes_what_the_questionnaire_of_that_version_writes(
+    recipes: str, desk: Desk, hosts: Cluster, tmp_path: Path, version: str, ranks: int
+) -> None:
+    place = "/root/accelerate-new"
+    if version != "1.7.0" and not hosts.path("node0", place).exists():  # its own files, beside the same torch
+        uv = Path(sys.executable).with_name("uv")
+        new = (f"accelerate=={version}", "--no-deps", "--target", str(tmp_path / "it"))
+        subprocess.run([uv, "pip", "install", "-q", *new], check=True)
+        subprocess.run(["cp", "-r", tmp_path / "it", hosts.path("node0", place)], check=True)
+    python = ("env", f"PYTHONPATH={place}", "HOME=/root", f"{recipes}/bin/python", "-m")
+    asked = ("accelerate.commands.accelerate_cli", "config", "--config_file", "/root/q.yaml")
+    answer([*hosts.entrance("node0"), *python, *asked], questions(ranks, ipex=version == "1.7.0"))
+    theirs = hosts.path("node0", "/root/q.yaml").read_text()
+    words = ["--limit", "node0"] if ranks == 1 else ["--limit", "node[0-1]", "--ppn", "2"]
+    words += ["--mpirun-hostfile", "~/hostfile"] if ranks > 1 else []
+    if version == "1.7.0":  # found on the hosts
+        told = desk("accelerate", "config", *words)
+    else:
+        (desk.path / "addresses").write_text("10.77.0.10 slots=1\n10.77.0.11 slots=1\n")
+        of = ["--ppn", "2", "--mpirun-hostfile", "/root/hostfile"] if ranks > 1 else ["--limit", "10.77.0.10"]
+        told = desk("accelerate", "config", "-f", desk.path / "addresses", *of, "--accelerate-version", version)
+        assert "does not know ipex_config any more" in told.err
+    assert told.code == 0, told
+    assert told.out == theirs
+
+
+# 1: Accelerate on one host ------------------------------------------------------------------------------------------
+
+
+def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str, desk: Desk) -> None:
+    written = desk("accelerate", "config", "--limit", "node0", "--file", "default_config.yaml")
+    assert written.code == 0, written
+    words = ("--limit", "node0", *ACCELERATE, "default_config.yaml")
+    (rank,) = said(desk, desk("run", *words, NLP, *QUICK, timeout=600), 1)
+    assert re.search(r"rank 0 of 1 on node0: NO, backend none, bf16, [1-9]\d* layers of IPEX", rank), rank
+    assert learnt(rank), rank
+
+
+def test_the_playbook_of_recipe_1_plays(recipes: str, settings: dict[str, str], desk: Desk) -> None:
+    told = desk(
+        "play", ROOT / "playbooks/accelerate-one-host.yaml", "--limit", "node0", *prepared(), timeout=600, **settings
+    )
+    (rank,) = said(desk, told, 1)
+    assert learnt(rank), rank
+
+
+def prepared() -> tuple[str, ...]:
+    """A lent environment was not made by install, which would rightly leave it alone."""
+    return ("--skip-tags", "prepare") if os.environ.get("IPEXCTL_TEST_ENV") else ()
+
+
+# 2: Accelerate on many hosts ----------------------------------------------------------------------------------------
+
+
+def ranks_of(texts: list[str], hosts: int, ipex: bool = True) -> None:
+    """Every rank is where it should be and trains in bf16 over Gloo, with IPEX or not.
+
+    That it was of use is asked of stock torch only: with IPEX 2.8.0 and DDP through Accelerate this small BERT did not
+    get better than chance within these steps (docs/recipe-accelerate.md).
+    """
+    each = len(texts) // hosts
+    for rank, text in enumerate(texts):
+        found = f"rank {rank} of {len(texts)} on node{rank // each}: MULTI_CPU, backend gloo, bf16, "
+        assert re.search(re.escape(found) + (r"[1-9]\d*" if ipex else "0") + " layers of IPEX", text), text
+    assert re.search(r"epoch \d: loss \d\.\d+, accuracy", texts[0])
+    assert ipex or learnt(texts[0]), texts[0]
+
+
+def test_recipe_2_mpirun_starts_accelerate_for_each_rank_of_all_hosts(recipes: str, desk: Desk, hosts: Cluster) -> None:
+    words = ("--ppn", "2", "--launcher", "accelerate", "--env", "ACCELERATE_MIXED_PRECISION=bf16")
+    told = desk("run", *words, NLP, *QUICK, timeout=900)
+    ranks_of(said(desk, told, 2 * len(hosts.names)), len(hosts.names))
+
+
+def test_recipe_2_trains_in_bf16_without_ipex_where_the_user_says_so(recipes: str, desk: Desk) -> None:
+    words = ("--limit", "node[0-1]", "--ppn", "1", "--launcher", "accelerate", "--env", "ACCELERATE_USE_IPEX=false")
+    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *SEVERAL, timeout=900)
+    ranks_of(said(desk, told, 2), 2, ipex=False)
+
+
+def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_other(
+    recipes: str, desk: Desk, hosts: Cluster
+) -> None:
+    asked = ("--limit", "node[0-1]", "--ppn", "2", "--mpirun-hostfile", "~/hostfile", "--file", "default_config.yaml")
+    assert desk("accelerate", "config", *asked).code == 0
+    refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
+    assert refused.returncode == 255, "node0 cannot log in to node1 by itself"
+    words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *QUICK)
+    plan = desk("plan", *words[1:])
+    assert "-m accelerate.commands.launch --config_file" in plan.out, plan
+    assert "mpirun_hostfile: /root/" in plan.out
+    assert "num_machines: 2" in plan.out
+    told = desk(*words, timeout=900)
+    assert "started by accelerate 1.7.0" in told.out + told.err + plan.out
+    ranks_of(said(desk, told, 4), 2)
+
+
+def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
+    recipes: str, desk: Desk, hosts: Cluster
+) -> None:
+    config = ROOT / "examples/accelerate_cluster.yaml"
+    words = ("--limit", "node[0-1]", "--ppn", "1", *ACCELERATE, config, NLP, "--cpu", "--epochs", "1000")
+    running = desk.start("run", *words)
+    try:
+        running.until("layers of IPEX", timeout=400)  # training has begun
+        running.signal(signal.SIGINT)
+        told = running.end(60)
+    finally:
+        running.close()
+    assert told.code == 130, told
+    assert "0 processes left on 2 hosts" in told.out
+    assert not residue(hosts)
+    mine = [each.argv for host in hosts.names for each in hosts.processes(host) if "accelerate" in " ".join(each.argv)]
+    assert not mine
+
+
+def test_the_playbook_of_recipe_2_plays_both_ways(
+    recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster
+) -> None:
+    words = ("--limit", "node[0-1]", "--var", "ppn=1", "--var", "epochs=1", *prepared())
+    told = desk("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
+    assert told.code == 0, told
+    assert "0 processes left on 2 hosts" in told.out
+    assert (desk.records[-1] / "events.jsonl").read_text().count('"event": "proved"') == 2, "one of each way"
+    assert "rank 1 of 2 on node1: MULTI_CPU, backend gloo, bf16" in told.out
+    assert not residue(hosts)
+
+
+# 3: the Trainer -----------------------------------------------------------------------------------------------------
+
+
+def answered(texts: list[str], hosts: int, ipex: bool = True) -> None:
+    """As `ranks_of`, of the Trainer."""
+    each = len(texts) // hosts
+    for rank, text in enumerate(texts):
+        found = f"rank {rank} of {len(texts)} on node{rank // each}: backend gloo, bf16, "
+        layers = r"[1-9]\d*" if ipex else "0"
+        assert re.search(re.escape(found) + layers + r" layers of IPEX, \d+ threads, transformers 4.52.4", text), text
+    found = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
+    assert found, texts[0]
+    assert ipex or float(found[2]) > 0.5, "better than guessing one of 24 words"
+
+
+def test_recipe_3_the_trainer_runs_two_ranks_on_one_host_with_a_core_each(recipes: str, desk: Desk) -> None:
+    plan = desk("plan", "--limit", "node0", "--ppn", "2", "--json", QA, *GUIDE)
+    assert plan.code == 0, plan
+    cores = [tuple(rank["cpus"]) for rank in plan.answer["launch"]["ranks"]]
+    assert len(set(cores)) == 2, "a rank a part of the host"
+    assert {rank["env"]["OMP_NUM_THREADS"] for rank in plan.answer["launch"]["ranks"]} == {"1"}
+    answered(said(desk, desk("run", "--limit", "node0", "--ppn", "2", QA, *GUIDE, timeout=900), 2), 1)
+
+
+def test_recipe_3_the_trainer_runs_two_ranks_on_each_of_two_hosts(recipes: str, desk: Desk) -> None:
+    told = desk("run", "--limit", "node[0-1]", "--ppn", "2", QA, *GUIDE, timeout=900)
+    answered(said(desk, told, 4), 2)
+
+
+def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, desk: Desk) -> None:
+    args = [word for word in GUIDE if word != "--use_ipex"]
+    told = desk("run", "--limit", "node[0-1]", "--ppn", "1", QA, *args, timeout=900)
+    answered(said(desk, told, 2), 2, ipex=False)
+
+
+def test_the_playbook_of_recipe_3_plays(recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster) -> None:
+    words = ("--limit", "node[0-1]", "--var", "ppn=1", "--var", "epochs=1", "--var", "samples=96", *prepared())
+    told = desk("play", ROOT / "playbooks/trainer.yaml", *words, timeout=900, **settings)
+    assert told.code == 0, told
+    assert "rank 1 of 2 on node1: backend gloo, bf16" in told.out
+    assert not residue(hosts)
+
+
+def test_an_argument_that_the_installed_trainer_does_not_know_is_warned_of_before_the_run(
+    recipes: str, desk: Desk
+) -> None:
+    fits = desk("plan", "--limit", "node0", QA, *GUIDE)
+    assert "does not know" not in fits.out + fits.err
+    plan = desk("plan", "--limit", "node0", QA, *GUIDE, "--xpu_backend", "ccl")
+    assert plan.code == 0, plan
+    assert "transformers 4.52.4 does not know --xpu_backend any more (until 4.32.0); instead: --ddp_backend" in plan.out

@@ -1,0 +1,143 @@
+"""The main job on three separate hosts, with real torch, IPEX and Intel MPI: doctor, install, sync, run, play."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
+from tests.e2e.desk import RANKS, ROOT, Desk, residue
+from tests.e2e.test_launch import files, renamed
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+EXAMPLE = ROOT / "examples/train_ddp.py"
+
+
+def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None:
+    told = installed.told
+    assert told.code == 0, told
+    assert sorted(told.answer["changed"] + told.answer["unchanged"]) == ["node0", "node1", "node2"]
+    assert told.answer["stack"]["torch"] == told.answer["stack"]["ipex"] == "2.8.0"
+    for host in installed.cluster.names:
+        ask = "import torch, intel_extension_for_pytorch as ipex; print(torch.__version__, ipex.__version__)"
+        done = installed.cluster.exec(host, [f"{VENV}/bin/python", "-c", ask], timeout=120)
+        assert [word.partition("+")[0] for word in done.stdout.split()] == ["2.8.0", "2.8.0"], done.stderr
+        size = installed.cluster.exec(host, ["du", "-sm", f"{VENV}.d"]).stdout
+        assert int(size.split()[0]) > 500, "its own, on its own disk"
+
+
+def test_a_second_install_changes_nothing(installed: Installed, desk: Desk) -> None:
+    before = [files(installed.cluster, host) for host in installed.cluster.names]
+    begun = time.monotonic()
+    told = desk(*INSTALL, "--json", **installed.env)
+    assert told.code == 0, told
+    assert told.answer["changed"] == []
+    assert time.monotonic() - begun < 30.0
+    assert [files(installed.cluster, host) for host in installed.cluster.names] == before
+    again = desk(*INSTALL, **installed.env)
+    assert again.out.count("changed=0") == 3
+
+
+def test_doctor_finds_the_hosts_fit_for_the_run(installed: Installed, desk: Desk) -> None:
+    told = desk("doctor", "--json")
+    assert told.code == 0, told
+    assert [host["host"] for host in told.answer["hosts"]] == ["node0", "node1", "node2"]
+    assert not [finding for finding in told.answer["findings"] if finding["level"] == "error"]
+
+
+def test_the_example_trains_on_three_hosts_and_the_loss_falls_on_every_rank(installed: Installed, desk: Desk) -> None:
+    told = desk("run", "--ppn", "1", EXAMPLE, timeout=600)
+    assert told.code == 0, told
+    assert "0 processes left on 3 hosts" in told.out
+    for rank in range(3):
+        said = desk.written(rank).decode()
+        assert f"rank {rank} of 3 on node{rank}: torch 2.8.0, ipex 2.8.0" in said
+        found = re.search(r"loss ([\d.]+) → ([\d.]+)", said)
+        assert found, said
+        assert float(found[2]) < 0.6 * float(found[1])
+    assert [row["state"] for row in desk.report()["run"]["ranks"]] == ["ok"] * 3
+    assert not residue(installed.cluster)
+
+
+def test_a_rank_that_raises_while_others_wait_in_a_collective_ends_the_run_and_is_named(
+    installed: Installed, desk: Desk
+) -> None:
+    told = desk("run", "--ppn", "1", RANKS / "breaks.py", "1", timeout=600)
+    assert told.code == 5, told
+    assert "rank 1 on node1" in told.out
+    assert "RuntimeError: the data of this rank are rotten" in told.out
+    assert 'breaks.py", line' in told.out
+    report = desk.report()["run"]
+    assert report["first"] == 1
+    assert "0 processes left on 3 hosts" in told.out
+    assert not residue(installed.cluster)
+
+
+def test_a_rank_that_hangs_while_others_wait_in_a_collective_is_the_odd_one_named(
+    recipes: str, hosts: Cluster, desk: Desk
+) -> None:
+    told = desk(
+        "run",
+        "--venv",
+        recipes,
+        "--ppn",
+        "1",
+        "--stall-warn",
+        "30",
+        "--stall-kill",
+        RANKS / "waits.py",
+        "1",
+        timeout=600,
+    )
+    assert told.code == 6, told
+    said = told.out + told.err
+    assert "2 of 3 ranks wait in all_reduce, rank 1 on node1 does not" in said
+    assert re.search(r"rank 1 .*waits.py:\d+ read_batch", said), said
+    stacks = sorted(path.name.split("-")[1] for path in desk.records[-1].glob("stacks-*.txt"))
+    assert stacks == ["0", "1", "2"]
+    assert "0 processes left on 3 hosts" in told.out
+    assert not residue(hosts)
+
+
+def test_torch_finds_its_way_where_interfaces_have_other_names_and_docker_is_everywhere(
+    installed: Installed, desk: Desk
+) -> None:
+    cluster = installed.cluster
+    bridges = ("node0", "node2")
+    for host in bridges:
+        for words in ("link add docker0 type bridge", "address add 172.17.0.1/16 dev docker0", "link set docker0 up"):
+            cluster.exec(host, ["ip", *words.split()], check=True)
+    try:
+        with renamed(cluster, "node1", "ens5"):
+            told = desk("run", "--ppn", "1", EXAMPLE, "--steps", "10", timeout=600)
+    finally:
+        for host in bridges:
+            cluster.exec(host, ["ip", "link", "del", "docker0"])
+    assert told.code == 0, told
+    assert not residue(cluster)
+
+
+def test_the_demo_playbook_takes_the_whole_road(installed: Installed, desk: Desk, tmp_path: Path) -> None:
+    book = tmp_path / "demo.yaml"  # with what the recipes need besides: the environment stays as it is
+    text = (ROOT / "playbooks/demo.yaml").read_text().replace("../examples", str(ROOT / "examples"))
+    book.write_text(text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n"))
+    told = desk("play", book, timeout=600, **installed.env)
+    assert told.code == 0, told
+    assert "nothing to do" in told.err + told.out
+    assert "mean loss of 3 ranks" in told.out
+    assert "0 processes left on 3 hosts" in told.out
+    assert not residue(installed.cluster)
+
+
+def test_a_dry_play_changes_nothing(installed: Installed, desk: Desk) -> None:
+    cluster: Cluster = installed.cluster
+    before = [files(cluster, host) for host in cluster.names]
+    told = desk("play", ROOT / "playbooks/demo.yaml", "--dry-run", **installed.env)
+    assert told.code == 0, told
+    assert "mpiexec.hydra" in told.out
+    assert [files(cluster, host) for host in cluster.names] == before

@@ -1,0 +1,145 @@
+"""Hosts that exist only in a test: scripted links that pass the same contract tests as the real ones.
+
+opener = FakeOpener({"uname -m": b"x86_64\\n"})
+opener = FakeOpener(lambda host, command: Completed(0, b"…"))       # the same on every host
+opener = FakeOpener(…, down={"node2": Failure("node2", Kind.UNREACHABLE, "connection refused", code="refused")})
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
+
+Answer = Callable[[Host, Command], Completed]
+Script = Answer | Mapping[str, Completed | bytes]
+
+
+def answering(script: Script) -> Answer:
+    """A dict maps ``str(command)``, or any words in it, to a `Completed` or to the bytes of its stdout.
+
+    The longest matching key wins; a command no key matches fails the test by status 127.
+    """
+    if callable(script):
+        return script
+
+    def answer(host: Host, command: Command) -> Completed:
+        words = str(command)
+        keys = sorted((key for key in script if key in words), key=len, reverse=True)
+        if not keys:
+            return Completed(127, b"", f"fake: no answer for: {words}\n".encode())
+        found = script[keys[0]]
+        return found if isinstance(found, Completed) else Completed(0, found)
+
+    return answer
+
+
+class FakeChannel:
+    """Plays a `Completed`: stdout, then stderr, then the status. Records what was written."""
+
+    def __init__(self, completed: Completed) -> None:
+        self._completed = completed
+        self.written = bytearray()
+        self._input_ended = False
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
+        pieces: tuple[tuple[Stream, bytes], ...] = (("out", self._completed.out), ("err", self._completed.err))
+        for stream, data in pieces:
+            if data and not self._closed.is_set():
+                yield stream, data
+
+    def write(self, data: bytes) -> None:
+        if self._closed.is_set() or self._input_ended:
+            raise BrokenPipeError("the command's input has ended")
+        self.written += data
+
+    def end_input(self) -> None:
+        self._input_ended = True
+
+    def status(self) -> int:
+        return self._completed.status
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def __enter__(self) -> FakeChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class FakeLink:
+    """Answers commands from a script and keeps them in ``commands``."""
+
+    def __init__(self, host: Host, script: Script) -> None:
+        self._host = host
+        self._answer = answering(script)
+        self._lock = threading.Lock()
+        self.commands: list[Command] = []
+        self.channels: list[FakeChannel] = []
+        self.closed = False
+
+    @property
+    def host(self) -> Host:
+        return self._host
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def _completed(self, command: Command) -> Completed:
+        if self.closed:
+            raise LinkError(Failure(self._host.name, Kind.UNREACHABLE, "the link was closed", code="lost"))
+        if any("\0" in word for word in command.argv):
+            raise ValueError("an argument has a NUL byte in it")
+        with self._lock:
+            self.commands.append(command)
+        return self._answer(self._host, command)
+
+    def run(self, command: Command) -> Completed:
+        said = self._completed(command)
+        cut = len(said.out) > command.cap or len(said.err) > command.cap
+        return Completed(said.status, said.out[: command.cap], said.err[: command.cap], said.truncated or cut)
+
+    def stream(self, command: Command) -> FakeChannel:
+        channel = FakeChannel(self._completed(command))
+        channel.write(command.stdin)
+        self.channels.append(channel)
+        return channel
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeOpener:
+    """Opens fake links. ``script`` answers on every host, ``down`` names hosts that cannot be reached and why."""
+
+    def __init__(self, script: Script, *, down: Mapping[str, Failure] | None = None) -> None:
+        self._script = script
+        self._down = down or {}
+        self._lock = threading.Lock()
+        self.links: dict[str, FakeLink] = {}
+        self.closed = False
+
+    def open(self, host: Host) -> FakeLink:
+        if host.name in self._down:
+            raise LinkError(self._down[host.name])
+        with self._lock:
+            if host.name not in self.links or self.links[host.name].closed:
+                self.links[host.name] = FakeLink(host, self._script)
+            return self.links[host.name]
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+            for link in self.links.values():
+                link.close()

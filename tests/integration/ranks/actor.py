@@ -1,0 +1,68 @@
+"""A rank of the tests: does what its arguments say, after noting in a ledger what it is about to print."""
+
+import os
+import random
+import signal
+import sys
+import time
+
+rank = int(os.environ["RANK"])
+act, rest = sys.argv[1], sys.argv[2:]
+
+
+def ledger(stream, data):
+    with open(os.path.join(rest[0], "%d.%s" % (rank, stream)), "ab") as out:
+        out.write(data)
+    fd = 1 if stream == "out" else 2
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+if act == "say":
+    print("rank", rank, "of", os.environ["WORLD_SIZE"], "argv", sys.argv[2:])
+elif act == "bytes":
+    noise = random.Random(rank)
+    for _ in range(200):
+        data = bytes(noise.randrange(256) for _ in range(noise.randrange(1, 400)))
+        ledger(noise.choice(["out", "err"]), data)
+elif act == "lines":
+    for first in range(0, int(rest[1]), 1000):
+        ledger("out", b"".join(b"rank %d line %07d %s\n" % (rank, n, b"x" * 70) for n in range(first, first + 1000)))
+elif act == "raise" and rank == int(rest[0]):
+    time.sleep(0.3)
+    raise ValueError("the answer is not 42")
+elif act == "signal" and rank == int(rest[1]):
+    time.sleep(0.3)
+    os.kill(os.getpid(), getattr(signal, rest[0]))
+elif act == "exit" and rank == int(rest[1]):
+    sys.exit(int(rest[0]))
+elif act == "stubborn":
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    print("stubborn")
+elif act == "daemon":
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.closerange(0, 256)
+        os.execve("/bin/sleep", ["sleep", "300"], {})
+    time.sleep(0.3)
+    sys.exit(0)
+elif act == "hide":
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.closerange(0, 256)
+        os.execve("/bin/sleep", ["sleep", "301"], {})
+    print("hidden")
+    time.sleep(300)
+elif act == "count":
+    for number in range(int(rest[0])):
+        print("tick", number)
+        time.sleep(0.1)
+    sys.exit(0)
+if act in {"raise", "signal", "exit", "stubborn", "wait"}:
+    print("waiting")
+    time.sleep(300)

@@ -1,0 +1,322 @@
+"""A real run with Intel MPI's mpirun, keeper, guards and wrappers; its two hosts are this machine, without SSH."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.engine import Site
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.decide.judging.network import Choice
+from ipexctl.decide.launching.launch import Station, compute, rank_environment
+from ipexctl.decide.launching.spec import Identity, specs
+from ipexctl.decide.matching.runtime import Runtime
+from ipexctl.model.errors import Kind
+from ipexctl.model.events import (
+    Event,
+    HostFailed,
+    Output,
+    Proved,
+    RankEnded,
+    RankStage,
+    RunEnded,
+    RunStarted,
+    Said,
+)
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.tasks import Run
+from ipexctl.remote import procs
+from ipexctl.verbs.attempt import Attempt
+from tests import mpi
+
+RANKS = Path(__file__).parent / "ranks"
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    venv = str(mpi.make(tmp_path_factory.mktemp("mpi") / "env"))
+    return Runtime(
+        f"{venv}/bin/python", f"{venv}/bin/mpiexec.hydra", (f"{venv}/bin",), (f"{venv}/lib",), {}, "impi", ""
+    )
+
+
+@pytest.fixture
+def start(runtime: Runtime, tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
+    """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py."""
+    made: list[Attempt] = []
+    world = World(Links(config=None), tmp_path / "state", tmp_path / "cache")
+    homes = {name: tmp_path / name for name in "ab"}
+    for home in homes.values():
+        home.mkdir(mode=0o700)
+
+    def make(*args: str, script: str = "actor.py", shared_home: bool = False, **settings: object) -> Attempt:
+        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
+        run = f"t{secrets.token_hex(3)}"
+        stations = {
+            name: Station(
+                Facts(home=str(home), user="tester", cpus_online=(0, 1), machine_id="this"),
+                Choice("lo", "127.0.0.1", "test"),
+                runtime,
+                f"{homes['a'] if shared_home else home}/runs/{run}-{name}",
+                str(RANKS),
+            )
+            for name, home in homes.items()
+        }
+        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
+        identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
+        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
+        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
+        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
+        made.append(Attempt(task, launch, identity, sites, told, world))
+        return made[-1]
+
+    yield make
+    for attempt in made:
+        procs.wipe(procs.of_run(attempt.launch.run), 0)
+    world.links.close()
+
+
+def of(kind: type, events: list[Event]) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def until(attempt: Attempt, kind: type) -> tuple[Iterator[Event], list[Event]]:
+    """The story, told up to where every rank has had an event of this kind."""
+    story, events, ranks = attempt.story(), [], set()
+    for event in story:
+        events.append(event)
+        if isinstance(event, kind):
+            ranks.add(event.rank)
+            if len(ranks) == attempt.launch.size:
+                break
+    return story, events
+
+
+def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
+    got: dict[tuple[int, str], bytes] = {}
+    for event in of(Output, events):
+        got[event.rank, event.stream] = got.get((event.rank, event.stream), b"") + event.data
+    return got
+
+
+def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
+    proof = of(Proved, events)[-1]
+    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
+    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
+
+
+def find(attempt: Attempt, word: bytes) -> int:
+    """The process of the run whose command line has this word."""
+    for process in procs.living(procs.of_run(attempt.launch.run)):
+        try:
+            line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word in part for part in line[:8]):
+            return process.pid
+    raise AssertionError(f"no process with {word!r}")
+
+
+def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
+    attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2)
+    events = list(attempt.story())
+    assert of(RunStarted, events)[0].ranks == ("a", "a", "b", "b")
+    assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
+        (0, "a", 0),
+        (1, "a", 0),
+        (2, "b", 0),
+        (3, "b", 0),
+    ]
+    assert written(events)[3, "out"] == b"rank 3 of 4 argv ['two words', '$(touch pwned)', 'new\\nline', '']\n"
+    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert nothing_left(attempt, events)
+
+
+def test_hosts_may_share_their_home_directory(start):
+    attempt = start("say", ppn=2, shared_home=True)
+    events = list(attempt.story())
+    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert len(written(events)) == 4
+    assert nothing_left(attempt, events)
+
+
+def test_what_ranks_write_arrives_byte_for_byte(start, tmp_path):
+    events = list(start("bytes", str(tmp_path), ppn=2).story())
+    ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
+    assert len(ledgers) == 8
+    assert written(events) == ledgers
+
+
+def test_four_ranks_printing_lines_lose_and_tear_none(start, tmp_path):
+    events = list(start("lines", str(tmp_path), "50000", ppn=2).story())
+    for rank in range(4):
+        assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
+    assert all(event.data.endswith(b"\n") for event in of(Output, events))
+
+
+def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start):
+    attempt = start("raise", "1", ppn=2)
+    events = list(attempt.story())
+    first = next(end for end in of(RankEnded, events) if not end.cause)
+    assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
+    assert "actor.py" in first.traceback
+    assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
+    assert of(RunEnded, events)[0].reason == "rank"
+    assert nothing_left(attempt, events)
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
+def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
+    attempt = start("signal", name, "1")
+    events = list(attempt.story())
+    first = next(end for end in of(RankEnded, events) if not end.cause)
+    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, getattr(signal, name))
+    assert nothing_left(attempt, events)
+
+
+def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start):
+    attempt = start("exit", "64", "0", ppn=4)
+    events = list(attempt.story())
+    assert of(RunEnded, events)[0].reason == "rank"
+    causes = {end.rank: end.cause for end in of(RankEnded, events)}
+    assert causes == {0: "", **dict.fromkeys(range(1, 8), "stopped")}
+    assert nothing_left(attempt, events)
+
+
+def test_ctrl_c_ends_ranks_politely(start):
+    attempt = start("wait")
+    story, events = until(attempt, RankStage)
+    attempt.world.interrupts.arrived(signal.SIGINT)
+    events += list(story)
+    assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
+    assert of(RunEnded, events)[0].reason == "stopped"
+    assert any(said.text == "stopping (again to kill)" for said in of(Said, events))
+    assert nothing_left(attempt, events)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start):
+    attempt = start("stubborn")
+    story, events = until(attempt, Output)
+    attempt.world.interrupts.arrived(signal.SIGTERM)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 2.0 + 15.0
+    assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
+    assert any("needed SIGKILL" in said.text for said in of(Said, events))
+    assert nothing_left(attempt, events)
+
+
+def test_a_second_ctrl_c_kills_at_once(start):
+    attempt = start("stubborn", grace=60.0)
+    story, events = until(attempt, Output)
+    attempt.world.interrupts.arrived(signal.SIGINT)
+    attempt.world.interrupts.arrived(signal.SIGINT)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 10.0
+    assert nothing_left(attempt, events)
+
+
+def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
+    before = {p.pid for p in procs.everyone().values()}
+    attempt = start("daemon")
+    events = list(attempt.story())
+    assert of(RunEnded, events)[0].reason == "done"
+    assert nothing_left(attempt, events)
+    sleepers = [
+        pid
+        for pid in set(procs.everyone()) - before
+        if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00300\x00"
+    ]
+    assert sleepers == []
+
+
+def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_is_dead(start):
+    probe = procs.group_of("probe", secrets.token_hex(4))
+    if not probe:
+        pytest.skip("control groups of version 2 cannot be made here")
+    procs.disband(probe)
+    before = set(procs.everyone())
+    attempt = start("hide")
+    story, events = until(attempt, Output)
+    os.kill(find(attempt, b"guard"), signal.SIGKILL)
+    events += list(story)
+    assert nothing_left(attempt, events)
+    hidden = [pid for pid in set(procs.everyone()) - before if b"301" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert hidden == []
+    assert procs.groups_of(attempt.launch.run) == []
+
+
+@pytest.mark.parametrize("who", [b"mpiexec.hydra", b"hydra_pmi_proxy", b"shim", b"keeper", b"guard"])
+def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start, who):
+    attempt = start("wait")
+    story, events = until(attempt, Output)
+    os.kill(find(attempt, who), signal.SIGKILL)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 25.0
+    assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
+    assert nothing_left(attempt, events)
+
+
+def test_a_killed_wrapper_is_a_lost_rank(start):
+    attempt = start("wait")
+    story, events = until(attempt, Output)
+    os.kill(find(attempt, b"rank"), signal.SIGKILL)
+    events += list(story)
+    causes = [end.cause for end in of(RankEnded, events)]
+    assert "lost" in causes, of(RankEnded, events)
+    assert "" not in causes, of(RankEnded, events)
+    assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
+    assert nothing_left(attempt, events)
+
+
+def test_a_time_limit_ends_the_run(start):
+    attempt = start("wait", time_limit=1.0)
+    events = list(attempt.story())
+    assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
+    assert nothing_left(attempt, events)
+
+
+def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start):
+    first = start("count", "30")
+    story, events = until(first, RankStage)
+    second = start("say")
+    refused = of(HostFailed, list(second.story()))
+    assert {event.failure.kind for event in refused} == {Kind.BUSY}
+    assert first.launch.run in refused[0].failure.what
+    events += list(story)
+    assert of(RunEnded, events) == [RunEnded(first.launch.run, "done")]
+    assert b"tick 29\n" in written(events)[1, "out"]
+
+
+def test_a_second_run_may_share_the_hosts_when_told_so(start):
+    first = start("wait")
+    story, events = until(first, RankStage)
+    second = list(start("say", share=True).story())
+    assert of(RunEnded, second)[0].reason == "done"
+    first.world.interrupts.arrived(signal.SIGINT)
+    events += list(story)
+    assert of(RunEnded, events)[0].reason == "stopped"
+    assert nothing_left(first, events)
+
+
+def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start):
+    attempt = start("wait", lease=1.0, detach=True)
+    events = list(attempt.story())
+    assert not of(RunEnded, events)
+    until_when = time.monotonic() + 15.0
+    mark = procs.of_run(attempt.launch.run)
+    while procs.living(mark) and time.monotonic() < until_when:
+        time.sleep(0.2)
+    assert procs.living(mark) == []
+    end = Path(attempt.watching.head.directory, "end.json").read_text()
+    assert "watcher lost" in end

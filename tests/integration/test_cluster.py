@@ -1,0 +1,276 @@
+"""The test hosts are what they claim to be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from tests.cluster import Bench, Cluster, Spec
+from tests.cluster.bench import on_loopback
+from tests.cluster.ground import sweep
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_hosts_have_spaces_of_their_own(cluster: Cluster) -> None:
+    for space in ("pid", "net", "mnt", "uts", "ipc"):
+        seen = {os.readlink(f"/proc/{cluster.init(name)}/ns/{space}") for name in cluster.names}
+        assert len(seen | {os.readlink(f"/proc/self/ns/{space}")}) == 4, space
+
+
+def test_ssh_from_the_controller_works_with_strict_host_keys(cluster: Cluster) -> None:
+    for name in cluster.names:
+        done = cluster.ssh(name, "hostname; pwd; command -v python3")
+        assert (done.returncode, done.stdout.split()) == (0, [name, "/root", "/usr/bin/python3"]), done.stderr
+    strangers = cluster.files / "nobody_known"
+    refused = cluster.run(
+        ["ssh", "-F", cluster.ssh_config, "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={strangers}", "node0", "id"]
+    )
+    assert refused.returncode == 255
+    assert "Host key verification failed" in refused.stderr
+
+
+def test_host_keys_machine_ids_and_boot_ids_differ(cluster: Cluster) -> None:
+    ids = "cat /etc/machine-id /proc/sys/kernel/random/boot_id"
+    assert len({cluster.ssh(name, ids).stdout for name in cluster.names}) == 3
+    assert len({cluster.host_key(name) for name in cluster.names}) == 3
+
+
+def test_hosts_resolve_nobody_but_themselves_and_to_loopback(cluster: Cluster) -> None:
+    assert cluster.exec("node0", ["getent", "hosts", "node1"]).returncode != 0
+    assert cluster.exec("node0", ["getent", "hosts", "node0"]).stdout.split()[0] == "127.0.1.1"
+
+
+def test_hosts_have_no_keys_for_each_other(cluster: Cluster) -> None:
+    address = cluster.address("node1")
+    cluster.write("node0", "/root/known", f"{address} {cluster.host_key('node1')}\n".encode())
+    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "UserKnownHostsFile=/root/known"]
+    done = cluster.exec("node0", ["ssh", *options, address, "true"])
+    assert "Permission denied" in done.stderr
+
+
+def test_what_a_host_writes_stays_there(cluster: Cluster) -> None:
+    places = ("/etc", "/tmp", "/var/tmp", "/root", "/home", "/dev/shm", "/run")
+    for place in places:
+        cluster.exec("node0", ["sh", "-c", f"echo x >{place}/witness"])
+    for place in places:
+        assert cluster.read("node0", f"{place}/witness") == b"x\n"
+        assert not Path(place, "witness").exists()
+        assert not cluster.path("node1", f"{place}/witness").exists()
+
+
+def test_nothing_of_the_machines_homes_is_seen(cluster: Cluster) -> None:
+    seen = cluster.ssh("node2", "ls -A /root /home /tmp /var/tmp").stdout.split()
+    kept = {".bashrc", ".profile", ".bash_logout", ".ssh"}  # of /etc/skel, and our key
+    assert [word for word in seen if word not in kept] == ["/home:", "/root:", "/tmp:", "/var/tmp:"]
+
+
+def test_what_leaves_the_cluster_is_refused_at_once(cluster: Cluster) -> None:
+    begun = time.monotonic()
+    code = "import socket; socket.create_connection(('192.0.2.77', 443), 5)"
+    done = cluster.exec("node0", ["/usr/bin/python3", "-c", code])
+    assert "unreachable" in done.stderr
+    assert time.monotonic() - begun < 3
+
+
+def test_a_thread_inside_reaches_hosts_and_is_home_again_afterwards(cluster: Cluster) -> None:
+    home = os.readlink("/proc/thread-self/ns/net")
+    with cluster.inside(), paramiko.SSHClient() as client:
+        client.load_host_keys(str(cluster.known_hosts))
+        client.connect(cluster.address("node1"), username="root", key_filename=str(cluster.key), look_for_keys=False)
+        assert client.exec_command("hostname")[1].read() == b"node1\n"
+    assert os.readlink("/proc/thread-self/ns/net") == home
+
+
+def test_a_cut_cable_passes_nothing_until_it_is_healed(cluster: Cluster) -> None:
+    with cluster.cut("node1"):
+        assert cluster.exec("node1", ["cat", "/sys/class/net/eth0/carrier"]).stdout.strip() != "1"
+        assert cluster.ssh("-oConnectTimeout=1", "node1", "true").returncode == 255
+        assert cluster.ssh("node0", "true").returncode == 0
+    assert cluster.ssh("node1", "true").returncode == 0
+
+
+def test_the_controllers_cable_can_be_cut(cluster: Cluster) -> None:
+    with cluster.cut():
+        assert cluster.ssh("-oConnectTimeout=1", "node0", "true").returncode == 255
+        to_node1 = f"import socket; socket.create_connection(('{cluster.address('node1')}', 22), 5)"
+        assert cluster.exec("node0", ["/usr/bin/python3", "-c", to_node1]).returncode == 0
+    assert cluster.ssh("node0", "true").returncode == 0
+
+
+def test_a_frozen_host_stands_still_as_a_whole(cluster: Cluster) -> None:
+    loop = "while :; do date +%N >>/root/ticks; sleep .05; done"
+    with _started([*cluster.controller, "ssh", "-F", str(cluster.ssh_config), "node0", loop]):
+        _until(lambda: cluster.path("node0", "/root/ticks").exists())
+        with cluster.freeze("node0"):
+            states = {process.state for process in cluster.processes("node0") if process.pid != 1}
+            assert states == {"T"}
+            before = cluster.read("node0", "/root/ticks")
+            time.sleep(0.3)
+            assert cluster.read("node0", "/root/ticks") == before
+        _until(lambda: cluster.read("node0", "/root/ticks") != before)
+
+
+def test_a_power_cut_ends_everything_and_keeps_the_disk(cluster: Cluster) -> None:
+    cluster.exec("node2", ["sh", "-c", "echo kept >/root/kept; echo kept >/opt/kept; echo lost >/tmp/lost"])
+    boot = cluster.read("node2", "/proc/sys/kernel/random/boot_id")
+    with _started([*cluster.entrance("node2"), "sleep", "1000"]) as witness, cluster.power_off("node2"):
+        assert witness.wait(5) != 0
+        with pytest.raises(RuntimeError, match="node2 is off"):
+            cluster.exec("node2", ["true"])
+    assert cluster.ssh("node2", "cat /root/kept /opt/kept; ls /tmp").stdout == "kept\nkept\n"
+    assert cluster.read("node2", "/proc/sys/kernel/random/boot_id") != boot
+    assert not [process for process in cluster.processes("node2") if process.argv[0] == "sleep"]
+
+
+def test_processes_are_seen_with_their_arguments_and_environment(cluster: Cluster) -> None:
+    with _started([*cluster.entrance("node0"), "env", "MARK=x y", "sleep", "77"]) as sleeper:
+        _until(lambda: any(process.argv == ("sleep", "77") for process in cluster.processes("node0")))
+        found = [process for process in cluster.processes("node0") if process.argv == ("sleep", "77")]
+        assert [process.environ["MARK"] for process in found] == ["x y"]
+        os.kill(found[0].outer, signal.SIGKILL)
+        sleeper.wait(5)
+
+
+def test_the_uplink_leads_out_of_the_cluster(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as outside, cluster.uplink() as uplink:
+        port = outside.getsockname()[1]
+        address, _, proxy = uplink.url.removeprefix("http://").partition(":")
+        code = (
+            f"import socket; s = socket.create_connection(('{address}', {proxy}), 5)\n"
+            f"s.sendall(b'CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\n\\r\\n'); print(s.recv(99)); print(s.recv(99))"
+        )
+        with _started([*cluster.entrance("node0"), "/usr/bin/python3", "-c", code], stdout=subprocess.PIPE) as asking:
+            far, _ = outside.accept()
+            with far:
+                time.sleep(0.1)
+                far.sendall(b"from outside")
+            assert asking.stdout is not None
+            assert asking.stdout.read().splitlines()[-1] == b"b'from outside'"
+
+
+def test_the_bench_gives_hosts_that_can_be_entered(bench: Bench) -> None:
+    for name in bench.names:
+        ssh = [*bench.prefix, "ssh", "-F", str(bench.ssh_config), "-oBatchMode=yes", name, "echo", "in"]
+        assert subprocess.run(ssh, capture_output=True, timeout=30, check=True).stdout == b"in\n"
+
+
+def test_the_loopback_bench_does_too(tmp_path: Path) -> None:
+    with on_loopback(tmp_path / "lab", 1) as hosts:
+        ssh = ["ssh", "-F", str(hosts.ssh_config), "-oBatchMode=yes", "lab0", "pwd"]
+        home = subprocess.run(ssh, capture_output=True, text=True, timeout=30, check=True).stdout
+        assert home == f"{tmp_path}/lab/lab0/home\n"
+
+
+def test_a_cluster_can_stand_on_an_overlay(make_cluster: Callable[..., Cluster]) -> None:
+    """As in a container: a host's disk is memory then."""
+    outer = make_cluster("outer")
+    for path in (ROOT / "tests/cluster").glob("*.py"):
+        if path.name not in ("__init__.py", "bench.py"):
+            outer.write("outer", f"/opt/t/tests/cluster/{path.name}", path.read_bytes())
+    code = (
+        "from tests.cluster.cluster import Cluster\n"
+        "with Cluster(['inner']) as c: print(c.ssh('inner', 'hostname; echo x >/opt/x; cat /opt/x').stdout)"
+    )
+    env = {"PYTHONPATH": "/opt/t", "IPEXCTL_TEST_DISK": "/opt"}
+    done = outer.exec("outer", ["/usr/bin/python3", "-c", code], env=env)
+    assert done.stdout.split() == ["inner", "x"], done.stderr
+
+
+def test_special_hosts(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(
+        Spec("a", networks=("aux", "lan"), docker=True, users=("ann",)), Spec("b", networks=("aux", "lan"), home_mib=8)
+    )
+    links = cluster.exec("a", ["ip", "-o", "-4", "address"]).stdout.split("\n")
+    assert [line.split()[1] for line in links if line] == ["lo", "docker0", "aux0", "eth0"]
+    aux = f"import socket; socket.create_connection(('{cluster.address('b', 'aux')}', 22), 5)"
+    assert cluster.exec("a", ["/usr/bin/python3", "-c", aux]).returncode == 0
+    assert cluster.ssh("ann@a", "id -un; pwd").stdout == "ann\n/home/ann\n"
+    assert cluster.exec("a", ["id", "-un"], user="ann").stdout == "ann\n"
+    filled = cluster.ssh("b", "head -c 20000000 /dev/zero >big")
+    assert "No space left" in filled.stderr
+    cluster.small_home("a", 4)
+    assert cluster.ssh("a", "df --output=size -k . | tail -1").stdout.strip() == "4096"
+
+
+def test_nothing_is_left_after_the_end(make_cluster: Callable[..., Cluster]) -> None:
+    before = _namespaces()
+    with make_cluster("a", "b") as cluster:
+        inits = [cluster.init(name) for name in cluster.names]
+        left = subprocess.Popen([*cluster.entrance("a"), "sleep", "1000"])
+        files = cluster.files.parent
+        cluster.freeze("b")
+    assert left.wait(5) != 0
+    assert not files.exists()
+    assert not [pid for pid in inits if Path(f"/proc/{pid}").exists()]
+    _until(lambda: _namespaces() <= before)
+
+
+def test_a_killed_owner_leaves_only_files_and_these_to_the_next(make_cluster: Callable[..., Cluster]) -> None:
+    before = _namespaces()
+    code = (
+        "from tests.cluster import Cluster\n"
+        "c = Cluster(['a', 'b']); c.freeze('b')\n"
+        "print(c.files.parent, c.init('a'), c.init('b'), flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=-1, stdout=-1, text=True) as owner:
+        assert owner.stdout is not None
+        files, *inits = owner.stdout.readline().split()
+        assert Path(files) not in sweep(Path(files).parent)  # its owner lives
+        owner.kill()
+    _until(lambda: not [pid for pid in inits if Path(f"/proc/{pid}").exists()])
+    _until(lambda: _namespaces() <= before)
+    assert Path(files).exists()
+    make_cluster("c")
+    assert not Path(files).exists()
+
+
+@contextmanager
+def _started(argv: list[str], stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(argv, stdout=stdout)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _namespaces() -> set[str]:
+    """Of processes we may look at; those of other test runs beside us come and go, so only network ones of inits."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "environ").stat().st_uid == os.geteuid() and _descends(int(entry.name)):
+                    found.add(os.readlink(entry / "ns/net"))
+            except OSError:
+                continue
+    return found
+
+
+def _descends(pid: int) -> bool:
+    """From this process: a namespace of another run is not ours to judge."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+def _until(holds: Callable[[], bool], seconds: float = 5) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)

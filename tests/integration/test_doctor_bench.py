@@ -1,0 +1,106 @@
+"""Measuring, importing and fixing on separate hosts: what doctor does there only when it is asked to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act import agent
+from ipexctl.act.engine import AGENT, ROLE
+from tests.cluster import Cluster
+from tests.e2e.desk import LIGHT, light
+from tests.integration.test_doctor import do, doctor
+
+pytestmark = pytest.mark.hosts
+BROKEN = (
+    b'raise ImportError("libtorch_python.so: undefined symbol: _ZN3c106detail23torchInternalAssertFailEPKcS2_jS2_")\n'
+)
+
+
+@pytest.fixture(scope="module")
+def equipped(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Hosts with Intel MPI; on node1 with a torch that was exchanged under its IPEX."""
+    light(cluster, tmp_path_factory.mktemp("light"))
+    site = next(cluster.path("node1", f"{LIGHT}/lib").glob("python3.*")).name
+    place = f"{LIGHT}/lib/{site}/site-packages"
+    cluster.write("node1", f"{place}/torch/__init__.py", BROKEN)
+    for name in ("torch-2.13.0", "intel_extension_for_pytorch-2.8.0"):
+        cluster.write("node1", f"{place}/{name}.dist-info/METADATA", b"")
+    yield cluster
+    for host in cluster.names:
+        do(cluster, host, f"rm -rf {LIGHT}")
+
+
+@pytest.fixture(scope="module")
+def measured(equipped: Cluster) -> dict[str, Any]:
+    done = doctor(equipped, equipped.hostfile, "--json", "--bench", "--venv", LIGHT)
+    assert done.stdout, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_every_host_is_measured_also_without_torch(measured: dict[str, Any]) -> None:
+    hosts = {host["host"]: host for host in measured["speed"]["hosts"]}
+    assert list(hosts) == ["node0", "node1", "node2"]
+    assert all(host["memory"] > 1e8 for host in hosts.values())
+    assert {host["method"] for host in hosts.values()} == {"copy"}
+    assert "undefined symbol" in hosts["node1"]["why"]
+
+
+def test_pairs_of_hosts_are_measured_with_the_environments_own_imb(measured: dict[str, Any]) -> None:
+    """No host can log in to another here: the proxies come over the controller's links."""
+    pairs = measured["speed"]["pairs"]
+    assert {pair["tool"] for pair in pairs} == {"IMB-MPI1 PingPong"}, measured["speed"]["pairs_missed"]
+    ring = [{"node0", "node1"}, {"node1", "node2"}, {"node2", "node0"}]
+    assert [{pair["first"], pair["second"]} for pair in pairs] == ring, measured["speed"]["pairs_missed"]
+    assert all(0 < pair["latency"] < 5 for pair in pairs), pairs
+    assert all(pair["rate"] is None or pair["rate"] > 1e4 for pair in pairs), pairs  # None: too busy for long messages
+
+
+def test_an_import_error_of_a_stack_that_does_not_fit_is_explained(measured: dict[str, Any]) -> None:
+    finding = next(finding for finding in measured["findings"] if finding["code"] == "STK007")
+    assert finding["hosts"] == ["node1"]
+    said = "torch 2.13.0 under intel_extension_for_pytorch 2.8.0, which was built for torch 2.8"
+    assert finding["title"] == f"cannot import its stack: {said}"
+    assert "undefined symbol" in finding["evidence"]
+
+
+def test_nothing_of_the_measurement_stays(equipped: Cluster, measured: dict[str, Any]) -> None:
+    for host in equipped.names:
+        words = [" ".join(process.argv) for process in equipped.processes(host)]
+        assert not [said for said in words if "IMB" in said or "hydra" in said or "shim" in said], host
+        assert not list(equipped.path(host, "/tmp").glob("ipexctl-bench*"))
+
+
+def test_what_a_run_left_is_removed_after_a_yes(equipped: Cluster) -> None:
+    spec = {"run": "1120-000000-dead", "head": False, "label": "node1", "hosts": {}, "title": "", "started": 0.0}
+    directory = "/root/.local/state/ipexctl/runs/1120-000000-dead"
+    equipped.write("node1", f"{directory}/spec.json", json.dumps(spec).encode(), 0o600)
+    equipped.write("node1", f"{directory}/{AGENT}", agent.archive())
+    role = f'#!/bin/sh\nexec /usr/bin/python3 -E -s -S {directory}/{AGENT} "$@"\n'
+    equipped.write("node1", f"{directory}/{ROLE}", role.encode(), 0o700)
+    do(equipped, "node1", "chmod 700 /root/.local/state/ipexctl /root/.local/state/ipexctl/runs " + directory)
+    do(equipped, "node1", f"touch -d '1 hour ago' {directory}")  # a new one may be that of a run which begins
+    done = doctor(equipped, equipped.hostfile, "--json", "--fix", "--pairwise", "off", "--venv", LIGHT)
+    assert done.returncode == 2
+    assert "nobody can answer" in done.stderr
+    assert equipped.path("node1", directory).exists()
+    from_fix = json.loads(
+        doctor(
+            equipped, only_fixable(equipped), "--json", "--fix", "--yes", "--pairwise", "off", "--venv", LIGHT
+        ).stdout
+    )
+    assert {"code": "", "hosts": ["node1"], "did": "ipexctl reap 1120-000000-dead"} in from_fix["fixed"]
+    assert not equipped.path("node1", directory).exists()
+
+
+def only_fixable(cluster: Cluster) -> Path:
+    """Hosts with a whole environment, so that no install is tried."""
+    lines = [line for line in cluster.hostfile.read_text().splitlines() if line.startswith("node1")]
+    path = cluster.files / "fixable"
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,303 @@
+"""The same script under Intel MPI, MPICH and Open MPI (the last two from Debian): keeper, guards and wrappers are ours,
+mpirun is theirs. The two hosts are this machine, without SSH."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.engine import Site
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.decide.judging.network import Choice
+from ipexctl.decide.launching import engines
+from ipexctl.decide.launching.emit import write
+from ipexctl.decide.launching.launch import Station, compute, rank_environment
+from ipexctl.decide.launching.spec import Identity, specs
+from ipexctl.decide.matching.runtime import Runtime
+from ipexctl.model.events import Event, Output, Proved, RankEnded, RunEnded, Said
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.tasks import Run
+from ipexctl.remote import procs
+from ipexctl.verbs.attempt import Attempt
+from tests import mpi
+
+RANKS = Path(__file__).parent / "ranks"
+SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
+Start = Callable[..., Attempt]
+
+
+@pytest.fixture(scope="module")
+def intel(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    venv = str(mpi.make(tmp_path_factory.mktemp("mpi") / "env"))
+    return Runtime(
+        f"{venv}/bin/python", f"{venv}/bin/mpiexec.hydra", (f"{venv}/bin",), (f"{venv}/lib",), {}, "impi", ""
+    )
+
+
+@pytest.fixture(params=["impi", "mpich", "openmpi"])
+def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
+    """The environment's runtime with this engine, as `ipexctl run --mpi` finds it."""
+    if request.param == "impi":
+        return intel
+    if not shutil.which(SYSTEM[request.param]):
+        pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
+    said = subprocess.run(engines.question(request.param), capture_output=True, text=True, check=True).stdout
+    engine = engines.answer(request.param, said)
+    assert isinstance(engine, engines.Engine), engine
+    return engines.under(intel, engine, ccl=False)
+
+
+@pytest.fixture
+def start(runtime: Runtime, tmp_path: Path) -> Iterator[Start]:
+    """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py."""
+    made: list[Attempt] = []
+    world = World(Links(config=None), tmp_path / "state", tmp_path / "cache")
+    homes = {name: tmp_path / name for name in "ab"}
+    for home in homes.values():
+        home.mkdir(mode=0o700)
+
+    def make(
+        *args: str, script: str = "actor.py", facts: dict[str, object] | None = None, **settings: object
+    ) -> Attempt:
+        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
+        run = f"t{secrets.token_hex(3)}"
+        user = "root" if os.geteuid() == 0 else "tester"
+        known = {"cpus_online": tuple(sorted(os.sched_getaffinity(0))), "machine_id": "this", **(facts or {})}
+        stations = {
+            name: Station(
+                Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
+                Choice("lo", "127.0.0.1", "test"),
+                runtime,
+                f"{home}/runs/{run}",
+                str(RANKS),
+            )
+            for name, home in homes.items()
+        }
+        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
+        identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
+        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
+        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
+        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
+        made.append(Attempt(task, launch, identity, sites, told, world))
+        return made[-1]
+
+    yield make
+    for attempt in made:
+        procs.wipe(procs.of_run(attempt.launch.run), 0)
+    world.links.close()
+
+
+def of(kind: type, events: list[Event]) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
+    got: dict[tuple[int, str], bytes] = {}
+    for event in of(Output, events):
+        got[event.rank, event.stream] = got.get((event.rank, event.stream), b"") + event.data
+    return got
+
+
+def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
+    proof = of(Proved, events)[-1]
+    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
+    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
+
+
+def test_the_same_script_runs_unchanged(start: Start) -> None:
+    attempt = start("say", "two words", ppn=2)
+    events = list(attempt.story())
+    assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
+        (0, "a", 0),
+        (1, "a", 0),
+        (2, "b", 0),
+        (3, "b", 0),
+    ]
+    assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
+        rank: b"rank %d of 4 argv ['two words']\n" % rank for rank in range(4)
+    }
+    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert nothing_left(attempt, events)
+
+
+LIBMPI = {"impi": "libmpi.so.12", "mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}
+
+
+def test_mpi_itself_works_between_ranks(start: Start, runtime: Runtime) -> None:
+    attempt = start(LIBMPI[runtime.dialect], script="sum.py", ppn=2)
+    events = list(attempt.story())
+    assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
+        rank: b"rank %d of 4: sum 10\n" % rank for rank in range(4)
+    }
+    assert of(RunEnded, events)[0].reason == "done"
+    assert nothing_left(attempt, events)
+
+
+def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
+    events = list(start("bytes", str(tmp_path), ppn=2).story())
+    ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
+    assert len(ledgers) == 8
+    assert written(events) == ledgers
+
+
+def test_lines_of_four_ranks_at_once_are_whole(start: Start, tmp_path: Path) -> None:
+    events = list(start("lines", str(tmp_path), "20000", ppn=2).story())
+    for rank in range(4):
+        assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
+    assert all(event.data.endswith(b"\n") for event in of(Output, events))
+
+
+def test_the_first_rank_that_raises_is_named_whoever_started_it(start: Start) -> None:
+    attempt = start("raise", "1", ppn=2)
+    events = list(attempt.story())
+    first = next(end for end in of(RankEnded, events) if not end.cause)
+    assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
+    assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
+    assert nothing_left(attempt, events)
+
+
+def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
+    attempt = start("signal", "SIGSEGV", "1")
+    events = list(attempt.story())
+    first = next(end for end in of(RankEnded, events) if not end.cause)
+    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGSEGV)
+    assert nothing_left(attempt, events)
+
+
+def test_daemons_end_with_the_run(start: Start) -> None:
+    attempt = start("daemon")
+    events = list(attempt.story())
+    assert of(RunEnded, events)[0].reason == "done"
+    assert nothing_left(attempt, events)
+
+
+@pytest.mark.parametrize("who", ["mpirun", "proxy"])
+def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
+    attempt = start("wait")
+    names = ("mpiexec.hydra", "mpiexec", "mpirun") if who == "mpirun" else ("hydra_pmi_proxy", "orted")
+    story, events = attempt.story(), []
+    for event in story:
+        events.append(event)
+        if len({seen.rank for seen in of(Output, events)}) == 2:
+            break
+    os.kill(find(attempt, names), signal.SIGKILL)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 25.0
+    assert of(RunEnded, events)[0].reason in {"lost", "rank"}
+    assert nothing_left(attempt, events)
+
+
+def find(attempt: Attempt, names: tuple[str, ...]) -> int:
+    """The process of the run whose program or first word has one of these names, before any suffix of Debian's."""
+    for process in procs.living(procs.of_run(attempt.launch.run)):
+        try:
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if os.path.basename(words[0]).removesuffix(".openmpi").removesuffix(".mpich") in names:
+            return process.pid
+    raise AssertionError(f"none of {names}")
+
+
+def test_the_emitted_script_runs_by_itself_as_the_plan_says(start: Start, tmp_path: Path) -> None:
+    attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
+    script = tmp_path / "launch.sh"
+    script.write_text(write(attempt.launch, "sh"))
+    mine = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "STRANGE": "leaks"}
+    done = subprocess.run(["/bin/sh", script], env=mine, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    as_planned(attempt, tmp_path)
+
+
+def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: Path) -> None:
+    attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
+    events = list(attempt.story())
+    assert of(RunEnded, events)[0].reason == "done"
+    for told in as_planned(attempt, tmp_path):
+        planned = {name for seat in attempt.launch.seats for name in seat.env}
+        own = ("PMI", "MPI", "I_MPI", "HYDRA", "OMPI", "OPAL", "IPEXCTL_", "OMP_", "LC_")
+        more = {
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_PORT",
+            "PYTHONPATH",
+            "TORCHELASTIC_ERROR_FILE",
+        }
+        assert not [name for name in told["env"] if name not in planned | more and not name.startswith(own)]
+    assert nothing_left(attempt, events)
+
+
+def as_planned(attempt: Attempt, where: Path) -> list[dict[str, Any]]:
+    """What each rank told, once it was found to be what the plan says."""
+    seats = {seat.host: seat for seat in attempt.launch.seats}
+    tellings = []
+    for place in attempt.launch.places:
+        told = json.loads((where / f"{place.rank}.json").read_text())
+        seat = seats[place.host]
+        assert told["cpus"] == list(place.cpus)
+        assert (told["cwd"], told["argv"]) == (seat.workdir, ["two words", "$(touch x)"])
+        account = {"HOME", "USER", "LOGNAME"}
+        planned = {name: setting.value for name, setting in seat.env.items() if name not in account} | dict(place.env)
+        planned |= {"RANK": str(place.rank), "LOCAL_RANK": str(place.local), "WORLD_SIZE": str(attempt.launch.size)}
+        assert {name: told["env"].get(name) for name in planned} == planned
+        assert int(told["env"]["MASTER_PORT"]) > 0
+        tellings.append(told)
+    return tellings
+
+
+# what a wrapper does on its host, whoever started it ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runtime", ["impi"], indirect=True)
+def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start, tmp_path: Path) -> None:
+    broken = tmp_path / "libjemalloc.so.2"
+    broken.write_bytes(b"no library")
+    whole = next(Path("/").glob("usr/lib*/**/libz.so.1"))
+    attempt = start(
+        str(tmp_path),
+        script="tell.py",
+        allocator="jemalloc",
+        facts={"allocators": {"jemalloc": str(broken), "iomp5": str(whole)}},
+    )
+    events = list(attempt.story())
+    assert of(RunEnded, events)[0].reason == "done"
+    warnings = [(said.host, said.text) for said in of(Said, events) if said.level == "warning"]
+    assert {host for host, text in warnings if "goes on without jemalloc: " in text} == {"a", "b"}
+    told = json.loads((tmp_path / "0.json").read_text())
+    assert told["env"]["LD_PRELOAD"] == str(whole)
+    assert str(whole.resolve()) in [str(Path(path).resolve()) for path in told["loaded"]]
+
+
+@pytest.mark.parametrize("runtime", ["impi"], indirect=True)
+def test_memory_is_bound_or_it_is_said_that_it_could_not_be(start: Start, tmp_path: Path) -> None:
+    events = list(start(str(tmp_path), script="tell.py", membind=True).story())
+    notes = [said.text for said in of(Said, events) if "memory is not bound" in said.text]
+    for rank in range(2):
+        policies = json.loads((tmp_path / f"{rank}.json").read_text())["policies"]
+        assert policies == ["bind:0"] or notes
+
+
+@pytest.mark.parametrize("runtime", ["impi"], indirect=True)
+def test_cpus_that_the_host_does_not_give_are_reported_as_drift(start: Start, tmp_path: Path) -> None:
+    have = sorted(os.sched_getaffinity(0))
+    attempt = start(str(tmp_path), script="tell.py", facts={"cpus_online": (have[0], have[-1] + 500)})
+    events = list(attempt.story())
+    notes = [(said.host, said.text) for said in of(Said, events) if said.level == "warning"]
+    assert len(notes) == 1
+    assert notes[0][0] == "b"
+    assert notes[0][1].startswith(f"rank 1: may not use CPUs {have[-1] + 500} as planned")

@@ -1,0 +1,294 @@
+"""Runs whose ranks do not get on, and runs that fail in telling ways: real mpirun, on this machine as two hosts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.diagnosing.errors import parse_errors
+from ipexctl.decide.reporting import Folding
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import (
+    Ended,
+    HostFailed,
+    Output,
+    RankEnded,
+    RankStack,
+    RankStage,
+    RunEnded,
+    Said,
+    Stalled,
+    Stamped,
+    Started,
+)
+from ipexctl.remote import procs
+from ipexctl.show import screens
+from ipexctl.show.pipe import Pipe
+from ipexctl.verbs.restarting import restarting
+from tests.integration.test_attempt import RANKS, nothing_left, of, runtime, until, written
+from tests.integration.test_attempt import start as start_actor
+
+__all__ = ["runtime", "start_actor"]
+
+
+@pytest.fixture
+def start(start_actor):
+    def make(*args, **settings):
+        return start_actor(*args, script="stuck.py", **settings)
+
+    return make
+
+
+def said(events):
+    return [event.text for event in of(Said, events)]
+
+
+def child(attempt, rank):
+    """The script's process of a rank: the one the wrapper started."""
+    site = next(s for s in attempt.sites.values() if Path(s.directory, "ranks", f"{rank}.start.json").exists())
+    return json.loads(Path(site.directory, "ranks", f"{rank}.start.json").read_text())["child"]
+
+
+def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start):
+    attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
+    events = list(attempt.story())
+    assert of(Stalled, events)[0].kind == "all"
+    assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
+    assert all("stuck.py" in stack.text for stack in of(RankStack, events))
+    told = next(text for text in said(events) if "stacks are in the record" in text)
+    assert "3 of 4 ranks wait in collective, rank 2 on b does not" in told
+    assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", told)
+    assert of(RunEnded, events)[0].reason == "limit"
+    assert nothing_left(attempt, events)
+
+
+def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(start):
+    attempt = start("tick", "-", "60", stall_warn=1.5)
+    story, events = until(attempt, Output)
+    pid = child(attempt, 1)
+    os.kill(pid, signal.SIGSTOP)
+    for event in story:
+        events.append(event)
+        if isinstance(event, Said) and "stacks are in the record" in event.text:
+            os.kill(pid, signal.SIGCONT)
+    stalled = of(Stalled, events)[0]
+    assert (stalled.ranks, stalled.kind, stalled.states) == ((1,), "some", {"1": "T"})
+    assert any("rank 1 on b silent and idle (rank 1 on b stopped by a signal" in text for text in said(events))
+    assert "the ranks get on again" in said(events)
+    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert nothing_left(attempt, events)
+
+
+def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
+    attempt = start("tick", "-", stall_warn=1.0, stall_kill=True)
+    story, events = until(attempt, Output)
+    os.kill(child(attempt, 1), signal.SIGSTOP)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 20
+    assert of(RunEnded, events)[0].reason == "limit"
+    assert nothing_left(attempt, events)
+
+
+def test_a_rank_that_computes_without_a_word_is_no_stall(start):
+    events = list(start("busy", "1", "60", stall_warn=2.0, stall="kill").story())
+    assert of(Stalled, events) == []
+    assert of(RunEnded, events)[0].reason == "done"
+
+
+def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
+    attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
+    events = list(attempt.story())
+    assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in said(events))
+    assert of(RunEnded, events)[0].reason == "limit"
+    assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
+    assert nothing_left(attempt, events)
+
+
+def test_stages_come_in_order(start):
+    events = list(start("uneven", "-1").story())
+    for rank in range(2):
+        assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
+
+
+def report(events):
+    folding = Folding(parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8")))
+    for number, event in enumerate(events):
+        folding.take(Stamped(time.time() + number / 1000, event))
+    return folding.report()
+
+
+def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start):
+    attempt = start("crash", "1")
+    result = report(attempt.story())
+    assert result.exit == Exit.RANK
+    assert (result.first.rank, result.first.signal) == (1, signal.SIGSEGV)
+    assert result.first.traceback.startswith("Fatal Python error: Segmentation fault")
+    assert "in read_null" in result.first.traceback
+    assert result.diagnosis.code == "sigsegv"
+    assert not list(RANKS.glob("core*"))
+
+
+def test_an_error_file_of_torch_is_honoured(start):
+    result = report(start("record").story())
+    assert result.first.error == "KeyError: 'loss'"
+    assert "in train" in result.first.traceback
+
+
+def test_a_known_error_is_told_with_the_command_that_helps(start):
+    result = report(start("import").story())
+    assert result.diagnosis.fix == "ipexctl install --with no_such_package"
+    shown = io.BytesIO()
+    screens.put(screens.console(Pipe(shown), 80), Pipe(shown), screens.ending(result.public()))
+    assert b"ipexctl install --with no_such_package" in shown.getvalue()
+
+
+@pytest.fixture
+def memory_group():
+    """A control group of 64 MiB, where this machine lets us make one."""
+    with control_group("memory") as group:
+        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+        yield group
+
+
+@pytest.fixture
+def freezer():
+    """A control group that can be frozen so that SIGKILL waits for its thaw (version 1)."""
+    with control_group("freezer") as group:
+        yield group
+        (group / "freezer.state").write_text("THAWED")
+
+
+@contextmanager
+def control_group(kind):
+    group = Path("/sys/fs/cgroup") / kind / f"ipexctl-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no {kind} control group (version 1) can be made here: {error.strerror}")
+    yield group
+    until_when = time.monotonic() + 5
+    while group.exists() and time.monotonic() < until_when:
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.1)
+
+
+def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer):
+    attempt = start("freeze", "1", str(freezer / "cgroup.procs"))
+    story, events = until(attempt, Output)
+    frozen = child(attempt, 1)
+    (freezer / "freezer.state").write_text("FROZEN")
+    attempt.world.interrupts.arrived(signal.SIGINT)
+    began = time.monotonic()
+    events += list(story)
+    assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s
+    result = report(events)
+    assert result.exit == Exit.RESIDUE
+    assert result.left["b"] == (frozen,)  # both hosts are this machine
+    told = next(event.failure for event in of(HostFailed, events))
+    assert f"process {frozen} (state D)" in told.what
+    assert told.hint.startswith(f"ipexctl reap {attempt.launch.run}")
+    (freezer / "freezer.state").write_text("THAWED")
+    until_when = time.monotonic() + 5
+    while procs.living(procs.of_run(attempt.launch.run)) and time.monotonic() < until_when:
+        time.sleep(0.1)
+    assert procs.living(procs.of_run(attempt.launch.run)) == []
+
+
+def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start, memory_group):
+    result = report(start("eat", "1", str(memory_group / "cgroup.procs")).story())
+    assert (result.first.rank, result.first.signal) == (1, signal.SIGKILL)
+    if not readable_kernel_log():
+        pytest.skip("the kernel's log may not be read here, or its process numbers are of another namespace")
+    assert "Killed process" in result.first.kernel
+
+
+def readable_kernel_log():
+    try:
+        with open("/dev/kmsg") as log:
+            log.read(1)
+    except OSError:
+        return False
+    return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # the kernel's first: PROC_PID_INIT_INO
+
+
+def again(start, succeeds, restarts):
+    """The story of a run whose script ends well at its start number `succeeds`."""
+
+    def make(count, without):
+        yield from ()
+        return start("again", str(succeeds), str(count))
+
+    return list(restarting(make, restarts, None))
+
+
+def test_a_failed_run_is_started_again_until_it_ends_well(start):
+    events = again(start, 2, 3)
+    result = report([Started("run", "again", ("a", "b")), *events])
+    assert result.exit == Exit.OK
+    assert [event.reason for event in of(RunEnded, events)] == ["rank", "rank", "done"]
+    assert any("starting again (2 of 3)" in text for text in said(events))
+    assert len(of(Ended, events)) == 1
+
+
+def test_a_run_that_always_fails_ends_when_no_start_is_left(start):
+    events = again(start, 9, 1)
+    assert report([Started("run", "again", ("a", "b")), *events]).exit == Exit.RANK
+    assert len(of(RunEnded, events)) == 2
+
+
+def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_much(start_actor, tmp_path):
+    attempt = start_actor("lines", str(tmp_path), "100000", ppn=1, log_cap=4, detach=True)
+    list(attempt.story())
+    end = Path(attempt.watching.head.directory, "end.json")
+    until_when = time.monotonic() + 60
+    while not end.exists() and time.monotonic() < until_when:
+        time.sleep(0.2)
+    spool = sum(file.stat().st_size for file in end.parent.glob("out.bin.*"))
+    assert 0 < spool <= 4_000_000
+    events = list(attempt.watching.read(follow=False))
+    told = [event.failure for event in of(HostFailed, events)]
+    assert [failure.code for failure in told] == ["dropped"]
+    assert int(told[0].what.split()[0]) > 4_000_000
+    for rank in (0, 1):
+        got = written(events).get((rank, "out"), b"")
+        assert (tmp_path / f"{rank}.out").read_bytes().endswith(got)
+    assert sum(len(data) for (_, stream), data in written(events).items() if stream == "out") > 1_000_000
+
+
+@pytest.fixture
+def small_disk(start_actor, tmp_path):
+    """The head's home on a file system of 4 MiB."""
+    disk = tmp_path / "a"
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", disk], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(start_actor, small_disk, tmp_path):
+    attempt = start_actor("lines", str(tmp_path), "50000", ppn=1)
+    result_events = list(attempt.story())
+    result = report(result_events)
+    assert of(RunEnded, result_events)[0].reason == "done"
+    assert result.exit == Exit.RECORD
+    failure = next(failure for failure in result.failures if failure.code == "unstored")
+    lost = int(failure.what.split()[0])
+    assert lost > 1_000_000
+    got = sum(len(data) for data in written(result_events).values())
+    assert got < 2 * 50_000 * 90
+    assert nothing_left(attempt, result_events)

@@ -1,0 +1,52 @@
+"""The most telling of impi_torch's own tests, with real torch and Intel MPI, and with the wheel that install brings.
+
+All of them: `make test-impi`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.shipped import impi_torch
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+TORCH = "2.13.0"
+TELLING = (
+    "test_collectives.py::test_collectives_are_right_on_one_host[2]",
+    "test_collectives.py::test_groups_and_point_to_point_are_right_on_one_host[2]",
+    "test_models.py::test_training_gives_the_parameters_that_gloo_gives[2]",
+    "test_faults.py::test_a_timeout_names_the_rank_that_did_not_come[late]",
+    "test_faults.py::test_a_failed_rank_is_named_and_ends_the_others",
+    "test_launch.py::test_an_override_takes_the_place_of_gloo[gloo]",
+)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an environment with torch's CPU build and the wheel that ipexctl packs."""
+    house = os.environ.get("PIP_FIND_LINKS", "")
+    if not list(Path(house or os.devnull).glob(f"torch-{TORCH}+cpu-*.whl")):
+        pytest.skip("the CPU build of torch is not in a directory that PIP_FIND_LINKS names")
+    path = tmp_path_factory.mktemp("impi")
+    uv = Path(sys.executable).with_name("uv")
+    wheel = impi_torch(path / "cache")
+    needs = (f"torch=={TORCH}+cpu", "mpi4py>=4", "impi-rt==2021.18.1", "numpy", "pytest>=8", wheel)
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, path / "env"], check=True)
+    interpreter = path / "env/bin/python"
+    subprocess.run([uv, "pip", "install", "-q", "--python", interpreter, "--find-links", house, *needs], check=True)
+    return interpreter
+
+
+@pytest.mark.parametrize("which", TELLING)
+def test_impi_torch_is_right(python: Path, which: str) -> None:
+    words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", f"tests/{which}"]
+    done = subprocess.run(words, cwd=ROOT / "impi_torch", capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout, done.stdout[-2000:]

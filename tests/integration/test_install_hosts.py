@@ -1,0 +1,340 @@
+"""Install over SSH on separate hosts: own disks, no way out but to the controller. Only the wheels are doubles."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.index import Limits
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Event, Progress, StepEnded
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Install
+from ipexctl.verbs.install import install
+from tests import wheels
+from tests.cluster import Cluster, Spec
+from tests.integration.test_install import Played
+from tests.wheels import Index, serving
+
+VENV = "/root/share/env"
+BALLAST = 8 << 20
+CONTROLLER = "10.77.0.1"
+
+
+class Site:
+    """The controller of a cluster, with a cache of its own."""
+
+    def __init__(self, cluster: Cluster, path: Path) -> None:
+        self.cluster, self.path = cluster, path
+        (path / "home").mkdir()
+        hosts = (Host(name, cluster.address(name), user="root", key=str(cluster.key)) for name in cluster.names)
+        self.inventory = Inventory(tuple(hosts))
+        self.on_event: Callable[[Event], None] = lambda _: None
+        self.limits = Limits(stall=20.0, probe=1.0)
+
+    def play(self, index: Index, **wish: Any) -> Played:
+        asked = {"venv": VENV, "torch": "2.8.0", "track": "native", "backend": "gloo", "python": "/usr/bin/python3"}
+        task = Install(**{**asked, "index_url": index.url, **wish})
+        environ = {"HOME": str(self.path / "home"), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+        links = Links(known_hosts=self.cluster.known_hosts, config=None)
+        world = World(links, self.path / "state", self.path / "cache")
+        events: list[Event] = []
+        try:
+            story = install(task, self.inventory, world, environ=environ, limits=self.limits)
+            for event in story:
+                self.on_event(event)
+                events.append(event)
+        except Refused as refusal:
+            return Played(events, refusal)
+        finally:
+            links.close()
+        return Played(events)
+
+    def ids(self) -> list[str]:
+        """The active environment of each host, "" for none."""
+        found = []
+        for name in self.cluster.names:
+            said = self.cluster.exec(name, ["cat", f"{VENV}/ipexctl.json"])
+            found.append(json.loads(said.stdout)["id"] if said.returncode == 0 else "")
+        return found
+
+    def left(self, host: str) -> list[str]:
+        """What lies beside the environments."""
+        said = self.cluster.exec(host, ["ls", f"{VENV}.d"]).stdout.split()
+        return [name for name in said if name not in {"lock", "tokens", "bin", "cache"}]
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
+    with cluster.inside():
+        yield Site(cluster, tmp_path)
+    for name in cluster.names:
+        cluster.power_on(name)
+        cluster.exec(name, ["rm", "-rf", VENV, f"{VENV}.d", "/root/.cache"])
+
+
+def test_hosts_that_reach_the_index_fetch_by_themselves_and_each_has_its_own_environment(site: Site) -> None:
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        played = site.play(index)
+        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        assert sorted(played.ended("install")) == ["node0", "node1", "node2"]
+        assert len(set(site.ids())) == 1
+        fetching = {
+            client for client, path in index.asked if path.startswith("GET /files/torch") and "meta" not in path
+        }
+        assert fetching == {site.cluster.address(name) for name in site.cluster.names}
+        asked = len(index.asked)
+        again = site.play(index)
+        assert again.answer["changed"] == []
+        assert len(index.asked) == asked
+
+
+def test_hosts_without_a_way_out_get_the_wheels_from_the_controller(site: Site) -> None:
+    with serving(Index(wheels.stack())) as index:  # on the controller's own loopback
+        played = site.play(index)
+        assert played.exit == Exit.OK, (played.refusal, played.failures())
+        assert "does not reach 127.0.0.1" in played.plan
+        assert len(set(site.ids())) == 1
+        wheel_requests = [path for _, path in index.asked if path.startswith("GET") and path.endswith(".whl")]
+        assert len(wheel_requests) == 3  # once each, whatever the number of hosts
+        sent = {
+            event.host: event.detail for event in played.events if isinstance(event, StepEnded) and "send" in event.step
+        }
+        assert sent["node0"].endswith("from here")
+        assert {sent["node1"], sent["node2"]} <= {f"{sent['node0'].split(' from')[0]} from node{n}" for n in (0, 1)}
+        assert [site.left(name) for name in site.cluster.names] == [[played.answer["id"]]] * 3
+
+
+def test_a_host_with_a_slow_way_to_the_index_gets_the_wheels_from_the_controller(site: Site) -> None:
+    slow = site.cluster.address("node2")
+    site.limits = replace(site.limits, worth=1)
+
+    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        if client != slow or not (path.startswith("/files/torch") and path.endswith(".whl")):
+            return False
+        data = wheels.torch(ballast=BALLAST).data
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        for start in range(0, len(data), 1 << 14):
+            handler.wfile.write(data[start : start + (1 << 14)])
+            time.sleep(0.1)  # 160 KiB/s
+        return True
+
+    with serving(Index([wheels.torch(ballast=BALLAST), wheels.impi(), wheels.numpy()], misbehave), CONTROLLER) as index:
+        looked = site.play(index, check=True)
+        played = site.play(index)
+    assert played.exit == Exit.OK, (played.failures(), played.refusal)
+    assert len(set(site.ids())) == 1
+    told = {line.split()[0]: line for line in looked.plan.splitlines() if " build: " in line}
+    assert re.search(r"this host downloads \d+ KiB/s, the controller sends \d", told["node2"]), told
+    sent = [event.host for event in played.events if isinstance(event, StepEnded) and event.step == "send the wheels"]
+    assert "node2" in sent  # the others go by what was measured of equal ways, which differs on a busy machine
+
+
+def test_a_host_that_is_served_another_wheel_stops_the_switch_everywhere(site: Site) -> None:
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        assert site.play(index).exit == Exit.OK
+        before = site.ids()
+        good, other = wheels.torch("2.9.0"), wheels.torch("2.9.0", note="not the one that was locked")
+        index.wheels[:] = [good, wheels.impi(), wheels.numpy()]
+        victim = site.cluster.address("node2")
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if client == victim and path.startswith("/files/torch") and path.endswith(".whl"):
+                wheels.reply(handler, 200, other.data)
+                return True
+            return False
+
+        index.misbehave = misbehave
+        played = site.play(index, torch="2.9.0")
+        assert played.exit == Exit.STEP
+        assert len(played.failures()) == 1
+        assert played.failures()[0].startswith("node2: a wheel is not the one that was locked")
+        assert site.ids() == before
+        assert "no host was switched" in played.said()
+        partial = site.play(index, torch="2.9.0", partial=True)
+        assert partial.exit == Exit.STEP
+        assert site.ids()[2] == before[2]
+        assert site.ids()[0] == site.ids()[1] != before[0]
+        index.misbehave = None
+        assert site.play(index, torch="2.9.0").answer["changed"] == ["node2"]
+        assert len(set(site.ids())) == 1
+
+
+def test_a_full_disk_is_found_before_unpacking_and_nobody_is_switched(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster("node0", Spec("node1", home_mib=100))
+    with cluster.inside(), serving(Index([wheels.torch(), wheels.impi(), wheels.numpy()])) as index:
+        site = Site(cluster, tmp_path)
+        assert site.play(index).exit == Exit.OK
+        before = site.ids()
+        free = cluster.exec("node1", ["df", "--output=avail", "/root"]).stdout
+        index.wheels[:] = [wheels.torch("2.9.0", ballast=80 << 20), wheels.impi(), wheels.numpy()]
+        played = site.play(index, torch="2.9.0")
+        assert played.exit == Exit.STEP
+        assert "no space left: need" in played.failures()[0]
+        assert "free in /root" in played.failures()[0]
+        assert site.ids() == before
+        assert cluster.exec("node1", ["df", "--output=avail", "/root"]).stdout == free
+
+
+def test_a_host_that_loses_power_while_unpacking_leaves_the_others_as_they_were_and_is_healed(site: Site) -> None:
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        assert site.play(index).exit == Exit.OK
+        before = site.ids()
+        index.wheels[:] = [wheels.torch("2.9.0", ballast=8 << 20), wheels.impi(), wheels.numpy()]
+        victim = site.cluster.address("node2")
+        asked = threading.Event()
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if client == victim and path.startswith("/files/torch") and path.endswith(".whl"):
+                asked.set()
+                threading.Event().wait(4)
+            return False
+
+        def on_event(event: Event) -> None:
+            if asked.is_set() and isinstance(event, Progress) and event.host == "node2":
+                asked.clear()
+                site.cluster.power_off("node2")
+
+        index.misbehave, site.on_event = misbehave, on_event
+        played = site.play(index, torch="2.9.0")
+        assert played.exit == Exit.UNREACHABLE, (played.failures(), played.refusal)
+        assert played.failures()[0].startswith("node2: ")
+        index.misbehave, site.on_event = None, lambda _: None
+        site.cluster.power_on("node2")
+        assert site.ids() == before
+        healed = site.play(index, torch="2.9.0")
+        assert healed.exit == Exit.OK, (healed.failures(), healed.refusal)
+        assert len(set(site.ids())) == 1
+        assert site.left("node2") == [healed.answer["id"]]
+
+
+def test_a_link_that_is_cut_ends_what_was_going_on_at_the_host(site: Site) -> None:
+    """Our program there notices, stops uv, and gives the lock back."""
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        gate = threading.Event()
+
+        def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+            if path.startswith("/files/torch") and path.endswith(".whl") and client != CONTROLLER:
+                gate.wait(10)
+            return False
+
+        class Broken(Exception):
+            pass
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Progress) and event.host:
+                raise Broken
+
+        index.misbehave, site.on_event = misbehave, on_event
+        with pytest.raises(Broken):
+            site.play(index)
+        gate.set()
+        for name in site.cluster.names:
+            end = time.monotonic() + 10
+            while time.monotonic() < end:
+                ours = [process.argv for process in site.cluster.processes(name) if "uv" in " ".join(process.argv)]
+                if not ours and not site.left(name):
+                    break
+                time.sleep(0.1)
+            assert site.left(name) == []
+            assert ours == []
+        index.misbehave, site.on_event = None, lambda _: None
+        assert site.play(index).exit == Exit.OK
+
+
+def test_homes_that_differ_are_refused_with_a_way_out(site: Site) -> None:
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        hosts = list(site.inventory)
+        hosts[1] = Host("node1", hosts[1].address, user="root", key=hosts[1].key, vars={"venv": "/srv/env"})
+        site.inventory = Inventory(tuple(hosts))
+        played = site.play(index, venv=None)
+        assert played.exit == Exit.STEP
+        assert "same absolute path" in str(played.refusal)
+        assert "--venv" in str(played.refusal)
+        assert "node1: /srv/env" in str(played.refusal)
+
+
+def test_a_host_that_refuses_connections_is_told_and_the_others_are_looked_at_but_not_changed(site: Site) -> None:
+    hosts = list(site.inventory)
+    hosts[1] = Host("node1", hosts[1].address, user="root", port=9, key=hosts[1].key)
+    site.inventory = Inventory(tuple(hosts))
+    with serving(Index(wheels.stack()), CONTROLLER) as index:
+        looked = site.play(index, check=True)
+        assert looked.exit == Exit.UNREACHABLE
+        assert "node1: " in looked.failures()[0]
+        assert looked.answer["changed"] == ["node0", "node2"]
+        stopped = site.play(index)
+        assert stopped.exit == Exit.UNREACHABLE
+        assert "nothing was changed" in stopped.said()
+        assert site.ids() == ["", "", ""]
+        partial = site.play(index, partial=True)
+        assert partial.exit == Exit.UNREACHABLE
+        assert partial.answer["changed"] == ["node0", "node2"]
+        assert [bool(id) for id in site.ids()] == [True, False, True]
+
+
+def test_of_two_controllers_at_once_on_all_hosts_one_set_wins_everywhere(site: Site, tmp_path: Path) -> None:
+    with serving(Index([*wheels.stack(), wheels.torch("2.9.0")]), CONTROLLER) as index:
+        (tmp_path / "other").mkdir()
+        other = Site(site.cluster, tmp_path / "other")
+        played: dict[str, Played] = {}
+
+        def second() -> None:
+            with site.cluster.inside():
+                played["2.9.0"] = other.play(index, torch="2.9.0")
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        played["2.8.0"] = site.play(index, torch="2.8.0")
+        thread.join()
+        exits = sorted(one.exit for one in played.values())
+        assert exits in ([Exit.OK, Exit.OK], [Exit.OK, Exit.BUSY]), [one.failures() for one in played.values()]
+        ids = set(site.ids())
+        assert len(ids) == 1
+        assert ids <= {one.answer.get("id") for one in played.values() if one.exit == Exit.OK}
+        for name in site.cluster.names:
+            assert site.left(name) == sorted(ids)
+
+
+HIDDEN = """
+lib=/usr/lib/x86_64-linux-gnu
+mkdir -p $lib/glibc-hwcaps/x86-64-v2
+mv $lib/libzstd.so.1* $lib/glibc-hwcaps/x86-64-v2/  # where sshd still finds it, and nobody looks for it
+rm -f /etc/ld.so.cache
+"""
+
+
+def test_hosts_with_an_old_libstdcxx_or_without_a_library_are_named_with_what_helps(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster("node0", "node1", "node2")
+    cluster.exec("node1", ["sh", "-c", "cd /usr/lib/x86_64-linux-gnu && mv libstdc++.so.6.0.* libstdc++.so.6.0.28"])
+    cluster.exec("node2", ["sh", "-c", HIDDEN])
+    with cluster.inside(), serving(Index(wheels.stack())) as index:
+        site = Site(cluster, tmp_path)
+        played = site.play(index, torch="2.7.0", track=None, backend="gloo")
+        assert played.exit == Exit.STEP
+        assert played.refusal is not None
+        old, without = played.refusal.reasons
+        assert old.startswith("node1: libstdc++ ends at GLIBCXX_3.4.28, intel_extension_for_pytorch 2.7.0 needs")
+        assert "GCC 12" in old
+        assert without.startswith("node2: libzstd.so.1 is not there, intel_extension_for_pytorch 2.7.0 loads it: ")
+        assert "apt install libzstd1" in without
+        assert index.asked == []
+        for name in cluster.names:
+            assert cluster.exec(name, ["ls", "-d", f"{VENV}.d"]).returncode != 0

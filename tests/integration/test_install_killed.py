@@ -1,0 +1,167 @@
+"""The controller, the installer on a host, or both die (SIGKILL) at one point of an install after the other.
+
+What was installed before goes on working on every host, and the next install needs no hand. Only wheels are doubles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ipexctl.model.errors import Exit
+from ipexctl.model.hosts import Inventory
+from tests import wheels
+from tests.cluster import Cluster
+from tests.integration.test_install import Played
+from tests.integration.test_install_hosts import VENV, Site
+from tests.integration.test_install_hosts import site as site
+from tests.wheels import Index, serving
+
+ROOT = Path(__file__).parents[2]
+BALLAST = 8 << 20
+NAMES = ("node0", "node1")
+BEFORE = "before"  # every host must still have the old one
+CLOSE = (
+    "close"  # as before, but a controller that lives may have told the other host to switch, not knowing of the death
+)
+EITHER = "either"  # the switch has begun: old or new, each of them complete
+
+POINTS = [  # the first event of a step, seconds after it (work goes on meanwhile), what every host has then
+    ("StepStarted", "look at the environment", 0.0, BEFORE),
+    ("StepEnded", "lock", 0.0, BEFORE),
+    ("Progress", "send the wheels", 0.0, BEFORE),
+    ("StepStarted", "install", 0.0, BEFORE),
+    ("StepStarted", "install", 0.15, BEFORE),
+    ("StepStarted", "verify", 0.0, BEFORE),
+    ("StepEnded", "mark", 0.0, CLOSE),
+    ("StepStarted", "switch", 0.0, EITHER),
+    ("StepEnded", "switch", 0.0, EITHER),
+    ("StepStarted", "tidy", 0.0, EITHER),
+]
+
+OTHERS = [wheels.impi(), wheels.numpy()]
+DOOMED = """
+import json, sys, time
+asked, hosts, known_hosts, path, kind, step, after = json.loads(sys.argv[1])
+from pathlib import Path
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.model.events import Ended
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Install
+from ipexctl.verbs.install import install
+inventory = Inventory(tuple(Host(name, address, user="root", key=key) for name, address, key in hosts))
+world = World(Links(known_hosts=Path(known_hosts), config=None), Path(path, "state"), Path(path, "cache"))
+environ = {"HOME": path + "/home", "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+met = False
+for event in install(Install(**asked), inventory, world, environ=environ):
+    if not met and (type(event).__name__, getattr(event, "step", "")) == (kind, step):
+        met = True
+        time.sleep(after)
+        print("here", flush=True)
+        sys.stdin.readline()
+    if isinstance(event, Ended):
+        code = int(event.exit)
+sys.exit(code)
+"""
+
+
+def struck(site: Site, index: Index, version: str, point: tuple[str, str, float], whom: str) -> int:
+    """The exit status of an install in which ``whom`` is killed at ``point``: seconds behind the first event of a kind
+    and step. Work on the hosts goes on meanwhile."""
+    hosts = [(host.name, host.address, host.key) for host in site.inventory]
+    asked = {"venv": VENV, "torch": version, "track": "native", "backend": "gloo", "python": "/usr/bin/python3"}
+    asked["index_url"] = index.url
+    told = json.dumps([asked, hosts, str(site.cluster.known_hosts), str(site.path), *point])
+    words = [*site.cluster.controller, sys.executable, "-c", DOOMED, told]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stdout.readline() == "here\n", f"{point} never came"
+        if whom != "controller":  # first: without a controller it would not start any more
+            assert _kill_installer(site.cluster), f"{point}: no installer on node0"
+        if whom != "installer":
+            child.kill()
+        try:
+            child.communicate("\n", timeout=60)
+        except BrokenPipeError:
+            child.wait(timeout=60)
+    return child.returncode
+
+
+def _kill_installer(cluster: Cluster) -> bool:
+    """On node0; it may be about to start."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        ours = [found.outer for found in cluster.processes("node0") if "<ipexctl>" in " ".join(found.argv)]
+        for pid in ours:
+            os.kill(pid, signal.SIGKILL)
+        if ours:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def works(cluster: Cluster, host: str) -> str:
+    """The version of torch that the active environment of a host imports."""
+    said = cluster.exec(host, [f"{VENV}/bin/python", "-c", "import torch; print(torch.__version__)"])
+    return said.stdout.strip() or said.stderr
+
+
+def healed(site: Site, index: Index, version: str) -> Played:
+    """A host needs a moment to notice that a killed controller is gone; nothing else is done."""
+    for _ in range(50):
+        played = site.play(index, torch=version)
+        if played.exit != Exit.BUSY:
+            break
+        time.sleep(0.1)
+    return played
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("whom", ["controller", "installer", "both"])
+def test_wherever_an_install_dies_the_old_environment_works_and_the_next_install_heals(site: Site, whom: str) -> None:
+    site.inventory = Inventory(tuple(site.inventory[name] for name in NAMES))
+    old, new = "2.8.0", "2.9.0"
+    with serving(Index([wheels.torch(old, ballast=BALLAST), wheels.torch(new, ballast=BALLAST), *OTHERS])) as index:
+        assert site.play(index, torch=old).exit == Exit.OK
+        for kind, step, after, promise in POINTS:
+            point = f"{kind} of {step!r}"
+            status = struck(site, index, new, (kind, step, after), whom)
+            allowed = {int(Exit.UNREACHABLE)} | ({0} if promise == EITHER else set())
+            assert status in ({-signal.SIGKILL} if whom != "installer" else allowed), point
+            found = {works(site.cluster, host) for host in NAMES}
+            still = promise == BEFORE or (promise == CLOSE and whom != "installer")
+            assert found <= ({old} if still else {old, new}), point
+            played = healed(site, index, new)
+            assert played.exit == Exit.OK, (point, played.failures(), played.refusal)
+            assert {works(site.cluster, host) for host in NAMES} == {new}, point
+            for host in NAMES:
+                assert site.left(host) == [played.answer["id"]], (point, "what was left is gone")
+            assert site.play(index, torch=new).answer["changed"] == [], point
+            old, new = new, old
+
+
+def test_what_a_death_after_the_switch_left_is_told_and_taken_away_by_the_same_install(site: Site) -> None:
+    site.inventory = Inventory((site.inventory["node0"],))
+    with serving(Index([wheels.torch(), wheels.torch("2.9.0"), *OTHERS])) as index:
+        first = site.play(index)
+        assert struck(site, index, "2.9.0", ("StepEnded", "switch", 0.0), "both") == -signal.SIGKILL
+        assert works(site.cluster, "node0") == "2.9.0"
+        assert first.answer["id"] in site.left("node0")
+        looked = site.play(index, torch="2.9.0", check=True)
+        assert f"node0  tidy: an install that was cut short left {first.answer['id']}" in looked.plan
+        assert looked.answer["changed"] == ["node0"]
+        assert first.answer["id"] in site.left("node0")
+        again = site.play(index, torch="2.9.0")
+        assert (again.exit, again.answer["changed"]) == (Exit.OK, ["node0"])
+        assert site.left("node0") == [again.answer["id"]]
+        assert again.ended("tidy") == ["node0"]
+        assert again.ended("verify") == []

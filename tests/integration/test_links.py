@@ -1,0 +1,612 @@
+"""Connecting: what may go wrong between us and a host, each brought about on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.links import Links
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
+from tests.contract.sshd import Server, children, keygen, sshd
+
+UNAME = Command(("uname",))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with sshd(tmp_path_factory.mktemp("sshd"), host_keys=("ed25519", "rsa", "ecdsa")) as running:
+        yield running
+
+
+@pytest.fixture
+def links(server: Server) -> Iterator[Links]:
+    made = Links(known_hosts=server.known_hosts, config=None, connect_timeout=3)
+    yield made
+    made.close()
+
+
+def failure(links: Links, host: Host) -> Failure:
+    with pytest.raises(LinkError) as caught:
+        links.open(host)
+    found = caught.value.failure
+    assert found.kind is Kind.UNREACHABLE
+    assert "\n" not in found.what
+    return found
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Something on a loopback port that is no good sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def body() -> None:
+            while not stop.is_set():
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client, contextlib.suppress(OSError):
+                    serve(client)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        stop.set()
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(15)
+
+
+# -- reaching it -------------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_connection_is_told_at_once_with_its_place(links: Links) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    start = time.monotonic()
+    found = failure(links, Host("node2", "127.0.0.1", port=port))
+    assert (found.code, found.what) == ("refused", f"connection refused (127.0.0.1:{port})")
+    assert time.monotonic() - start < 1
+
+
+def test_a_host_that_never_answers_ends_at_the_timeout(server: Server) -> None:
+    # A listener whose queue is full drops what comes: a black hole on loopback.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+            fillers.append(filler)
+        time.sleep(0.1)
+        start = time.monotonic()
+        found = failure(
+            Links(config=None, connect_timeout=1), Host("dark", "127.0.0.1", port=listener.getsockname()[1])
+        )
+        assert found.code == "timeout"
+        assert found.what.startswith("no answer within 1 s")
+        assert 0.9 < time.monotonic() - start < 2
+        for filler in fillers:
+            filler.close()
+
+
+def test_a_name_that_does_not_resolve_is_said_so(links: Links) -> None:
+    assert failure(links, Host("x", "no-such-host.invalid")).code == "dns"
+
+
+def silent(client: socket.socket) -> None:
+    client.recv(100)
+    client.settimeout(5)
+    while client.recv(4096):
+        pass
+
+
+def byte_by_byte(client: socket.socket) -> None:
+    for byte in b"SSH-2.0-slow\r\n":
+        client.send(bytes([byte]))
+        time.sleep(0.3)
+
+
+def junk(client: socket.socket) -> None:
+    client.settimeout(5)
+    client.sendall(b"x" * (1 << 20))
+
+
+def http(client: socket.socket) -> None:
+    client.recv(100)
+    client.sendall(b"HTTP/1.1 400 Bad \x1b[31mRequest\r\nServer: x\r\n\r\n")
+
+
+def after_the_banner(client: socket.socket) -> None:
+    client.sendall(b"SSH-2.0-silent\r\n")
+    silent(client)
+
+
+@pytest.mark.parametrize(
+    ("serve", "code", "words"),
+    [
+        (silent, "banner", "no SSH banner"),
+        (byte_by_byte, "not-ssh", "not an SSH server"),
+        (junk, "not-ssh", "not an SSH server: it says 'xxx"),
+        (http, "not-ssh", r"not an SSH server: it says 'HTTP/1.1 400 Bad \x1b[31mRequest"),
+        (after_the_banner, "timeout", "no key exchange within 1 s"),
+    ],
+)
+def test_a_port_that_is_no_ssh_server_is_told_within_the_timeout(
+    serve: Callable[[socket.socket], None], code: str, words: str
+) -> None:
+    with listening(serve) as port:
+        start = time.monotonic()
+        found = failure(Links(config=None, connect_timeout=1), Host("odd", "127.0.0.1", port=port))
+        assert time.monotonic() - start < 2
+        assert found.code == code
+        assert words in found.what
+
+
+# -- its key -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_host_key_is_refused_before_any_login_with_the_command_that_adds_it(
+    server: Server, tmp_path: Path
+) -> None:
+    known = tmp_path / "known hosts"
+    before = server.log.count("Accepted") + server.log.count("Failed")
+    found = failure(Links(known_hosts=known, config=None), server.host())
+    assert found.code == "host-key-unknown"
+    fingerprint = subprocess.run(
+        ["ssh-keygen", "-lf", str(server.place / "host_ed25519.pub")], capture_output=True, text=True
+    ).stdout.split()[1]
+    assert fingerprint in found.what
+    assert found.hint is not None
+    assert not known.exists()
+    assert server.log.count("Accepted") + server.log.count("Failed") == before
+    subprocess.run(["sh", "-c", found.hint.partition(": ")[2]], check=True)
+    assert Links(known_hosts=known, config=None).open(server.host()).run(UNAME).ok
+
+
+def test_accepting_new_keys_records_each_once_and_says_so_once(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    links = Links(known_hosts=known, config=None, accept_new=True)
+    link = links.open(server.host())
+    notes = link.notes()
+    assert len(notes) == 1
+    assert "new host key ssh-ed25519 SHA256:" in notes[0]
+    assert link.notes() == ()
+    links.close()
+    again = Links(known_hosts=known, config=None, accept_new=True).open(server.host())
+    assert again.notes() == ()
+    assert known.read_text() == f"[127.0.0.1]:{server.port} {server.public()}\n"
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_changed_host_key_is_refused_always(server: Server, tmp_path: Path, accept_new: bool) -> None:
+    other = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"# comment\n[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    before = known.read_bytes()
+    logins = server.log.count("Accepted") + server.log.count("Failed")
+    found = failure(Links(known_hosts=known, config=None, accept_new=accept_new), server.host())
+    assert found.code == "host-key-changed"
+    assert "CHANGED" in found.what
+    assert found.what.count("SHA256:") == 2
+    assert f"{known}:2" in found.what
+    assert known.read_bytes() == before
+    assert server.log.count("Accepted") + server.log.count("Failed") == logins
+
+
+def test_a_revoked_host_key_is_refused_although_it_is_known(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public()}\n@revoked * {server.public()}\n")
+    assert failure(Links(known_hosts=known, config=None), server.host()).code == "host-key-revoked"
+
+
+def test_a_host_with_an_authority_only_is_refused_with_the_reason(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"@cert-authority * {server.public()}\n")
+    found = failure(Links(known_hosts=known, config=None), server.host())
+    assert found.code == "host-key-unknown"
+    assert "certificates of hosts are not supported" in found.what
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+def test_the_host_is_asked_for_the_kind_of_key_that_is_known(server: Server, tmp_path: Path, kind: str) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public(kind)}\n")
+    assert Links(known_hosts=known, config=None).open(server.host()).run(UNAME).ok
+
+
+def test_bad_lines_of_known_hosts_are_told_and_do_not_disable_the_rest(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"rubbish\n[127.0.0.1]:{server.port} {server.public()}\n")
+    link = Links(known_hosts=known, config=None).open(server.host())
+    assert link.notes() == (f"skipped a line of known hosts: {known}:1: truncated line",)
+
+
+def test_a_host_may_bring_known_hosts_of_its_own(server: Server, tmp_path: Path) -> None:
+    links = Links(known_hosts=tmp_path / "none", config=None)
+    host = server.host(vars={"known_hosts": str(server.known_hosts)})
+    assert links.open(host).run(UNAME).ok
+
+
+# -- logging in --------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_key_is_refused_by_its_name(links: Links, server: Server, tmp_path: Path) -> None:
+    wrong = keygen(tmp_path / "wrong")
+    found = failure(links, server.host(key=str(wrong)))
+    assert found.code == "auth"
+    assert f"login as {getpass.getuser()} refused; tried {wrong} (SHA256:" in found.what
+
+
+def test_a_missing_key_is_said_so(links: Links, server: Server, tmp_path: Path) -> None:
+    found = failure(links, server.host(key=str(tmp_path / "none")))
+    assert (found.code, found.what) == ("auth", f"key {tmp_path}/none: no such file or directory")
+
+
+def test_a_key_that_others_can_read_is_not_used(links: Links, server: Server, tmp_path: Path) -> None:
+    key = tmp_path / "open"
+    shutil.copy(server.key, key)
+    key.chmod(0o644)
+    found = failure(links, server.host(key=str(key)))
+    assert found.code == "key-mode"
+    assert "mode 0644" in found.what
+    assert found.hint == f"chmod 600 {key}"
+
+
+def test_an_encrypted_key_is_never_asked_for_unless_that_was_allowed(server: Server, tmp_path: Path) -> None:
+    key = keygen(tmp_path / "locked", passphrase="open sesame")
+    authorized = server.place / "authorized_keys"
+    authorized.write_text(authorized.read_text() + (tmp_path / "locked.pub").read_text())
+    found = failure(Links(known_hosts=server.known_hosts, config=None), server.host(key=str(key)))
+    assert found.code == "auth"
+    assert "has a passphrase and no agent holds it" in found.what
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return "open sesame"
+
+    links = Links(known_hosts=server.known_hosts, config=None, ask=ask)
+    assert links.open(server.host(key=str(key))).run(UNAME).ok
+    assert links.open(server.host("twin", key=str(key))).run(UNAME).ok
+    assert asked == [f"Passphrase of {key}: "], "asked once for all hosts"
+    wrong = Links(known_hosts=server.known_hosts, config=None, ask=lambda question: "wrong")
+    assert "the passphrase is wrong" in failure(wrong, server.host(key=str(key))).what
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+def test_keys_of_other_kinds_log_in_too(server: Server, links: Links, tmp_path: Path, kind: str) -> None:
+    key = keygen(tmp_path / kind, kind)
+    authorized = server.place / "authorized_keys"
+    authorized.write_text(authorized.read_text() + (tmp_path / f"{kind}.pub").read_text())
+    assert links.open(server.host(key=str(key))).run(UNAME).ok
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An ssh-agent of our own, found as the user's is: through the environment."""
+    place = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 5
+    while not place.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+    yield place
+    process.terminate()
+    process.wait()
+
+
+def test_a_key_of_the_agent_logs_in_and_is_not_forwarded(server: Server, agent: Path, tmp_path: Path) -> None:
+    subprocess.run(["ssh-add", "-q", str(server.key)], check=True, stdin=subprocess.DEVNULL)
+    config = tmp_path / "config"
+    config.write_text("Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 4711 127.0.0.1:22\n")
+    links = Links(known_hosts=server.known_hosts, config=config)
+    link = links.open(server.host(key=None))
+    assert link.run(Command(("sh", "-c", 'echo "${SSH_AUTH_SOCK-none} ${DISPLAY-none}"'))).text == "none none\n"
+    with socket.socket() as sock:
+        assert sock.connect_ex(("127.0.0.1", 4711)) != 0
+    links.close()
+
+
+def test_an_encrypted_key_whose_twin_the_agent_holds_is_used_from_there(
+    server: Server, agent: Path, tmp_path: Path
+) -> None:
+    key = keygen(tmp_path / "twin")
+    authorized = server.place / "authorized_keys"
+    authorized.write_text(authorized.read_text() + (tmp_path / "twin.pub").read_text())
+    subprocess.run(["ssh-add", "-q", str(key)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
+    link = Links(known_hosts=server.known_hosts, config=None).open(server.host(key=str(key)))
+    assert link.run(UNAME).ok
+
+
+def test_a_certificate_beside_the_key_logs_in(tmp_path: Path) -> None:
+    authority = keygen(tmp_path / "ca")
+    with sshd(tmp_path / "sshd", f"TrustedUserCAKeys {authority}.pub") as server:
+        (server.place / "authorized_keys").write_text("")
+        links = Links(known_hosts=server.known_hosts, config=None)
+        assert failure(links, server.host()).code == "auth"
+        words = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", getpass.getuser(), f"{server.key}.pub"]
+        subprocess.run(words, check=True)
+        assert Links(known_hosts=server.known_hosts, config=None).open(server.host()).run(UNAME).ok
+
+
+def test_a_host_that_wants_a_second_factor_is_said_so(tmp_path: Path) -> None:
+    lines = ("AuthenticationMethods publickey,keyboard-interactive", "KbdInteractiveAuthentication yes")
+    with sshd(tmp_path / "sshd", *lines) as server:
+        found = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
+        assert found.code == "auth"
+        assert "key accepted, but the host also wants keyboard-interactive" in found.what
+
+
+def test_a_host_that_takes_no_keys_is_said_so(tmp_path: Path) -> None:
+    with sshd(tmp_path / "sshd", "PubkeyAuthentication no", "PasswordAuthentication yes") as server:
+        found = failure(Links(known_hosts=server.known_hosts, config=None), server.host())
+        assert found.code == "auth"
+        assert "accepts only password" in found.what
+
+
+def test_a_login_shell_that_does_not_start_commands_is_said_so(tmp_path: Path) -> None:
+    with sshd(tmp_path / "sshd", "ForceCommand echo This account is currently not available.; exit 1") as server:
+        link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
+        with pytest.raises(LinkError) as caught:
+            link.run(UNAME)
+        assert caught.value.failure.code == "no-shell"
+        assert "This account is currently not available." in caught.value.failure.what
+
+
+# -- the user's configuration ------------------------------------------------------------------------------------------
+
+
+def test_the_ssh_configuration_is_read(server: Server, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    more.write_text(f"Host node?\n  IdentityFile {server.key}\n  IdentitiesOnly yes\n")
+    config = tmp_path / "config"
+    config.write_text(
+        f"Include {more}\n"
+        f"Host node7\n  HostName 127.0.0.1\n  Port {server.port}\n  User {getpass.getuser()}\n"
+        f"  UserKnownHostsFile {tmp_path}/none {server.known_hosts}\n"
+    )
+    link = Links(config=config).open(Host("first", "node7"))
+    assert link.run(UNAME).ok
+
+
+def test_what_the_hostfile_says_beats_the_configuration(server: Server, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  Port 1\n  User nobody\n  IdentityFile ~/none\n")
+    link = Links(known_hosts=server.known_hosts, config=config).open(server.host())
+    assert link.run(UNAME).ok
+
+
+def test_switching_host_key_checking_off_in_the_configuration_does_not_switch_it_off(
+    server: Server, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile {tmp_path}/none\n")
+    assert failure(Links(config=config), server.host()).code == "host-key-unknown"
+    config.write_text(f"Host *\n  StrictHostKeyChecking accept-new\n  UserKnownHostsFile {tmp_path}/none\n")
+    assert Links(config=config).open(server.host()).run(UNAME).ok
+
+
+def test_an_alias_names_the_host_key(server: Server, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"blade {server.public()}\n")
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  HostKeyAlias blade\n  UserKnownHostsFile {known}\n")
+    assert Links(config=config).open(server.host()).run(UNAME).ok
+
+
+def test_a_configuration_that_others_can_write_is_refused(server: Server, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("")
+    config.chmod(0o666)
+    with pytest.raises(Refused, match="can be written by others"):
+        Links(config=config).open(server.host())
+
+
+def test_a_proxy_command_carries_the_connection(server: Server, tmp_path: Path) -> None:
+    relay = tmp_path / "relay.py"
+    relay.write_text(
+        "import socket,sys,threading,os\n"
+        "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
+        "def up():\n"
+        "  while d:=os.read(0,65536): s.sendall(d)\n"
+        "threading.Thread(target=up,daemon=True).start()\n"
+        "while d:=s.recv(65536): os.write(1,d)\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  ProxyCommand python3 {relay} %h %p\n")
+    links = Links(known_hosts=server.known_hosts, config=config)
+    done = links.open(server.host()).run(Command(("head", "-c", "3000000", "/dev/zero"), cap=4 << 20))
+    assert len(done.out) == 3_000_000
+    links.close()
+    config.write_text("Host *\n  ProxyCommand exit 3\n")
+    found = failure(Links(known_hosts=server.known_hosts, config=config, connect_timeout=3), server.host())
+    assert (found.code, "ProxyCommand" in found.what) == ("jump", True)
+
+
+# -- jump hosts --------------------------------------------------------------------------------------------------------
+
+
+def jumping(tmp_path: Path, jump: Server, target: str, **more: str) -> Path:
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host bastion\n  HostName 127.0.0.1\n  Port {jump.port}\n  User {getpass.getuser()}\n"
+        f"  IdentityFile {jump.key}\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {more.get('known', jump.known_hosts)}\n"
+        f"Host {target}\n  ProxyJump bastion\n"
+    )
+    return config
+
+
+def test_hosts_behind_a_jump_host_share_one_connection_to_it(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump:
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
+        hosts = [server.host(f"n{n}", vars={"known_hosts": str(server.known_hosts)}) for n in range(4)]
+        outs: list[str] = []
+        threads = [threading.Thread(target=lambda h=h: outs.append(links.open(h).run(UNAME).text)) for h in hosts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outs == ["Linux\n"] * 4
+        assert jump.log.count("Accepted publickey") == 1
+        links.close()
+
+
+def test_a_dead_jump_host_is_named_alike_for_all_hosts_behind_it(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump:
+        config = jumping(tmp_path, jump, "127.0.0.1")
+    links = Links(config=config, known_hosts=server.known_hosts)
+    first, second = failure(links, server.host("n1")), failure(links, server.host("n2"))
+    assert first.code == "jump"
+    assert first.what == second.what == f"jump host bastion: connection refused (127.0.0.1:{jump.port})"
+
+
+def test_a_dead_host_behind_a_living_jump_host_is_told_apart(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump, socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+        gone.close()
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
+        found = failure(links, server.host(port=port))
+        assert found.code == "no-route"
+        assert found.what.startswith(f"jump host bastion cannot reach 127.0.0.1:{port}: connect")
+        links.close()
+
+
+def test_a_jump_host_whose_key_changed_is_refused_by_name(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump:
+        known = tmp_path / "known"
+        known.write_text(f"[127.0.0.1]:{jump.port} {server.public()}\n")
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1", known=str(known)))
+        found = failure(links, server.host())
+        assert found.code == "host-key-changed"
+        assert found.what.startswith("jump host bastion: host key CHANGED")
+
+
+def test_the_key_of_the_host_behind_the_jump_host_is_checked_too(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump:
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
+        host = server.host(vars={"known_hosts": str(tmp_path / "none")})
+        assert failure(links, host).code == "host-key-unknown"
+        links.close()
+
+
+def test_a_jump_host_that_forbids_forwarding_is_named(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump", "AllowTcpForwarding no") as jump:
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
+        found = failure(links, server.host())
+        assert found.code == "jump"
+        assert "jump host bastion forbids forwarding" in found.what
+        links.close()
+
+
+# -- losing it ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_is_a_lost_link_for_run_and_stream(tmp_path: Path) -> None:
+    with sshd(tmp_path / "sshd") as server:
+        link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
+        channel = link.stream(Command(("sh", "-c", "echo begun; sleep 60")))
+        pieces = iter(channel)
+        assert next(pieces) == ("out", b"begun\n")
+    with pytest.raises(LinkError) as caught:
+        list(pieces)
+    assert (caught.value.failure.kind, caught.value.failure.code) == (Kind.UNREACHABLE, "lost")
+    with pytest.raises(LinkError, match="lost"):
+        link.run(UNAME)
+
+
+def test_a_lost_link_is_made_anew_when_it_is_opened_again(server: Server) -> None:
+    links = Links(known_hosts=server.known_hosts, config=None)
+    first = links.open(server.host())
+    assert links.open(server.host()) is first
+    first.close()
+    second = links.open(server.host())
+    assert second is not first
+    assert second.run(UNAME).ok
+    links.close()
+
+
+def test_closing_breaks_off_a_connection_that_is_being_made() -> None:
+    with listening(silent) as port:
+        links = Links(config=None, connect_timeout=30)
+        errors: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                links.open(Host("slow", "127.0.0.1", port=port))
+            except LinkError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        time.sleep(0.3)
+        start = time.monotonic()
+        links.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert time.monotonic() - start < 2
+        assert len(errors) == 1
+
+
+def test_no_thread_is_left_after_closing(server: Server) -> None:
+    before = set(threading.enumerate())
+    links = Links(known_hosts=server.known_hosts, config=None)
+    for number in range(3):
+        links.open(server.host(f"n{number}")).run(UNAME)
+    assert len(set(threading.enumerate()) - before) == 3, "one thread a connection"
+    links.close()
+    deadline = time.monotonic() + 3
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set(threading.enumerate()) - before == set()
+
+
+def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:
+    """The kernel of a frozen host still acknowledges: only questions that want an answer notice it."""
+    from ipexctl.act.links import connect
+
+    with sshd(tmp_path / "sshd") as server:
+        link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
+        transport = link._transport  # type: ignore[attr-defined]
+        transport.packetizer.set_keepalive(0.2, transport._ask)  # the same questions, asked in a hurry
+        transport.sock.settimeout(0.05)
+        channel = link.stream(Command(("sleep", "60")))
+        sessions = children(server.process.pid)
+        for pid in sessions:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(LinkError) as caught:
+                list(channel)
+        finally:
+            for pid in sessions:
+                os.kill(pid, signal.SIGCONT)
+        assert caught.value.failure.code == "lost"
+        assert f"no sign of life for {connect._LOST} s" in caught.value.failure.what
+
+
+def test_quoted_paths_in_hints_can_be_pasted(links: Links, server: Server, tmp_path: Path) -> None:
+    key = tmp_path / "my key"
+    shutil.copy(server.key, key)
+    key.chmod(0o644)
+    found = failure(links, server.host(key=str(key)))
+    assert found.hint == f"chmod 600 {shlex.quote(str(key))}"

@@ -1,0 +1,175 @@
+"""The version table against the wheels themselves, as far as the package index of this machine has them.
+
+The index is the one that pip's configuration names, without the further ones (a mirror beside it may hold a part of a
+release); uv asks it, and only for what the table names. Where no index answers there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib import resources
+
+import pytest
+
+from ipexctl.act import index
+from ipexctl.act.index import Limits
+from ipexctl.decide.matching import match, parse
+from ipexctl.decide.matching.match import minor
+from ipexctl.decide.matching.table import number
+from ipexctl.model.errors import Refused
+from ipexctl.model.stack import Row, Wish
+
+TABLE = parse(resources.files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+IPEX = "intel-extension-for-pytorch"
+# glibc of the manylinux names from before PEP 600.
+GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+# One index only: uv takes a version from the first that has it, and a mirror may have it for one Python alone.
+# Only on Intel's own page, or there for more Pythons than on the default index (facts of 2026-11-20).
+ENVIRON = {name: value for name, value in os.environ.items() if name not in {"UV_FIND_LINKS", "UV_INDEX"}}
+SOURCES = replace(index.pip_settings(os.environ), extra=(), find_links=(), merged=False)
+ELSEWHERE = {(IPEX, "1.10.0"), (IPEX, "1.10.100")}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What an index says of one version: tags of its wheels for x86-64 Linux, and its warnings. No tags: not there."""
+
+    pythons: frozenset[str] = frozenset()
+    glibc: str = ""  # the least that some wheel of it asks for
+    said: str = ""
+
+
+def ask(requirement: str, python: str) -> Release:
+    """One exact version, looked up by uv with pip's settings, without what it requires."""
+    argv = [index.find_uv().path, "pip", "compile", "-", "--universal", "--no-deps", "--no-header", "--no-build"]
+    argv += ["--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads", "--python-version", python]
+    done = subprocess.run(
+        argv,
+        input=requirement,
+        env=SOURCES.environment(ENVIRON),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    tags = [
+        (name[2], name[3])
+        for name in re.findall(r"/([^/\"]+?)-([^-/\"]+)-([^-/\"]+)-[^-/\"]+-([^-/\"]+)\.whl\"", done.stdout)
+        if "x86_64" in name[3] and "linux" in name[3]
+    ]
+    platforms = [platform for _, names in tags for platform in names.split(".")]
+    return Release(
+        frozenset(f"3.{found}" for python, _ in tags for found in re.findall(r"cp3(\d+)", python)),
+        min((_glibc(platform) for platform in platforms), key=number, default=""),
+        done.stderr,
+    )
+
+
+def _glibc(platform: str) -> str:
+    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
+    return f"{found[1]}.{found[2]}" if found else GLIBC[platform.removesuffix("_x86_64")]
+
+
+@pytest.fixture(scope="module")
+def releases() -> dict[tuple[str, str], Release]:
+    """By package and version: everything of the table that the default index may have."""
+    first = ask(f"impi-rt=={TABLE.impi['newest']}", "3.9")
+    if not first.glibc:
+        pytest.skip(f"no package index answers here: {(first.said.splitlines() or ['(nothing said)'])[-1]}")
+    wanted = {("torch", row.torch): row.torch_pythons[0] for row in TABLE.rows}
+    wanted |= {(IPEX, row.ipex): row.pythons[0] for row in TABLE.rows if row.ipex}
+    wanted |= {("impi-rt", version): "3.9" for version in (TABLE.impi["older"], "2021.19.0")}
+    # torch 1.10 asks for Python 3.6.2, not 3.6.0.
+    questions = [(f"{name}=={version}", f"{python}.2") for (name, version), python in wanted.items()]
+    with ThreadPoolExecutor(4) as pool:
+        found = dict(zip(wanted, pool.map(lambda asked: ask(*asked), questions), strict=True))
+    return found | {("impi-rt", TABLE.impi["newest"]): first}
+
+
+def test_wheels_are_there_for_the_pythons_the_table_says(releases: dict[tuple[str, str], Release]) -> None:
+    wrong = []
+    for (name, version), release in releases.items():
+        if name == "impi-rt":
+            continue
+        rows = [row for row in TABLE.rows if version == (row.torch if name == "torch" else row.ipex)]
+        for row in rows:
+            said = set(row.torch_pythons if name == "torch" else row.pythons)
+            if (name, version) in ELSEWHERE:
+                assert set(release.pythons) < said
+            elif release.pythons != said:
+                wrong.append(f"{name} {version}: index {sorted(release.pythons)}, table {sorted(said)}")
+    assert not wrong, "\n".join(dict.fromkeys(wrong))
+
+
+def test_what_is_withdrawn_is_what_the_table_calls_withdrawn(releases: dict[tuple[str, str], Release]) -> None:
+    for row in TABLE.rows:
+        if not row.ipex or not (release := releases[IPEX, row.ipex]).pythons:
+            continue
+        assert ("is yanked" in release.said) == bool(row.yanked), (row.name, release.said)
+        why = 'reason: ""' if row.yanked == "no reason given" else row.yanked
+        assert not row.yanked or why in release.said, (row.name, release.said)
+        assert "is yanked" not in releases["torch", row.torch].said, row.torch
+
+
+def test_wheels_ask_for_no_newer_glibc_than_the_table(releases: dict[tuple[str, str], Release]) -> None:
+    for row in TABLE.rows:
+        name, version = (IPEX, row.ipex) if row.ipex else ("torch", row.torch)
+        if found := releases[name, version].glibc:
+            assert found == row.glibc, (row.name, found)
+    assert releases["impi-rt", TABLE.impi["newest"]].glibc == TABLE.impi["newest_glibc"]
+    assert number(releases["impi-rt", TABLE.impi["older"]].glibc) < (2, 17)
+
+
+def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_bring(
+    releases: dict[tuple[str, str], Release],
+) -> None:
+    """Requires-Dist and Requires-Python, as the resolver of install reads them, on the newest Python of each row."""
+
+    def resolve(row: Row) -> dict[str, str]:
+        stack = match(Wish(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
+        assert (stack.row.torch, stack.row.ipex, minor(stack.python)) == (row.torch, row.ipex, stack.python)
+        wheels = index.resolve(index.find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
+        return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
+
+    rows = [row for row in TABLE.rows if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
+    with ThreadPoolExecutor(4) as pool:
+        for row, packages in zip(rows, pool.map(resolve, rows), strict=True):
+            assert packages["torch"] == row.torch
+            assert packages.get(IPEX, "") == row.ipex
+            assert ("impi-rt" in packages) == (not row.ipex_mpi), row.name
+            # IPEX asks for psutil in every release from 1.11 on; torch has never asked for it.
+            assert ("psutil" in packages) == bool(row.ipex), row.name
+            if "numpy<2" in row.requires and "numpy" in packages:
+                assert number(packages["numpy"]) < (2,), row.name
+            if row.ipex and "setuptools<81" in row.requires:
+                assert number(packages["setuptools"]) < (81,), row.name
+
+
+def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
+    newest = max((row for row in TABLE.rows if row.ipex), key=lambda row: number(row.ipex))
+    try:
+        alone = index.resolve(
+            index.find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON
+        )
+    except Refused as refusal:
+        if "does not answer" in refusal.sentence:
+            pytest.skip(refusal.sentence)
+        raise
+    assert "torch" not in {wheel.name for wheel in alone}
+
+
+def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict[tuple[str, str], Release]) -> None:
+    (wrong,) = [wrong for wrong in TABLE.wrong if wrong.package == "impi-rt"]
+    assert releases["impi-rt", wrong.version].glibc, "it is there"
+    asked = [f"impi-rt=={wrong.version}"]
+    with pytest.raises(Refused, match="libfabric"):
+        index.resolve(index.find_uv(), asked, "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON)
+    assert TABLE.impi["newest"] == wrong.instead

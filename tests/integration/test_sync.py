@@ -1,0 +1,596 @@
+"""Carrying directories: over real processes on this machine, and over SSH where the link matters."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.links import Links
+from ipexctl.act.transfer import put, put_file
+from ipexctl.act.world import World
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Exit, Failure, Kind, Refused
+from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.links import LinkError, Opener
+from ipexctl.model.tasks import Sync
+from ipexctl.verbs.sync import sync
+from tests.contract.sshd import Server, sshd
+from tests.fakes import FakeOpener
+
+MARK = ".ipexctl-sync.json"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home directory of the local host, as a login finds it: through the environment."""
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    return place
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    place = tmp_path / "proj"
+    (place / "pkg").mkdir(parents=True)
+    (place / "train.py").write_text("print('hello')\n")
+    (place / "pkg" / "data.bin").write_bytes(os.urandom(300_000))
+    (place / "run.sh").write_text("#!/bin/sh\n")
+    (place / "run.sh").chmod(0o755)
+    (place / "empty").mkdir()
+    (place / ".git").mkdir()
+    (place / ".git" / "config").write_text("secret")
+    (place / "latest").symlink_to("pkg/data.bin")
+    return place
+
+
+def local(*names: str, **wheres: str) -> Inventory:
+    return Inventory(
+        tuple(Host(name, "localhost", vars={"workdir": wheres[name]} if name in wheres else {}) for name in names)
+    )
+
+
+def carried(
+    task: Sync, inventory: Inventory, links: Opener | None = None, *, dry: bool = False
+) -> tuple[dict[str, str | Failure], list[Event]]:
+    links = links or Links(config=None)
+    events: list[Event] = []
+    story = sync(task, inventory, World(links, Path("state"), Path("cache")), dry=dry)
+    try:
+        while True:
+            events.append(next(story))
+    except StopIteration as end:
+        links.close()
+        return end.value, events
+
+
+def said(events: list[Event]) -> dict[str, tuple[str, str]]:
+    return {e.host: (e.outcome, e.detail) for e in events if isinstance(e, StepEnded) and e.step == "sync"}
+
+
+def picture(place: Path) -> dict[bytes, tuple[str, str]]:
+    """Every path below a place with its kind and contents, but for what syncs leave out or leave behind."""
+    found: dict[bytes, tuple[str, str]] = {}
+    top = os.fsencode(place)
+    for directory, directories, files in os.walk(top):
+        directories[:] = [name for name in directories if name != b".git"]
+        for name in directories + files:
+            path = os.path.join(directory, name)
+            if name == MARK.encode():
+                continue
+            relative = os.path.relpath(path, top)
+            if os.path.islink(path):
+                found[relative] = ("l", os.fsdecode(os.readlink(path)))
+            elif os.path.isdir(path):
+                found[relative] = ("d", "")
+            else:
+                found[relative] = ("f", hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).hexdigest())
+    return found
+
+
+def debris(place: Path) -> list[Path]:
+    return list(place.rglob(".ipexctl-part-*"))
+
+
+# -- the ordinary ------------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_arrives_byte_for_byte_and_private(home: Path, source: Path) -> None:
+    old = os.umask(0)
+    try:
+        done, events = carried(Sync(source=str(source)), local("n1"))
+    finally:
+        os.umask(old)
+    there = home / "ipexctl" / "proj"
+    assert done == {"n1": str(there)}
+    assert picture(there) == picture(source)
+    assert said(events) == {"n1": ("changed", "4 files, 300 kB")}
+    for path in (there.parent, there, *there.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if not path.is_symlink():
+            assert mode == (0o700 if path.is_dir() or path.name == "run.sh" else 0o600), path
+    assert debris(home) == []
+    assert events[-1] == Ended("sync", Exit.OK)
+
+
+def test_a_second_sync_sends_nothing_and_touches_nothing(home: Path, source: Path) -> None:
+    carried(Sync(source=str(source)), local("n1"))
+    there = home / "ipexctl" / "proj"
+    before = {path: path.lstat() for path in (there, *there.rglob("*"))}
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    assert said(events) == {"n1": ("ok", "nothing to do")}
+    assert {path: path.lstat() for path in before} == before
+
+
+def test_only_what_changed_is_sent(home: Path, source: Path) -> None:
+    carried(Sync(source=str(source)), local("n1"))
+    (source / "train.py").write_text("print('again')\n")
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    assert said(events) == {"n1": ("changed", "1 file, 15 B")}
+    assert picture(home / "ipexctl" / "proj") == picture(source)
+
+
+def test_a_script_brings_its_directory(home: Path, source: Path) -> None:
+    done, _ = carried(Sync(source=str(source / "train.py")), local("n1"))
+    assert picture(Path(str(done["n1"]))) == picture(source)
+
+
+def test_the_dry_run_says_what_the_real_one_does_and_changes_nothing(home: Path, source: Path) -> None:
+    _, dry = carried(Sync(source=str(source)), local("n1", "n2", n2=str(home / "other")), dry=True)
+    assert list(home.iterdir()) == []
+    _, real = carried(Sync(source=str(source)), local("n1", "n2", n2=str(home / "other")))
+    plans = [[event.text for event in events if isinstance(event, Planned)] for events in (dry, real)]
+    assert plans[0] == plans[1]
+    assert "send train.py (15 B)" in plans[0][0]
+
+
+def test_progress_is_told_and_ends_at_its_total(home: Path, source: Path) -> None:
+    (source / "big").write_bytes(os.urandom(5 << 20))
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert steps[-1].done == steps[-1].total > 5 << 20
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+
+
+def test_patterns_of_the_project_are_left_out(home: Path, source: Path) -> None:
+    (source / ".ipexctlignore").write_text("pkg/\n")
+    carried(Sync(source=str(source), exclude=("*.sh",)), local("n1"))
+    assert {path.name for path in (home / "ipexctl" / "proj").iterdir()} >= {"train.py"}
+    assert not (home / "ipexctl" / "proj" / "pkg").exists()
+    assert not (home / "ipexctl" / "proj" / "run.sh").exists()
+
+
+def test_a_dead_host_does_not_keep_the_others_from_being_served(home: Path, source: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    inventory = Inventory((*local("n1"), Host("n2", "127.0.0.1", port=port), *local("n3", n3=str(home / "x"))))
+    done, events = carried(Sync(source=str(source)), inventory)
+    assert picture(home / "x") == picture(source)
+    failed = done["n2"]
+    assert isinstance(failed, Failure)
+    assert failed.code == "refused"
+    assert HostFailed(failed) in events
+    assert events[-1] == Ended("sync", Exit.UNREACHABLE)
+
+
+# -- what is in the way ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("abs", "/etc/passwd"), ("up", "../../secret"), ("sub/up", "../../x"), ("around", "../proj/train.py")],
+)
+def test_links_that_leave_the_tree_stop_everything_before_anything_is_contacted(
+    source: Path, name: str, target: str
+) -> None:
+    (source / "sub").mkdir()
+    (source / name).symlink_to(target)
+    opener = FakeOpener({})
+    with pytest.raises(Refused) as caught:
+        carried(Sync(source=str(source)), local("n1"), opener)
+    assert f"{name} → {target}" in str(caught.value)
+    assert opener.links == {}
+
+
+def test_links_inside_the_tree_are_carried_as_links_even_where_they_lead_nowhere(home: Path, source: Path) -> None:
+    (source / "dir").symlink_to("pkg")
+    (source / "dangling").symlink_to("pkg/none")
+    (source / "pkg" / "loop").symlink_to("../pkg/loop")
+    carried(Sync(source=str(source)), local("n1"))
+    assert picture(home / "ipexctl" / "proj") == picture(source)
+
+
+def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (source / "a").mkdir()
+    (source / "a" / "b").symlink_to("../pkg")
+    (source / "c").symlink_to("a/b/../../outside")
+    with pytest.raises(Refused, match="links that leave it"):
+        carried(Sync(source=str(source)), local("n1"), FakeOpener({}))
+
+
+@pytest.mark.parametrize("what", ["destination", "ipexctl", "directory", "file"])
+@pytest.mark.parametrize("delete", [False, True])
+def test_links_planted_in_the_destination_are_refused_and_their_victims_untouched(
+    home: Path, source: Path, tmp_path: Path, what: str, delete: bool
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("keep")
+    there = home / "ipexctl" / "proj"
+    if what in {"directory", "file"}:
+        carried(Sync(source=str(source)), local("n1"))
+        if what == "directory":
+            (there / "empty").rmdir()
+            (there / "empty").symlink_to(victim)
+        else:
+            (there / "train.py").unlink()
+            (there / "train.py").symlink_to(victim / "precious")
+        (source / "train.py").write_text("new")
+        (source / "empty" / "new").write_text("new")
+    elif what == "destination":
+        there.parent.mkdir(mode=0o700)
+        there.symlink_to(victim)
+    else:
+        there.parent.symlink_to(victim)
+    before = [(path, path.lstat()) for path in (victim, *victim.rglob("*"))]
+    done, events = carried(Sync(source=str(source), delete=delete), local("n1"))
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.kind is Kind.STEP
+    assert "is a symbolic link" in failed.what
+    assert [(path, path.lstat()) for path in (victim, *victim.rglob("*"))] == before
+    assert events[-1] == Ended("sync", Exit.STEP)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory to somebody else")
+def test_a_directory_of_somebody_else_is_refused(home: Path, source: Path) -> None:
+    there = home / "w"
+    there.mkdir()
+    os.chown(there, 12345, 12345)
+    done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.what == f"{there} belongs to another user"
+    assert list(there.iterdir()) == []
+
+
+def test_a_directory_that_others_can_write_is_refused(home: Path, source: Path) -> None:
+    (home / "w").mkdir(mode=0o700)
+    (home / "w").chmod(0o777)
+    done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.what == f"{home}/w can be written by others: chmod go-w it"
+    assert list((home / "w").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_a_read_only_place_is_told_with_its_reason_and_nothing_is_left_there(
+    home: Path, source: Path, tmp_path: Path
+) -> None:
+    there = home / "w"
+    there.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "none", str(there)], check=True)
+    try:
+        done, _ = carried(Sync(source=str(source)), local("n1", "n2", n1=str(there), n2=str(home / "fine")))
+    finally:
+        subprocess.run(["umount", str(there)], check=True)
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.what == f"cannot write to {there}: read-only"
+    assert picture(home / "fine") == picture(source)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_told_and_the_old_files_stay(home: Path, source: Path) -> None:
+    there = home / "w"
+    there.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(there)], check=True)
+    try:
+        carried(Sync(source=str(source), workdir="w"), local("n1"))
+        before = picture(there)
+        (source / "big").write_bytes(os.urandom(4 << 20))
+        (source / "train.py").write_text("new")
+        done, _ = carried(Sync(source=str(source), workdir="w"), local("n1"))
+        assert picture(there) == before
+        assert debris(there) == []
+    finally:
+        subprocess.run(["umount", str(there)], check=True)
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.code == "no-space"
+
+
+def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, source: Path) -> None:
+    carried(Sync(source=str(source)), local("n1"))
+    there = home / "ipexctl" / "proj"
+    (there / ".venv").mkdir()
+    (there / ".venv" / "python").write_text("x")
+    (there / "checkpoint.pt").write_text("x")
+    (source / "run.sh").unlink()
+    carried(Sync(source=str(source)), local("n1"))
+    assert (there / "run.sh").exists()
+    _, events = carried(Sync(source=str(source), delete=True), local("n1"))
+    assert said(events) == {"n1": ("changed", "2 removed")}
+    assert (there / ".venv" / "python").exists()
+    (there / ".venv" / "python").unlink()
+    (there / ".venv").rmdir()
+    assert picture(there) == picture(source)
+
+
+@pytest.mark.parametrize("where", ["", "~", "/", "..", "/etc", "$NOT_SET/x"])
+def test_dangerous_destinations_are_refused_before_anything_is_contacted(source: Path, where: str) -> None:
+    opener = FakeOpener({})
+    with pytest.raises(Refused):
+        carried(Sync(source=str(source), workdir=where, delete=True), local("n1"), opener)
+    assert opener.links == {}
+
+
+def test_deleting_with_an_empty_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(Refused, match="is empty"):
+        carried(Sync(source=str(tmp_path / "nothing"), delete=True), local("n1"), FakeOpener({}))
+
+
+def test_the_home_directory_itself_is_no_destination_however_it_is_written(home: Path, source: Path) -> None:
+    (home / "keep").write_text("x")
+    done, _ = carried(Sync(source=str(source), workdir=str(home), delete=True), local("n1"))
+    failed = done["n1"]
+    assert isinstance(failed, Failure)
+    assert failed.what == "the destination is the home directory"
+    assert [path.name for path in home.iterdir()] == ["keep"]
+
+
+def test_a_whole_home_directory_is_not_carried_by_accident(home: Path) -> None:
+    (home / "train.py").write_text("x")
+    with pytest.raises(Refused, match="would be carried whole"):
+        carried(Sync(source=str(home / "train.py")), local("n1"), FakeOpener({}))
+
+
+def test_hard_names_arrive_and_nothing_is_executed(home: Path, source: Path) -> None:
+    names = [
+        b"two words", b"new\nline", b"-rf", b";touch pwned", b"$(touch pwned)", b"`touch pwned`", b"'", b'"', b"\\",
+        b"\xff\xfe not utf-8", "漢字".encode(), b"x" * 255, b"*", b"~", b"{}", b"!", b"%s", b"tree", b"mark", b"whole",
+    ]  # fmt: skip
+    for name in names:
+        path = os.fsencode(source) + b"/" + name
+        with open(path, "wb") as file:
+            file.write(name)
+        if len(name) < 200:
+            os.mkdir(os.fsencode(source) + b"/d" + name)
+            with open(os.fsencode(source) + b"/d" + name + b"/" + name, "wb") as file:
+                file.write(name)
+    deep = source / "/".join(["deep"] * 60)
+    deep.mkdir(parents=True)
+    (deep / "bottom").write_text("x")
+    done, _ = carried(Sync(source=str(source)), local("n1"))
+    there = home / "ipexctl" / "proj"
+    assert done == {"n1": str(there)}
+    assert picture(there) == picture(source)
+    assert not list(home.rglob("pwned"))
+    _, events = carried(Sync(source=str(source)), local("n1"))
+    assert said(events) == {"n1": ("ok", "nothing to do")}
+    for name in names:
+        os.unlink(os.fsencode(source) + b"/" + name)
+    carried(Sync(source=str(source), delete=True), local("n1"))
+    assert picture(there) == picture(source)
+
+
+def test_two_thousand_small_files_arrive(home: Path, source: Path) -> None:
+    for number in range(2000):
+        (source / f"d{number % 20}").mkdir(exist_ok=True)
+        (source / f"d{number % 20}" / f"f{number}").write_text(str(number))
+    carried(Sync(source=str(source)), local("n1"))
+    assert picture(home / "ipexctl" / "proj") == picture(source)
+
+
+# -- while it goes on --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["grow", "shrink", "replace", "vanish", "rewrite small", "rename directory"])
+def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effect(
+    home: Path, source: Path, change: str
+) -> None:
+    carried(Sync(source=str(source)), local("n1"))
+    before = picture(home / "ipexctl" / "proj")
+    (source / "train.py").write_text("new")
+    big = source / "big"
+    big.write_bytes(b"x" * (4 << 20))
+    links = Links(config=None)
+    story = sync(Sync(source=str(source)), local("n1"), World(links, Path("s"), Path("c")))
+    events = []
+    for event in story:
+        events.append(event)
+        if isinstance(event, Planned):
+            if change == "grow":
+                big.write_bytes(b"x" * (5 << 20))
+            elif change == "shrink":
+                os.truncate(big, 1 << 20)
+            elif change == "replace":
+                (source / "other").write_bytes(b"y" * (4 << 20))
+                (source / "other").rename(big)
+            elif change == "vanish":
+                big.unlink()
+            elif change == "rewrite small":
+                (source / "train.py").write_text("old")
+            else:
+                (source / "train.py").rename(source / "elsewhere.py")
+    links.close()
+    failures = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert [failure.code for failure in failures] == ["source-changed"]
+    assert ("train.py" if change in {"rewrite small", "rename directory"} else "big") in failures[0].what
+    assert picture(home / "ipexctl" / "proj") == before
+    assert debris(home) == []
+    assert events[-1] == Ended("sync", Exit.STEP)
+
+
+@dataclass
+class Cable:
+    """Leads to a port; with ``cut`` set, nothing passes any more. ``up`` counts the bytes towards the server."""
+
+    port: int
+    cut: threading.Event = field(default_factory=threading.Event)
+    up: int = 0
+
+
+@contextlib.contextmanager
+def relay(port: int) -> Iterator[Cable]:
+    sockets: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        cable = Cable(listener.getsockname()[1])
+
+        def pump(a: socket.socket, b: socket.socket, *, up: bool) -> None:
+            with contextlib.suppress(OSError):
+                while data := a.recv(65536):
+                    if cable.cut.is_set():
+                        return  # swallowed; the connection stays, as behind a pulled cable
+                    cable.up += len(data) if up else 0
+                    b.sendall(data)
+                b.shutdown(socket.SHUT_WR)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    a, _ = listener.accept()
+                    b = socket.create_connection(("127.0.0.1", port))
+                    sockets.extend((a, b))
+                    threading.Thread(target=pump, args=(a, b), kwargs={"up": True}, daemon=True).start()
+                    threading.Thread(target=pump, args=(b, a), kwargs={"up": False}, daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield cable
+        listener.shutdown(socket.SHUT_RDWR)
+    for one in sockets:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with sshd(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+def over_ssh(server: Server, port: int, where: Path) -> Host:
+    return server.host(port=port, vars={"workdir": str(where)})
+
+
+def known(server: Server, port: int, tmp_path: Path) -> Path:
+    path = tmp_path / "known_hosts"
+    path.write_text(f"[127.0.0.1]:{port} {server.public()}\n[127.0.0.1]:{server.port} {server.public()}\n")
+    return path
+
+
+@pytest.mark.parametrize("how", ["cut", "closed"])
+def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cleans_up(
+    server: Server, source: Path, tmp_path: Path, how: str
+) -> None:
+    there = tmp_path / "there"
+    big = source / "big"
+    big.write_bytes(b"old")
+    links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
+    carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
+    big.write_bytes(os.urandom(40 << 20))
+    with relay(server.port) as cable:
+        links = Links(known_hosts=known(server, cable.port, tmp_path), config=None)
+        inventory = Inventory((over_ssh(server, cable.port, there),))
+        story = sync(Sync(source=str(source)), inventory, World(links, Path("s"), Path("c")))
+        for event in story:
+            if isinstance(event, Progress) and event.done > 5 << 20:
+                assert (there / "big").read_bytes() == b"old"
+                if how == "cut":
+                    cable.cut.set()
+                story.close()
+                break
+        links.close()
+        assert (there / "big").read_bytes() == b"old"
+        if how == "cut":
+            assert len(debris(there)) == 1, "the host has not noticed: its side still waits"
+        links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
+        carried(Sync(source=str(source)), Inventory((over_ssh(server, server.port, there),)), links)
+        assert picture(there) == picture(source)
+        deadline = time.monotonic() + 5
+        while debris(there) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert debris(there) == []
+
+
+def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, source: Path) -> None:
+    there = home / "ipexctl" / "proj"
+    there.mkdir(parents=True, mode=0o700)
+    there.chmod(0o700)
+    there.parent.chmod(0o700)
+    foreign = there / ".ipexctl-part-0123456789ab-1-1"
+    foreign.mkdir()
+    carried(Sync(source=str(source)), local("n1"))
+    assert foreign.exists()
+
+
+# -- single files ------------------------------------------------------------------------------------------------------
+
+
+def test_files_put_on_a_host_replace_older_ones_and_keep_their_modes(home: Path) -> None:
+    link = Links(config=None).open(Host("n1", "localhost"))
+    where = put(link, {"a": b"1", "bin/tool": b"#!"}, "w/x", modes={"bin/tool": 0o700})
+    assert where == str(home / "w" / "x")
+    put(link, {"a": b"2"}, "w/x")
+    assert (home / "w" / "x" / "a").read_bytes() == b"2"
+    assert stat.S_IMODE((home / "w" / "x" / "bin" / "tool").stat().st_mode) == 0o700
+    assert stat.S_IMODE((home / "w").stat().st_mode) == 0o700
+    with pytest.raises(ValueError, match="plain relative path"):
+        put(link, {"../a": b""}, "w/x")
+
+
+def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
+    server: Server, home: Path, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "torch.whl"
+    wheel.write_bytes(os.urandom(20 << 20))
+    target = tmp_path / "cache" / "torch.whl"
+    events: list[Event] = []
+    with relay(server.port) as cable:
+        links = Links(known_hosts=known(server, cable.port, tmp_path), config=None)
+        link = links.open(server.host(port=cable.port))
+
+        def emit(event: Event) -> None:
+            if isinstance(event, Progress) and event.done > 5 << 20 and not cable.cut.is_set():
+                cable.cut.set()
+                threading.Timer(0.1, links.close).start()
+
+        with pytest.raises(LinkError) as caught:
+            put_file(link, wheel, str(target), emit, "upload")
+        assert caught.value.failure.code == "lost"
+    assert not target.exists()
+    links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
+    link = links.open(server.host())
+    link.run(Command(("sh", "-c", "sleep 0.2")))
+    assert put_file(link, wheel, str(target), events.append, "upload")
+    assert target.read_bytes() == wheel.read_bytes()
+    first = next(event for event in events if isinstance(event, Progress))
+    assert first.done > 1 << 20, "it went on where it was cut"
+    assert not put_file(link, wheel, str(target), events.append, "upload")
+    assert debris(tmp_path / "cache") == []
+    links.close()
+
+
+def test_a_big_file_whose_beginning_is_damaged_there_is_sent_again(home: Path, tmp_path: Path) -> None:
+    wheel = tmp_path / "w.whl"
+    wheel.write_bytes(os.urandom(3 << 20))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (home / "c").mkdir(mode=0o700)
+    (home / "c" / f".ipexctl-part-{digest}").write_bytes(b"\0" * (1 << 20))
+    link = Links(config=None).open(Host("n1", "localhost"))
+    assert put_file(link, wheel, "c/w.whl", lambda event: None, "upload")
+    assert (home / "c" / "w.whl").read_bytes() == wheel.read_bytes()

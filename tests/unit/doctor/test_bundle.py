@@ -1,0 +1,215 @@
+"""Frames, saved bundles, and text of any kind: never an exception, never a guess."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.decide.probing import Bundle, parse_bundle, read, unframe
+from ipexctl.decide.probing.lscpu import fields
+from ipexctl.decide.probing.numbers import cpus, whole
+from ipexctl.model.errors import Refused
+from tests.unit.doctor.corpus import uarchs
+
+MARK = "0123456789abcdef"
+
+
+def framed(kind: str, name: str, body: str, status: int = 0) -> str:
+    return f"\n{MARK} begin {kind} {name}\n{body}\n{MARK} end {status}\n"
+
+
+def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
+    noise = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
+    answer = f"{noise}{framed('command', 'date', '7')}{noise}\n{MARK} done\n{noise}"
+    assert unframe(answer.encode(), MARK) == Bundle({}, {"date": "7"}, {})
+
+
+def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
+    answer = f"stty: not a tty{framed('command', 'date', '7')}\n{MARK} done\n"
+    assert unframe(answer.encode(), MARK).commands == {"date": "7"}
+
+
+def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
+    forged = framed("command", "date", "9").replace(MARK, "f" * 16)
+    answer = framed("command", "ps", forged) + f"\n{MARK} done\n"
+    assert unframe(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
+
+
+def test_many_small_files_come_as_lines_with_their_paths() -> None:
+    body = "cpu0/topology/core_id:0\n/proc/a:x:y\n/proc/a:z\n/proc/empty:"
+    found = unframe((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    assert found.files == {"/sys/cpu0/topology/core_id": "0\n", "/proc/a": "x:y\nz\n", "/proc/empty": "\n"}
+
+
+def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
+    answer = framed("command", "df", "half", 137) + framed("command", "ip", "a\0b") + f"\n{MARK} begin command env\nX=1"
+    found = unframe(answer.encode(), MARK, limit=3)
+    assert found.unread == {
+        "df": "timed out after 3 s",
+        "ip": "malformed: not text: 'a\\x00b'",
+        "env": "the answer ends in the middle",
+        "probe": "the answer is cut",
+    }
+    assert found.commands["df"] == "half"
+
+
+def test_no_answer_is_told_from_a_short_one() -> None:
+    assert unframe(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
+
+
+def test_processes_that_cannot_be_killed_are_named() -> None:
+    found = unframe((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
+    assert found.unread == {"process 4711 df": "could not be killed"}
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_can_be_unframed(noise: bytes) -> None:
+    answer = noise + framed("command", "date", "1").encode() + noise + f"\n{MARK} done\n".encode() + noise
+    assert unframe(answer, MARK).commands == {"date": "1"}
+    unframe(noise, MARK)
+
+
+FILES = [
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/self/cgroup",
+    "/proc/self/mountinfo",
+    "/proc/self/limits",
+    "/proc/self/status",
+    "/proc/loadavg",
+    "/proc/net/route",
+    "/sys/fs/cgroup/cpu.max",
+    "/sys/devices/system/cpu/online",
+    "/sys/devices/system/cpu/present",
+    "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+    "/sys/devices/system/cpu/cpu0/topology/physical_package_id",
+    "/sys/devices/system/cpu/cpu1/topology/thread_siblings_list",
+    "/sys/devices/system/node/node0/cpulist",
+    "/sys/devices/system/node/node0/meminfo",
+    "/sys/class/net/eth0/speed",
+    "/etc/os-release",
+]
+COMMANDS = [
+    "env",
+    "lscpu",
+    "lscpu -J -B",
+    "ip addr",
+    "date",
+    "df -Pk",
+    "venv",
+    "libraries",
+    "python -V",
+    "mpirun --version",
+    "getent hosts",
+    "ps",
+    "amx",
+    "command -v",
+]
+PIECES = [
+    "processor\t: 0\n",
+    "physical id\t: 0\n",
+    "siblings\t: 2\n",
+    "cpu cores\t: 1\n",
+    "core id\t: 0\n",
+    "flags\t: avx2 fma\n",
+    "\n\n",
+    "0-3,8",
+    "-1",
+    "1e999",
+    "0-99999999999",
+    "1-0",
+    "max",
+    "{",
+    "}",
+    "[1]",
+    '{"lscpu": [{"field": 1}]}',
+    "NaN",
+    "\u0000",
+    "CPU(s): 4\n",
+    "Thread(s) per core: 0\n",
+    "Socket(s): -\n",
+    "Core(s) per socket: 9999999\n",
+    "On-line CPU(s) list: 0-3\n",
+    "path\t/a\t/a\trw\n",
+    "x 1 2 3 4% /\n",
+    "2: eth0: <UP> mtu 9\n",
+    "    inet 999.1/77\n",
+    "file\tipexctl.json\n",
+    "\ud800",
+]
+
+
+SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
+
+
+@settings(max_examples=150)
+@given(
+    st.dictionaries(
+        st.sampled_from(FILES + COMMANDS), st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
+    )
+)
+def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
+    texts = {name: "".join(pieces) for name, pieces in said.items()}
+    bundle = Bundle(
+        {name: text for name, text in texts.items() if name in FILES},
+        {name: text for name, text in texts.items() if name in COMMANDS},
+    )
+    facts = read(bundle, uarchs())
+    json.dumps(facts.public())
+    for value in (facts.sockets, facts.physical_cores, facts.threads_per_core, facts.mem_total_kb, facts.cgroup_cpus):
+        assert value is None or value >= 0
+    assert all(count != 0 for count in (facts.sockets, facts.physical_cores, facts.logical_online))
+
+
+@pytest.mark.parametrize("text", ["1e999", "-4", "0-", "5-2", "0-9999999", "a", "0x10", "1,,2"])
+def test_a_list_of_cpus_that_is_none_is_not_read(text: str) -> None:
+    assert cpus(text) is None
+
+
+def test_lists_and_numbers_are_read() -> None:
+    assert cpus("0-2,8\n") == (0, 1, 2, 8)
+    assert cpus("") == ()
+    assert cpus(None) is None
+    assert whole(" 12 ") == 12
+    assert whole("-1") is None
+    assert whole("9" * 30) is None
+
+
+def test_ten_thousand_cpus_are_a_number_like_any_other() -> None:
+    siblings = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": str(n) for n in range(10_000)}
+    packages = {f"/sys/devices/system/cpu/cpu{n}/topology/physical_package_id": "0" for n in range(10_000)}
+    facts = read(Bundle({**siblings, **packages, "/sys/devices/system/cpu/online": "0-9999"}), uarchs())
+    assert (facts.physical_cores, facts.sockets) == (10_000, 1)
+
+
+def test_a_value_that_a_terminal_has_cut_in_words_is_whole_again() -> None:
+    said = fields("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
+    assert said["Flags"] == "fpu syscall avx2 avx"
+
+
+def test_a_value_that_was_wrapped_at_blanks_keeps_its_words() -> None:
+    said = fields("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
+    assert said["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
+
+
+def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:
+    bundle = Bundle(
+        {"/etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4\n", "/proc/sys/kernel/random/boot_id": "b86f50d4\n"},
+        {"env": "HF_TOKEN=hf_secret\nHOME=/h\n", "ip addr": "    link/ether 02:fc:00:aa:bb:01 brd\n"},
+        {"df": "timed out after 10 s"},
+    )
+    text = json.dumps(bundle.public())
+    assert not [secret for secret in ("3d1219c7", "b86f50d4", "hf_secret", "02:fc:00") if secret in text]
+    again = parse_bundle(text, "x.json")
+    assert again.public() == bundle.public()
+    assert read(again, uarchs()).boot_id == read(bundle, uarchs()).boot_id
+    assert read(again, uarchs()).unread == {"df": "timed out after 10 s"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {"a": 1}}', "{}", "null"])
+def test_what_is_no_saved_probe_is_refused_with_its_name(text: str) -> None:
+    with pytest.raises(Refused, match=r"x\.json is not a saved probe"):
+        parse_bundle(text, "x.json")

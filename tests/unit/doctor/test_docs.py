@@ -1,0 +1,17 @@
+"""docs/findings.md says what the catalogue says."""
+
+from __future__ import annotations
+
+from ipexctl.decide.judging import document
+from tests.unit.doctor.corpus import ROOT
+from tests.unit.doctor.test_findings import CATALOGUE
+
+PAGE = ROOT / "docs" / "findings.md"
+
+
+def test_the_page_is_the_catalogue() -> None:
+    assert PAGE.read_text() == document(CATALOGUE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(document(CATALOGUE))

@@ -1,0 +1,118 @@
+"""The verb, over saved probes and over this machine: its events, its answer, its exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Answer, Ended, Event, FactsRead, Found, Started
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Doctor
+from ipexctl.verbs.doctor import doctor, recorded
+from tests.unit.doctor.corpus import bundle, machines, needs_machines
+
+HERE = Inventory((Host("here", "localhost"),))
+
+
+def world(place: Path) -> World:
+    return World(Links(), place / "state", place / "cache")
+
+
+def answer(events: Iterable[Event]) -> dict[str, Any]:
+    return dict(next(event.value for event in events if isinstance(event, Answer)))
+
+
+def ended(events: Iterable[Event]) -> Exit:
+    return next(event.exit for event in events if isinstance(event, Ended))
+
+
+def text_of(flags: str) -> str:
+    block = f"processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 85\nstepping: 7\nflags: lm {flags}\n"
+    return json.dumps({"files": {"/proc/cpuinfo": block}, "commands": {}})
+
+
+def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path) -> None:
+    saved = tmp_path / "bundles"
+    live = list(doctor(Doctor(save_bundle=str(saved), venv=str(tmp_path / "env")), HERE, world(tmp_path)))
+    assert isinstance(live[0], Started)
+    assert [type(event) for event in live][-2:] == [Answer, Ended]
+    assert [event.host for event in live if isinstance(event, FactsRead)] == ["here"]
+    file = saved / "here.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = list(doctor(Doctor(recorded=(str(file),)), HERE, world(tmp_path)))
+    before, after = (answer(events)["hosts"][0]["facts"] for events in (live, again))
+    moving = {"clock_offset", "clock_error", "machine_id"}
+    assert {key: value for key, value in after.items() if key not in moving} == {
+        key: value for key, value in before.items() if key not in moving
+    }
+    json.dumps(answer(live))
+
+
+def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> None:
+    avx512 = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl"
+    texts = {"new": text_of(f"{avx512} avx512_vnni avx512_bf16"), "old": text_of(f"{avx512} avx512_vnni")}
+    events = list(recorded(texts))
+    findings = {event.finding.code: event.finding for event in events if isinstance(event, Found)}
+    assert (findings["CPU002"].level, findings["CPU002"].hosts) == ("error", ("old",))
+    assert answer(events)["common_isa"] == "AVX512_VNNI"
+    assert "float32" in answer(events)["advice"][0]
+    assert ended(events) is Exit.STEP
+
+
+def test_fit_saved_probes_end_with_0() -> None:
+    assert ended(list(recorded({"a": text_of("avx2 fma"), "b": text_of("avx2 fma")}))) is Exit.OK
+
+
+@needs_machines
+def test_all_recorded_machines_are_judged_together() -> None:
+    texts = {machine.name: json.dumps(bundle(machine).public()) for machine in machines()}
+    events = list(recorded(texts))
+    value = answer(events)
+    assert len(value["hosts"]) == 53
+    assert {"arch", "isa_level", "numa", "cpus_online", "cgroup_cpus"} <= value["hosts"][0]["facts"].keys()
+    blamed = next(
+        event.finding.hosts for event in events if isinstance(event, Found) and event.finding.code == "CPU001"
+    )
+    assert "qemu-cpu64-guest-no-avx" in blamed
+    assert "sapphire-rapids-8480p-single" not in blamed
+
+
+def test_saved_probes_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    paths = []
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+        paths.append(str(tmp_path / directory / "bundle.json"))
+        Path(paths[-1]).write_text(text_of("avx2 fma"))
+    events = list(doctor(Doctor(recorded=tuple(paths)), HERE, world(tmp_path)))
+    assert [entry["host"] for entry in answer(events)["hosts"]] == paths
+    with pytest.raises(Refused, match="given twice"):
+        list(doctor(Doctor(recorded=(paths[0], paths[0])), HERE, world(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["nothing.json", "."])
+def test_what_is_no_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Refused, match=r"does not exist|is not a regular file"):
+        list(doctor(Doctor(recorded=(str(tmp_path / name),)), HERE, world(tmp_path)))
+
+
+def test_a_code_is_explained_without_any_host(tmp_path: Path) -> None:
+    events = list(doctor(Doctor(explain="net001"), Inventory(()), world(tmp_path)))
+    assert "127.0.1.1" in answer(events)["text"]
+    assert ended(events) is Exit.OK
+
+
+def test_bundles_are_never_written_through_a_link(tmp_path: Path) -> None:
+    victim, saved = tmp_path / "victim", tmp_path / "bundles"
+    victim.write_text("mine")
+    saved.mkdir()
+    (saved / "here.json").symlink_to(victim)
+    with pytest.raises(Refused, match="cannot save bundles"):
+        list(doctor(Doctor(save_bundle=str(saved)), HERE, world(tmp_path)))
+    assert victim.read_text() == "mine"

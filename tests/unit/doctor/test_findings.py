@@ -1,0 +1,363 @@
+"""Each check finds what it is for, on the host it is on, and stays silent on healthy hosts."""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.judging import Cluster, advice, common_level, explain, judge, parse_catalogue
+from ipexctl.decide.matching import parse as parse_table
+from ipexctl.decide.probing.isa import isa_level
+from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
+from ipexctl.model.findings import Finding
+from ipexctl.model.hosts import Host, Inventory
+from tests.unit.doctor.corpus import ROOT
+
+CATALOGUE = parse_catalogue(files("ipexctl.data").joinpath("findings.toml").read_text("utf-8"))
+TABLE = parse_table(files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+GIB = 1 << 30
+AVX2 = frozenset(["avx2", "fma"])
+VNNI = AVX2 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"])
+BF16 = VNNI | {"avx512_bf16"}
+AMX = BF16 | frozenset(["amx_tile", "amx_bf16", "amx_int8", "avx512_fp16"])
+
+
+def isa(flags: frozenset[str], silicon: str, uarch: str, **more: Any) -> dict[str, Any]:
+    level, refused = isa_level(flags, silicon, **more)
+    return {"flags": flags, "isa_level": level, "isa_refused": refused, "silicon": silicon, "uarch": uarch}
+
+
+def healthy(n: int, **changes: Any) -> Facts:
+    """Host number n of a cluster without any finding."""
+    cores = tuple(Core((cpu,), 0, 0) for cpu in range(8))
+    facts = Facts(
+        arch="x86_64",
+        vendor="GenuineIntel",
+        model_name="Intel(R) Xeon(R) Platinum 8480+",
+        **isa(AMX, "AMX", "sapphire_rapids"),
+        sockets=1,
+        cores_per_socket=8,
+        threads_per_core=1,
+        physical_cores=8,
+        logical_online=8,
+        cpus_online=tuple(range(8)),
+        cpus_offline=(),
+        numa=(NumaNode(0, tuple(range(8)), 64 << 20),),
+        is_vm=False,
+        mem_total_kb=64 << 20,
+        mem_available_kb=60 << 20,
+        cores=cores,
+        cpus_allowed=tuple(range(8)),
+        shm_free=32 * GIB,
+        hostname=f"n{n}",
+        self_addresses=(f"10.0.0.{n}",),
+        interfaces=(
+            Interface("lo", ("127.0.0.1/8",), 65536, None, True),
+            Interface("eth0", (f"10.0.0.{n}/24",), 1500, 10000, True, True),
+        ),
+        ssh_address=f"10.0.0.{n}",
+        machine_id=f"#{n}",
+        distribution="Debian GNU/Linux 12 (bookworm)",
+        glibc="2.36",
+        glibcxx="GLIBCXX_3.4.30",
+        libraries=("libstdc++.so.6", "libz.so.1", "libzstd.so.1"),
+        limits={"nofile": 65536, "nproc": 100000, "memlock": 8 << 20},
+        clock_offset=0.01,
+        clock_error=0.02,
+        load=0.1,
+        thp="madvise",
+        pythons=(Python("/usr/bin/python3.11", "3.11.2"),),
+        installed=Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0+cpu"}, {"name": "x"}),
+        disks=(Disk("/home/u/env", 100 * GIB, "/", "ext4", 200 * GIB, True),),
+    )
+    return replace(facts, **changes)
+
+
+def found(*changes: dict[str, Any], failures: dict[str, Failure] | None = None, **options: Any) -> tuple[Finding, ...]:
+    """The findings of a cluster a, b, c … whose hosts have these changes."""
+    facts = {chr(96 + n): healthy(n, **change) for n, change in enumerate(changes, 1)}
+    return judge(cluster(facts, failures or {}, **options), CATALOGUE)
+
+
+def cluster(facts: dict[str, Facts], failures: dict[str, Failure] | None = None, **options: Any) -> Cluster:
+    hosts = tuple(Host(name, name) for name in [*facts, *(failures or {})])
+    return Cluster(Inventory(hosts), facts, failures or {}, TABLE, **options)
+
+
+def one(code: str, findings: tuple[Finding, ...]) -> Finding:
+    """The only finding of a code; others may be there."""
+    matching = [finding for finding in findings if finding.code == code]
+    assert len(matching) == 1, [f"{finding.code} {finding.title}" for finding in findings]
+    return matching[0]
+
+
+def test_healthy_hosts_have_no_findings() -> None:
+    assert found({}, {}, {}) == ()
+
+
+def test_a_host_with_less_is_named_with_what_it_costs_and_how_to_leave_it_out() -> None:
+    odd = isa(VNNI, "AVX512_VNNI", "cascade_lake")
+    finding = one("CPU002", found({}, {}, odd))
+    assert (finding.level, finding.hosts) == ("error", ("c",))
+    assert finding.title == "lowers the cluster to AVX512_VNNI (bf16 would be emulated there)"
+    assert "--limit '!c'" in finding.fix
+    assert "ipexctl run --isa common" in finding.fix
+    assert "cascade_lake" in finding.evidence
+
+
+def test_each_host_is_told_what_it_alone_would_lower_the_cluster_to() -> None:
+    findings = found({}, isa(BF16, "AVX512_BF16", "zen4"), isa(VNNI, "AVX512_VNNI", "cascade_lake"))
+    titles = {finding.hosts: finding.title.split(" (")[0] for finding in findings if finding.code == "CPU002"}
+    assert titles == {("b",): "lowers the cluster to AVX512_BF16", ("c",): "lowers the cluster to AVX512_VNNI"}
+
+
+def test_a_bigger_host_is_no_straggler() -> None:
+    sizes = [{"physical_cores": count} for count in (8, 8, 8, 16, 4)]
+    assert one("CPU013", found(*sizes)).hosts == ("e",)
+
+
+def test_less_that_still_computes_in_bf16_is_a_warning() -> None:
+    assert one("CPU002", found({}, isa(BF16, "AVX512_BF16", "zen4"))).level == "warning"
+
+
+def test_the_common_level_is_that_of_the_common_flags_not_the_lowest_name() -> None:
+    facts = {
+        "client": healthy(1, **isa(AVX2 | {"avx_vnni"}, "AVX2_VNNI", "alder_lake")),
+        "server": healthy(2, **isa(VNNI, "AVX512_VNNI", "cascade_lake")),
+    }
+    assert common_level(cluster(facts)) == "AVX2"
+
+
+def test_the_common_level_is_unknown_while_one_host_does_not_tell() -> None:
+    facts = {"a": healthy(1), "b": healthy(2, isa_level=None, flags=frozenset())}
+    assert common_level(cluster(facts)) is None
+
+
+def test_advice_is_bf16_only_where_every_host_computes_in_it() -> None:
+    assert "bf16: every host has AMX" in advice(cluster({"a": healthy(1), "b": healthy(2)}))[0]
+    slow = healthy(2, **isa(VNNI, "AVX512_VNNI", "cascade_lake"))
+    assert "float32" in advice(cluster({"a": healthy(1), "b": slow}))[0]
+
+
+def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -> None:
+    nodes = (NumaNode(0, (0, 1, 2, 3)), NumaNode(1, (4, 5, 6, 7)), NumaNode(2, ()))
+    assert "--ppn 2" in advice(cluster({"a": healthy(1, numa=nodes)}))[-1]
+    assert "--ppn 1" in advice(cluster({"a": healthy(1, numa=nodes, cpus_allowed=(0, 1))}))[-1]
+
+
+def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
+    refused = isa(AMX, "AMX", "sapphire_rapids", tiles="refused 95")
+    assert refused["isa_level"] == "AVX512_FP16"
+    finding = one("CPU004", found(refused))
+    assert "arch_prctl says no: error 95" in finding.title
+    assert common_level(cluster({"a": healthy(1), "b": healthy(2, **refused)})) == "AVX512_FP16"
+
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "an old processor": ("CPU001", "error", isa(frozenset({"avx"}), "below", "ivy_bridge_ep")),
+    "a masked processor": ("CPU003", "warning", {**isa(BF16, "AMX", "sapphire_rapids"), "is_vm": True}),
+    "a cpuset": ("CPU005", "warning", {"cpus_allowed": (0, 1)}),
+    "a quota": ("CPU006", "warning", {"cgroup_cpus": 2.5}),
+    "a quota below one": ("CPU006", "error", {"cgroup_cpus": 0.2}),
+    "a saving governor": ("CPU007", "warning", {"governor": "powersave"}),
+    "off-line CPUs": ("CPU008", "info", {"cpus_offline": (8, 9)}),
+    "two kinds of cores": ("CPU009", "info", {"hybrid": {"p_cpus": (0, 1, 2, 3), "e_cpus": (4, 5, 6, 7)}}),
+    "several NUMA nodes": ("CPU010", "info", {"numa": (NumaNode(0, (0, 1)), NumaNode(1, (2, 3)))}),
+    "other people's work": ("CPU011", "warning", {"load": 7.5, "busy": ("bob python (700 %)",)}),
+    "another architecture": ("CPU012", "error", {"arch": "aarch64", "isa_level": None}),
+    "a memory limit": ("MEM001", "warning", {"mem_limit_kb": 8 << 20}),
+    "memory in use": ("MEM002", "warning", {"mem_available_kb": 4 << 20}),
+    "no huge pages": ("MEM003", "info", {"thp": "never"}),
+    "a small /dev/shm": ("MEM004", "warning", {"shm_free": 64 << 20}),
+    "few open files": ("LIM001", "warning", {"limits": {"nofile": 256}}),
+    "few processes": ("LIM003", "warning", {"limits": {"nproc": 512}}),
+    "a full disk": ("DSK001", "error", {"disks": (Disk("/home/u/env", 1 << 20, "/home", "ext4"),)}),
+    "a name that is loopback": ("NET001", "warning", {"self_addresses": ("127.0.1.1",)}),
+    "an old C library": ("SYS002", "error", {"glibc": "2.12"}),
+    "an older C library": ("SYS002", "warning", {"glibc": "2.17"}),
+    "an old libstdc++": ("SYS003", "info", {"glibcxx": "GLIBCXX_3.4.28"}),
+    "a missing library": ("SYS004", "info", {"libraries": ("libz.so.1",)}),
+    "a wrong clock": ("SYS001", "warning", {"clock_offset": -90.0}),
+    "a scheduler": ("SYS006", "info", {"scheduler": "slurm"}),
+    "an old Python only": ("PY001", "error", {"pythons": (Python("/usr/bin/python3.5", "3.5.2"),)}),
+    "a new Python only": ("PY001", "warning", {"pythons": (Python("/usr/bin/python3.15", "3.15.0"),)}),
+    "no Python": ("PY001", "error", {"pythons": ()}),
+    "an MPI of another kind": ("MPI001", "info", {"mpi": ("/usr/bin/mpirun: mpirun (Open MPI) 4.1.4",)}),
+    "an answer that is missing": ("DOC001", "error", {"unread": {"df -Pk": "timed out after 10 s"}}),
+    "facts that are missing": ("DOC002", "error", {"mem_total_kb": None}),
+}
+
+
+@pytest.mark.parametrize(("code", "level", "change"), CASES.values(), ids=CASES.keys())
+def test_a_host_with_it_is_named(code: str, level: str, change: dict[str, Any]) -> None:
+    finding = one(code, found({}, change, {}))
+    assert (finding.level, finding.hosts) == (level, ("b",))
+    assert finding.fix
+
+
+def installed(**packages: str) -> dict[str, Any]:
+    named = {name.replace("_", "-"): version for name, version in packages.items()}
+    return {"installed": Installed("/home/u/env", True, "3.11.2", named)}
+
+
+def test_torch_under_an_ipex_for_another_torch_is_found_with_the_torch_it_needs() -> None:
+    wrong = installed(torch="2.13.0+cpu", intel_extension_for_pytorch="2.8.0")
+    finding = one("STK001", found(wrong))
+    assert finding.level == "error"
+    assert finding.fix == "ipexctl install --torch 2.8.0"
+    assert not [
+        other
+        for other in found(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))
+        if other.level == "error"
+    ]
+
+
+def test_a_binding_for_another_torch_is_found() -> None:
+    assert one("STK005", found(installed(torch="2.8.0", oneccl_bind_pt="2.7.0+cpu"))).level == "error"
+
+
+def test_the_host_with_another_stack_is_the_odd_one_and_local_versions_do_not_count() -> None:
+    same = [installed(torch="2.8.0+cpu"), installed(torch="2.8.0"), installed(torch="2.7.0")]
+    assert one("STK002", found(*same)).hosts == ("c",)
+
+
+def test_a_host_without_the_environment_that_others_have_is_found() -> None:
+    bare = {"installed": Installed("/home/u/env", False)}
+    assert one("STK003", found({}, bare)).hosts == ("b",)
+    assert one("STK004", found(bare, bare)).hosts == ("a", "b")
+
+
+def test_ipex_has_an_end_of_life_notice() -> None:
+    assert one("EOL001", found(installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0"))).level == "info"
+
+
+def test_a_host_without_a_compiler_is_told_of_where_torch_compile_takes_the_place_of_ipex() -> None:
+    bare, able = {"tools": {"tar": "/usr/bin/tar"}}, {"tools": {"g++": "/usr/bin/g++"}}
+    finding = one("SYS007", found(bare | installed(torch="2.13.0+cpu"), able | installed(torch="2.13.0+cpu")))
+    assert (finding.level, finding.hosts) == ("info", ("a",))
+    with_ipex = installed(torch="2.8.0", intel_extension_for_pytorch="2.8.0")
+    assert "SYS007" not in {other.code for other in found(bare | with_ipex)}
+
+
+def test_hosts_without_a_common_python_are_found() -> None:
+    other = {"pythons": (Python("/usr/bin/python3.12", "3.12.1"),)}
+    assert one("PY002", found({}, {}, other)).hosts == ("c",)
+
+
+def test_entries_that_are_one_machine_are_both_named_and_refused() -> None:
+    finding = one("DUP001", found({"machine_id": "#1"}, {"machine_id": "#1"}, {}))
+    assert (finding.level, finding.hosts) == ("error", ("a", "b"))
+
+
+def test_hosts_of_one_lab_are_one_machine_on_purpose() -> None:
+    facts = {name: healthy(1) for name in ("a", "b")}
+    inventory = Inventory(tuple(Host(name, "127.0.0.1", vars={"lab": "x"}) for name in facts))
+    findings = judge(Cluster(inventory, facts, {}, TABLE), CATALOGUE)
+    assert "DUP001" not in {finding.code for finding in findings}
+
+
+def card(n: int, *, mtu: int = 1500, net: str = "10.0.0", speed: int = 10000) -> dict[str, Any]:
+    return {"interfaces": (Interface("eth0", (f"{net}.{n}/24",), mtu, speed, True),), "ssh_address": f"{net}.{n}"}
+
+
+def test_a_different_mtu_on_the_interface_of_the_run_is_found() -> None:
+    finding = one("NET004", found(card(1, mtu=9000), card(2, mtu=9000), card(3)))
+    assert finding.hosts == ("c",)
+    assert finding.fix == "sudo ip link set eth0 mtu 9000"
+
+
+def test_a_slower_link_is_found() -> None:
+    assert one("NET005", found(card(1), card(2), card(3, speed=100))).hosts == ("c",)
+
+
+def test_hosts_without_a_common_subnet_are_warned_about() -> None:
+    finding = one("NET003", found(card(1), card(2, net="10.9.9")))
+    assert finding.level == "warning"
+
+
+def test_docker0_is_good_to_know() -> None:
+    docker = Interface("docker0", ("172.17.0.1/16",), 1500, None, True, virtual=True)
+    assert one("NET002", found({"interfaces": (*healthy(1).interfaces, docker)})).level == "info"
+
+
+def test_when_all_hosts_are_off_by_the_same_the_clock_of_this_machine_is_wrong() -> None:
+    finding = one("SYS001", found({"clock_offset": 100.0}, {"clock_offset": 100.1}))
+    assert "this machine" in finding.evidence
+
+
+def test_a_host_that_failed_is_told_by_how_it_failed() -> None:
+    failures = {
+        "x": Failure("x", Kind.UNREACHABLE, "no answer within 10 s", code="timeout"),
+        "y": Failure("y", Kind.UNREACHABLE, "its key is not known (SHA256:…)", code="host-key"),
+        "z": Failure("z", Kind.UNREACHABLE, "the host key has CHANGED", code="host-key-changed"),
+    }
+    codes = {finding.hosts: finding.code for finding in found({}, failures=failures)}
+    assert codes == {("x",): "SSH001", ("y",): "SSH002", ("z",): "SSH003"}
+
+
+def test_the_gravest_findings_come_first_and_hosts_with_the_same_finding_are_together() -> None:
+    findings = found(
+        {"thp": "never"}, {"thp": "never", "governor": "powersave"}, {"arch": "aarch64", "isa_level": None}
+    )
+    assert [finding.level for finding in findings] == sorted(
+        (f.level for f in findings), key=["error", "warning", "info"].index
+    )
+    assert one("MEM003", findings).hosts == ("a", "b")
+
+
+def test_what_a_host_says_is_shown_escaped() -> None:
+    evil = {"governor": "powersave", "mpi": ("/usr/bin/mpirun: \x1b]52;c;evil\x07",), "model_name": "\x1b[31mred"}
+    for finding in found({**isa(frozenset(), "below", "x"), **evil}):
+        assert "\x1b" not in f"{finding.title}{finding.evidence}{finding.fix}"
+
+
+def test_braces_in_what_a_host_says_are_only_text() -> None:
+    assert "{x}" in one("SYS006", found({"scheduler": "{x}"})).title
+
+
+def test_a_recorded_probe_may_hold_a_part_only() -> None:
+    finding = one("DOC002", found({"mem_total_kb": None}, live=False))
+    assert finding.level == "info"
+
+
+@pytest.mark.parametrize("code", sorted(CATALOGUE))
+def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -> None:
+    entry = CATALOGUE[code]
+    assert len(entry.story) > 40
+    assert entry.title
+    assert entry.fix
+    assert all(
+        name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(entry.title + entry.fix)
+    )
+    assert code in explain(code.lower(), CATALOGUE)
+
+
+def test_explaining_an_unknown_code_names_those_that_exist() -> None:
+    with pytest.raises(Refused, match="no finding CPU999") as refused:
+        explain("CPU999", CATALOGUE)
+    assert "CPU001" in (refused.value.hint or "")
+
+
+def test_names_of_other_hosts_that_a_host_does_not_resolve_are_good_to_know() -> None:
+    known = {"names": {"n1": ("10.0.0.1",), "b": ("10.0.0.2",)}}
+    finding = one("NET006", found({"names": {"n1": (), "a": (), "b": ()}}, known))
+    assert (finding.hosts, finding.evidence) == (("b",), "a")
+
+
+def test_every_code_of_the_catalogue_is_given_by_a_check_and_the_other_way_round() -> None:
+    sources = [path.read_text() for path in (ROOT / "ipexctl" / "decide" / "judging").glob("*.py")]
+    given = {code for text in sources for code in re.findall(r'"([A-Z]{2,3}[0-9]{3})"', text)}
+    assert given - {"AVX512"} == set(CATALOGUE)  # a level, not a code
+
+
+def test_no_finding_leaves_a_word_unfilled() -> None:
+    changes = [change for _, _, change in CASES.values()]
+    for change in changes:
+        for finding in found({}, change, {}):
+            assert "{" not in finding.title + finding.fix, finding

@@ -1,0 +1,105 @@
+"""The interface of a run is chosen by subnet, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ipexctl.decide.judging.network import choose_interfaces
+from ipexctl.model.facts import Facts, Interface
+
+LO = Interface("lo", ("127.0.0.1/8", "::1/128"), 65536, None, None)
+
+
+def host(ssh: str | None, *interfaces: Interface) -> Facts:
+    return Facts(ssh_address=ssh, interfaces=(LO, *interfaces))
+
+
+def eth(name: str, address: str, *, speed: int | None = 1000, up: bool = True, virtual: bool = False) -> Interface:
+    return Interface(name, (address,), 1500, speed, up, virtual=virtual)
+
+
+def names(facts: dict[str, Facts]) -> dict[str, tuple[str, str]]:
+    return {host: (choice.name, choice.address) for host, choice in choose_interfaces(facts).items()}
+
+
+def test_names_may_differ_where_the_subnet_is_the_same() -> None:
+    facts = {
+        "a": host("10.0.0.1", eth("eth0", "10.0.0.1/24")),
+        "b": host("10.0.0.2", eth("ens5f1", "10.0.0.2/24")),
+    }
+    assert names(facts) == {"a": ("eth0", "10.0.0.1"), "b": ("ens5f1", "10.0.0.2")}
+    assert "10.0.0.0/24" in choose_interfaces(facts)["b"].why
+
+
+def test_docker0_is_not_a_shared_network_although_every_host_has_it() -> None:
+    docker = eth("docker0", "172.17.0.1/16", virtual=True, speed=10000)
+    facts = {
+        "a": host("10.0.0.1", docker, eth("eth0", "10.0.0.1/24")),
+        "b": host("10.0.0.2", docker, eth("eth0", "10.0.0.2/24")),
+    }
+    assert names(facts)["a"] == ("eth0", "10.0.0.1")
+
+
+def test_the_network_ssh_came_in_by_wins_and_a_faster_one_is_mentioned() -> None:
+    facts = {
+        name: host(f"10.0.0.{n}", eth("ib0", f"10.9.0.{n}/24", speed=100000), eth("eth0", f"10.0.0.{n}/24"))
+        for n, name in enumerate(("a", "b"), 1)
+    }
+    choice = choose_interfaces(facts)["a"]
+    assert (choice.name, choice.address) == ("eth0", "10.0.0.1")
+    assert "ib0 (100000 Mbit/s)" in choice.why
+
+
+def test_of_two_networks_that_ssh_does_not_use_the_faster_one_wins() -> None:
+    facts = {
+        name: host(ssh, eth("e0", f"10.1.0.{n}/24"), eth("e1", f"10.2.0.{n}/24", speed=25000))
+        for n, (name, ssh) in enumerate({"a": None, "b": "192.0.2.7"}.items(), 1)
+    }
+    assert names(facts) == {"a": ("e1", "10.2.0.1"), "b": ("e1", "10.2.0.2")}
+
+
+def test_a_network_that_is_down_on_one_host_is_not_shared() -> None:
+    facts = {
+        "a": host("10.0.0.1", eth("fast", "10.2.0.1/24", up=False), eth("eth0", "10.0.0.1/24")),
+        "b": host("10.0.0.2", eth("fast", "10.2.0.2/24"), eth("eth0", "10.0.0.2/24")),
+    }
+    assert names(facts)["b"] == ("eth0", "10.0.0.2")
+
+
+def test_without_a_shared_subnet_each_host_takes_the_address_we_came_in_by() -> None:
+    facts = {
+        "a": host("10.0.1.1", eth("mgmt", "192.168.0.1/24"), eth("eth0", "10.0.1.1/32")),
+        "b": host("10.0.2.1", eth("eth0", "10.0.2.1/32")),
+    }
+    assert names(facts) == {"a": ("eth0", "10.0.1.1"), "b": ("eth0", "10.0.2.1")}
+    assert "no subnet is shared" in choose_interfaces(facts)["a"].why
+
+
+def test_several_entries_on_loopback_are_one_machine_and_use_loopback() -> None:
+    facts = {name: host(f"127.0.0.{n}", eth("eth0", "10.0.0.9/24")) for n, name in enumerate(("a", "b"), 1)}
+    assert names(facts) == {"a": ("lo", "127.0.0.1"), "b": ("lo", "127.0.0.2")}
+
+
+def test_one_local_host_uses_loopback() -> None:
+    assert names({"a": host(None, eth("eth0", "10.0.0.9/24"))}) == {"a": ("lo", "127.0.0.1")}
+
+
+def test_a_local_head_finds_the_network_of_the_others() -> None:
+    facts = {"a": host(None, eth("eth0", "10.0.0.1/24")), "b": host("10.0.0.2", eth("eth1", "10.0.0.2/24"))}
+    assert names(facts) == {"a": ("eth0", "10.0.0.1"), "b": ("eth1", "10.0.0.2")}
+
+
+def test_a_host_without_a_usable_address_is_left_out_rather_than_guessed() -> None:
+    facts = {"a": host("10.0.0.1", eth("eth0", "10.0.0.1/24")), "b": host("203.0.113.9")}
+    assert list(choose_interfaces(facts)) == ["a"]
+
+
+def test_two_entries_of_one_machine_share_its_address_and_still_have_a_network() -> None:
+    one = replace(host("10.0.0.1", eth("eth0", "10.0.0.1/24")), machine_id="#1")
+    facts = {"a": one, "twin": one, "b": host("10.0.0.2", eth("eth0", "10.0.0.2/24"))}
+    assert "all 3 hosts are in 10.0.0.0/24" in choose_interfaces(facts)["twin"].why
+
+
+def test_rubbish_addresses_are_ignored() -> None:
+    facts = {"a": host("nonsense", eth("eth0", "10.0.0.1/24"), eth("bad", "999.1/77"))}
+    assert names(facts) == {"a": ("eth0", "10.0.0.1")}

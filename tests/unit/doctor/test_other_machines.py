@@ -1,0 +1,114 @@
+"""Odd machines, by the words of their lscpu and /proc/cpuinfo: what they tell is read, what they do not is unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.probing import Bundle, read
+from tests.unit.doctor.corpus import uarchs
+
+TILES = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8"
+SAPPHIRE = f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 143\nstepping\t: 8\nflags\t: fpu lm {TILES}\n"
+
+POWER9 = """Architecture:        ppc64le
+CPU(s):              160
+On-line CPU(s) list: 0-159
+Thread(s) per core:  4
+Core(s) per socket:  20
+Socket(s):           2
+NUMA node(s):        4
+Model name:          POWER9, altivec supported
+NUMA node0 CPU(s):   0-79
+NUMA node8 CPU(s):   80-159
+NUMA node252 CPU(s):
+NUMA node253 CPU(s):
+"""
+MAINFRAME = """Architecture:        s390x
+CPU(s):              4
+On-line CPU(s) list: 0-3
+Thread(s) per core:  1
+Core(s) per socket:  1
+Socket(s) per book:  1
+Book(s) per drawer:  1
+Drawer(s):           4
+Vendor ID:           IBM/S390
+Hypervisor vendor:   IBM
+Virtualization type: full
+"""
+ARM = """Architecture:                    aarch64
+CPU(s):                          96
+On-line CPU(s) list:             0-95
+Vendor ID:                       ARM
+Model name:                      Neoverse-V1
+Thread(s) per core:              1
+Core(s) per cluster:             96
+Socket(s):                       -
+Cluster(s):                      1
+NUMA node0 CPU(s):               0-95
+"""
+RISCV = "Architecture:          riscv64\nCPU(s):                4\n  On-line CPU(s) list: 0-3\n"
+GERMAN = "Architektur:         x86_64\nCPU(s):              8\nListe der Online-CPU(s): 0-7\n"
+SMALL = {"Architecture": "x86_64", "CPU(s)": 8, "Thread(s) per core": 2, "Core(s) per socket": 4, "Socket(s)": 1}
+
+
+def facts(lscpu: str = "", as_json: str = "", cpuinfo: str = "", **commands: str) -> Any:
+    return read(Bundle({"/proc/cpuinfo": cpuinfo}, {"lscpu": lscpu, "lscpu -J -B": as_json, **commands}), uarchs())
+
+
+@pytest.mark.parametrize(
+    ("lscpu", "arch", "sockets", "cores", "threads", "online", "nodes"),
+    [
+        (POWER9, "ppc64le", 2, 40, 4, 160, {0: 80, 8: 80, 252: 0, 253: 0}),
+        (MAINFRAME, "s390x", 4, 4, 1, 4, {}),
+        (ARM, "aarch64", None, 96, 1, 96, {0: 96}),
+        (RISCV, "riscv64", None, None, None, 4, {}),
+        (GERMAN, None, None, None, None, 8, {}),
+        ("", None, None, None, None, None, {}),
+    ],
+    ids=["POWER9", "s390x", "ARM without packages", "RISC-V", "a German lscpu", "an empty one"],
+)
+def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
+    lscpu: str,
+    arch: str | None,
+    sockets: int | None,
+    cores: int | None,
+    threads: int | None,
+    online: int | None,
+    nodes: dict[int, int],
+) -> None:
+    found = facts(lscpu)
+    assert (found.arch, found.sockets, found.physical_cores) == (arch, sockets, cores)
+    assert (found.threads_per_core, found.logical_online, found.isa_level) == (threads, online, None)
+    assert {node.id: len(node.cpus) for node in found.numa or ()} == nodes
+
+
+def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
+    assert facts(MAINFRAME).is_vm is True
+
+
+def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
+    rows = [{"field": f"{name}:", "data": value} for name, value in SMALL.items()]
+    found = facts(as_json=json.dumps({"lscpu": rows}))
+    assert (found.sockets, found.physical_cores, found.logical_online) == (1, 4, 8)
+    assert facts(as_json=json.dumps({"lscpu": SMALL})).logical_online is None  # no lscpu writes it so
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [("granted\n", "AMX"), ("", "AMX"), ("refused 95\n", "AVX512_FP16"), ("refused 38\n", "AVX512_FP16")],
+)
+def test_amx_counts_unless_the_kernel_refuses_tiles_to_a_process(answer: str, level: str) -> None:
+    found = facts(cpuinfo=SAPPHIRE, amx=answer)
+    assert found.isa_level == level
+    why = dict(found.isa_refused).get("AMX", "")
+    said = "the flags are there, but the process may not use tiles: arch_prctl says no: error "
+    assert why == (said + answer.split()[-1] if level != "AMX" else "")
+
+
+def test_reserved_huge_pages_are_told_with_their_size() -> None:
+    text = "MemTotal: 1000 kB\nHugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n"
+    assert read(Bundle({"/proc/meminfo": text}), uarchs()).hugepages == {"total": 512, "free": 500, "size_kb": 2048}
+    assert read(Bundle({"/proc/meminfo": "MemTotal: 1000 kB\n"}), uarchs()).hugepages == {}

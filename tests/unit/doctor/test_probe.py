@@ -1,0 +1,216 @@
+"""The probe under real shells: complete, quick, and whole even where commands hang, rave or are missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.probing import Bundle, probe, read, unframe
+from ipexctl.model.commands import Command
+from ipexctl.model.facts import Facts
+from tests.unit.doctor.corpus import uarchs
+
+TEXT = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
+NONCE = secrets.token_hex(16)  # of this test run: others may run on this machine
+SHELLS = [
+    pytest.param(
+        shell, marks=pytest.mark.skipif(not shutil.which(shell[0]), reason=f"{shell[0]} is not installed here")
+    )
+    for shell in (("dash",), ("bash", "--posix"), ("bash",), ("busybox", "ash"))
+]
+
+
+def ask(
+    path: str, shell: tuple[str, ...] = ("sh",), *, limit: float = 10.0, home: Path | None = None, **asked: str
+) -> Bundle:
+    command = probe(TEXT, NONCE, limit=limit, **asked)
+    env = {"PATH": path, "HOME": str(home or "/"), "LANG": "de_DE.UTF-8"}
+    done = subprocess.run(
+        [shutil.which(shell[0]) or shell[0], *shell[1:], *command.argv[1:]],
+        input=command.stdin,
+        stdout=subprocess.PIPE,
+        env=env,
+        timeout=30,
+        check=True,
+    )
+    return unframe(done.stdout, NONCE, limit=limit)
+
+
+def facts(bundle: Bundle) -> Facts:
+    return read(bundle, uarchs())
+
+
+def shim(directory: Path, name: str, text: str) -> None:
+    file = directory / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+def processes(mark: str) -> list[int]:
+    """Processes that carry the mark in their environment and are not dead yet."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        try:
+            if directory.name.isdigit() and mark.encode() in (directory / "environ").read_bytes():
+                found.append(int(directory.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_tells_the_same_of_this_machine(shell: tuple[str, ...]) -> None:
+    bundle = ask("/usr/bin:/bin", shell, venv="~/env", home=Path("/tmp"))
+    told = facts(bundle)
+    assert bundle.unread == {}
+    assert told.cpus_online
+    assert told.logical_online == os.cpu_count()
+    assert told.physical_cores
+    assert told.mem_total_kb
+    assert told.kernel == os.uname().release
+    assert told.hostname == os.uname().nodename
+    assert told.clock == pytest.approx(time.time(), abs=10)
+    assert set(told.cpus_allowed or ()) == os.sched_getaffinity(0)
+    assert "127.0.0.1/8" in {address for card in told.interfaces for address in card.addresses}
+    assert {disk.path for disk in told.disks} >= {"/tmp/env", "/dev/shm", "/tmp"}
+    assert all(disk.free is not None for disk in told.disks)
+    assert told.installed is not None
+    assert (told.installed.venv, told.installed.exists) == ("/tmp/env", False)
+    assert told.machine_id
+
+
+def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: Path) -> None:
+    """Of the usual tools only those that any POSIX system has."""
+    for name in ("cat", "sed", "grep", "head", "sleep", "ls"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    text = TEXT.replace("PATH=$PATH:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "PATH=$PATH")
+    assert text != TEXT
+    command = probe(text, NONCE)
+    done = subprocess.run(
+        [shutil.which("sh") or "sh", *command.argv[1:]],
+        input=command.stdin,
+        stdout=subprocess.PIPE,
+        env={"PATH": str(tmp_path), "HOME": "/"},
+        timeout=30,
+        check=True,
+    )
+    told = facts(unframe(done.stdout, NONCE))
+    assert told.cpus_online
+    assert told.mem_total_kb
+    assert told.distribution
+    assert told.clock is None
+    assert told.disks
+    assert all(disk.free is None for disk in told.disks)
+
+
+def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tmp_path: Path) -> None:
+    shim(tmp_path, "df", "sleep 1000 & sleep 1000")
+    shim(tmp_path, "getent", "trap '' TERM HUP INT; while :; do sleep 1000; done")
+    shim(tmp_path, "python3", "exec sleep 1000")
+    begun = time.monotonic()
+    bundle = ask(f"{tmp_path}:/usr/bin:/bin", limit=1)
+    assert time.monotonic() - begun < 5
+    assert bundle.unread == {
+        "df -Pk": "timed out after 1 s",
+        "df -Pk /dev/shm /tmp": "timed out after 1 s",
+        "getent hosts": "timed out after 1 s",
+        "python -V": "timed out after 1 s",
+    }
+    told = facts(bundle)
+    assert told.cpus_online
+    assert told.interfaces
+    assert any(python.why == "timed out after 1 s" and not python.usable for python in told.pythons)
+    assert processes(f"IPEXCTL_PROBE={NONCE}") == []
+
+
+def test_a_question_that_runs_away_into_a_session_of_its_own_is_killed_too(tmp_path: Path) -> None:
+    shim(tmp_path, "getent", "setsid sleep 1000 & sleep 1000")
+    bundle = ask(f"{tmp_path}:/usr/bin:/bin", limit=1)
+    assert set(bundle.unread) == {"getent hosts"}
+    assert processes(f"IPEXCTL_PROBE={NONCE}") == []
+
+
+def test_an_answer_without_end_is_cut_and_marked(tmp_path: Path) -> None:
+    shim(tmp_path, "ip", "exec cat /dev/zero")
+    shim(tmp_path, "df", "while :; do echo yes; done")
+    begun = time.monotonic()
+    bundle = ask(f"{tmp_path}:/usr/bin:/bin", limit=8)
+    assert time.monotonic() - begun < 8
+    assert "longer than 1024 KiB" in bundle.unread["df -Pk"]
+    assert facts(bundle).cpus_online
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "printf '\\0\\377\\376'",
+        "echo '{\"half\": '",
+        "echo 1e999 -5 nan",
+        "printf '%s\\n' \"$0\" $(env)",
+        "exit 3",
+        ":",
+    ],
+)
+def test_garbage_from_any_tool_is_survived(tmp_path: Path, garbage: str) -> None:
+    for name in ("df", "ip", "getent", "python3", "mpirun", "date", "lscpu", "getconf", "ps", "id"):
+        shim(tmp_path, name, garbage)
+    told = facts(ask(f"{tmp_path}:/usr/bin:/bin"))
+    assert told.cpus_online
+    assert all(disk.free is None for disk in told.disks)
+    assert not any(python.usable for python in told.pythons if python.path.startswith(str(tmp_path)))
+
+
+def test_an_environment_is_read_without_starting_its_python(tmp_path: Path) -> None:
+    venv = tmp_path / "env"
+    site = venv / "lib" / "python3.11" / "site-packages"
+    for name in ("torch-2.8.0+cpu", "intel_extension_for_pytorch-2.8.0", "odd.Name-1.0"):
+        (site / f"{name}.dist-info").mkdir(parents=True)
+    (venv / "bin").mkdir()
+    shim(venv / "bin", "python", "echo started >> " + str(tmp_path / "started"))
+    (venv / "ipexctl.json").write_text('{\n "stack": {"name": "x"}\n}\n')
+    installed = facts(ask("/usr/bin:/bin", venv=str(venv))).installed
+    assert installed is not None
+    assert installed.exists
+    assert installed.packages == {"torch": "2.8.0+cpu", "intel-extension-for-pytorch": "2.8.0", "odd-name": "1.0"}
+    assert installed.marker == {"stack": {"name": "x"}}
+    assert not (tmp_path / "started").exists()
+
+
+def test_paths_with_blanks_quotes_and_commands_in_them_are_only_paths(tmp_path: Path) -> None:
+    evil = str(tmp_path / "a b'c\"$(touch pwned)`touch pwned`;*")
+    told = facts(ask("/usr/bin:/bin", venv=evil, workdir=f"{evil}/x", home=tmp_path))
+    assert told.installed is not None
+    assert told.installed.venv == evil
+    assert {evil, f"{evil}/x"} <= {disk.path for disk in told.disks}
+    assert not list(tmp_path.rglob("*pwned*"))
+
+
+def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
+    command = probe(TEXT, NONCE, venv="/v", names=["a", "b"], limit=7)
+    assert command == Command(
+        ("sh", "-s", "--", NONCE, "7", str(1 << 20), "/v", "", "a", "b"),
+        stdin=TEXT.encode(),
+        timeout=12.0,
+        cap=16 << 20,
+    )
+
+
+@pytest.mark.parametrize("tools", [("perl",), ("python3",), ()], ids=["Perl", "Python", "neither"])
+def test_whether_a_process_may_use_tiles_is_asked_with_what_is_there(tmp_path: Path, tools: tuple[str, ...]) -> None:
+    for tool in tools:
+        if not (found := sys.executable if tool == "python3" else shutil.which(tool)):
+            pytest.skip(f"{tool} is not installed here")
+        (tmp_path / tool).symlink_to(Path(found).resolve())
+    begin = TEXT.index("tiles() {")
+    question = TEXT[begin : TEXT.index("\n}\n", begin) + 3] + "tiles 2>/dev/null"
+    done = subprocess.run(["/bin/sh", "-c", question], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert re.fullmatch(r"granted\n|refused [0-9]+\n" if tools else "", done.stdout), done

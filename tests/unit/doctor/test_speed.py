@@ -1,0 +1,126 @@
+"""Who is slow, and who is not; what a program on a host measures; how it looks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+from rich.console import Console, RenderableType
+
+from ipexctl.decide.judging.speed import Line, Race, Speed, better, judge_race, rounds
+from ipexctl.show import screens
+
+GB = 1e9
+
+
+def race(*memory: float, **more: object) -> Race:
+    speeds = [Speed(f"n{n}", 8, "2.8.0", 2000.0, 9000.0, value * GB, "triad") for n, value in enumerate(memory)]
+    return Race(tuple(speeds), **more)  # type: ignore[arg-type]
+
+
+def shown(items: list[RenderableType]) -> str:
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        for item in items:
+            console.print(item)
+    return captured.get()
+
+
+def hits(one: Race) -> list[tuple[str, str, object]]:
+    return [(hit.code, hit.host, hit.values.get("less")) for hit in judge_race(one)]
+
+
+def test_a_straggler_is_named_with_how_much_it_is_behind_the_median() -> None:
+    (hit,) = judge_race(race(200, 198, 205, 156))
+    assert (hit.code, hit.host) == ("SPD001", "n3")
+    assert hit.values == {"less": "−22 %", "what": "memory bandwidth"}
+    assert hit.evidence == "156 of 199 GB/s"
+
+
+def test_of_two_hosts_the_slower_one_is_named() -> None:
+    assert hits(race(200, 100)) == [("SPD001", "n1", "−50 %")]
+
+
+def test_hosts_that_differ_as_measurements_do_are_not_named() -> None:
+    assert hits(race(200, 180, 205, 190)) == []
+    assert hits(race(200)) == []
+
+
+def test_a_figure_that_changed_from_turn_to_turn_blames_nobody_for_as_much() -> None:
+    def noisy(spread: float) -> Race:
+        slow = replace(race(150).speeds[0], host="n9", spread={"memory": spread})
+        return Race((*race(200, 200, 200).speeds, slow))
+
+    assert hits(noisy(0.02)) == [("SPD001", "n9", "−25 %")]
+    assert hits(noisy(0.3)) == []  # 25 % behind, and its own turns differ by 30
+
+
+def test_of_two_measurements_of_a_host_the_better_figures_count() -> None:
+    first = Speed("n0", 8, "2.8.0", 1000.0, None, 90 * GB, "triad", spread={"fp32": 0.3})
+    second = Speed("n0", 8, "2.8.0", 900.0, 5000.0, 100 * GB, "triad", spread={"fp32": 0.1, "memory": 0.2})
+    best = better(first, second)
+    assert (best.fp32, best.bf16, best.memory) == (1000.0, 5000.0, 100 * GB)
+    assert best.spread == {"fp32": 0.3, "bf16": 0.0, "memory": 0.2}
+
+
+def test_only_what_was_measured_in_the_same_way_is_compared() -> None:
+    copied = Speed("n9", 8, None, None, None, 20 * GB, "copy", "no environment there: no matrix products")
+    mixed = Race((*race(200, 200, 200).speeds, copied))
+    assert hits(mixed) == [("SPD003", "n9", None)]
+
+
+def test_a_host_whose_every_pair_is_slow_is_named_and_its_partners_are_not() -> None:
+    rates = {("n0", "n1"): 1000, ("n1", "n2"): 300, ("n2", "n3"): 290, ("n3", "n0"): 1000}
+    lines = tuple(Line(first, second, 1e-5, rate * 1e6, "TCP") for (first, second), rate in rates.items())
+    (hit,) = judge_race(race(200, 200, 200, 200, lines=lines))
+    assert (hit.code, hit.host, hit.values["less"]) == ("SPD002", "n2", "−70 %")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
+def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int) -> None:
+    hosts = [f"n{n}" for n in range(count)]
+    found = rounds(hosts)
+    for one in found:
+        talking = [host for pair in one for host in pair]
+        assert len(talking) == len(set(talking))
+    partners = {host: [pair for one in found for pair in one if host in pair] for host in hosts}
+    assert {len(pairs) for pairs in partners.values()} == {1 if count == 2 else 2}
+    assert rounds(["alone"]) == ()
+
+
+def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
+    program = files("ipexctl.remote").joinpath("bench.py").read_text("utf-8")
+    asked = json.dumps({"do": "compute", "seconds": 0.05}) + "\n" + json.dumps({"do": "nonsense"}) + "\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ready, answer = (json.loads(line) for line in done.stdout.splitlines()[:2])
+    assert ready == {"ready": True}
+    assert answer["done"]["method"] == "copy"
+    assert answer["done"]["memory"] > 1e8
+    assert answer["done"]["torch"] is None
+
+
+def test_the_longest_bar_is_the_fastest_hosts() -> None:
+    screen = shown(screens.speed(race(200, 100).public()))
+    first, second = (line for line in screen.splitlines() if line.startswith("n"))
+    assert "████████" in first
+    assert "████ " in second
+    assert "memory GB/s" in screen
+    assert "fp32 Tflop/s" in screen
+
+
+def test_of_many_hosts_the_slowest_and_the_median_are_shown() -> None:
+    screen = shown(screens.speed(race(*[200.0] * 60, 120.0).public()))
+    assert "n60" in screen
+    assert "median" in screen
+    assert len(screen.splitlines()) < 14

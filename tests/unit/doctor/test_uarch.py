@@ -1,0 +1,85 @@
+"""The table of microarchitectures: whole, without contradictions, and its rules where one model has several names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.probing import Bundle, read
+from ipexctl.decide.probing.isa import ORDER
+from ipexctl.decide.probing.uarch import tomllib
+from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
+
+DATA = tomllib.loads((ROOT / "ipexctl" / "data" / "cpus.toml").read_text())
+
+
+def test_every_row_has_a_source_and_a_level_that_exists() -> None:
+    for family in DATA["family"]:
+        assert family["source"]
+        for cpu in family["cpus"]:
+            assert cpu["level"] in ORDER, cpu
+            assert cpu["models"], cpu
+
+
+def test_no_two_rows_claim_the_same_processor() -> None:
+    for (vendor, family), rows in uarchs().rows.items():
+        for model in range(256):
+            for stepping in range(16):
+                fitting = [
+                    uarch.name
+                    for models, steppings, uarch in rows
+                    if any(a <= model <= b for a, b in models)
+                    and (not steppings or any(a <= stepping <= b for a, b in steppings))
+                    and not uarch.needs
+                ]
+                assert len(fitting) < 2, (vendor, family, model, stepping, fitting)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name"),
+    [
+        (("GenuineIntel", 6, 85, 4), "skylake_sp"),
+        (("GenuineIntel", 6, 85, 7), "cascade_lake"),
+        (("GenuineIntel", 6, 85, 11), "cooper_lake"),
+        (("GenuineIntel", 6, 85, None), None),
+        (("GenuineIntel", 6, 45, 7), "sandy_bridge_ep"),
+        (("GenuineIntel", 6, 44, 2), "westmere_ep"),
+        (("GenuineIntel", 6, 158, 10), "coffee_lake"),
+        (("GenuineIntel", 6, 175, 3), "sierra_forest"),
+        (("AuthenticAMD", 25, 1, 1), "zen3"),
+        (("AuthenticAMD", 25, 160, 2), "zen4c"),
+        (("AuthenticAMD", 26, 17, 0), "zen5c"),
+        (("HygonGenuine", 24, 1, 1), "dhyana"),
+        (("GenuineIntel", 6, 254, 0), None),
+        (("Nobody", 6, 85, 4), None),
+        ((None, None, None, None), None),
+    ],
+)
+def test_processors_are_told_apart(
+    numbers: tuple[str | None, int | None, int | None, int | None], name: str | None
+) -> None:
+    found = uarchs().find(*numbers)
+    assert (found.name if found else None) == name
+
+
+def test_a_number_that_two_have_is_told_by_a_flag() -> None:
+    qemu = uarchs().find("GenuineIntel", 6, 134, 0, {"avx512f"})
+    network = uarchs().find("GenuineIntel", 6, 134, 0, {"sse4_2"})
+    assert qemu is not None
+    assert network is not None
+    assert (qemu.name, network.name) == ("ice_lake_sp", "tremont")
+
+
+def test_a_processor_that_only_a_hypervisor_has_has_no_microarchitecture() -> None:
+    block = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 15\nmodel: 6\nstepping: 1\nflags: lm\nmodel name: "
+    assert read(Bundle({"/proc/cpuinfo": block + "Common KVM processor\n"}), uarchs()).uarch is None
+    assert read(Bundle({"/proc/cpuinfo": block + "Intel(R) Xeon(TM) CPU 3.20GHz\n"}), uarchs()).uarch == "netburst"
+
+
+@needs_machines
+@pytest.mark.parametrize("machine", [pytest.param(machine, id=machine.name) for machine in machines()])
+def test_family_model_and_stepping_of_real_machines_lead_to_their_names(machine: Path) -> None:
+    true = truth(machine)
+    found = uarchs().find(true["vendor"], true["family"], true["model"], true["stepping"], true["isa_flags"])
+    assert (found.name if found else None) == true["uarch"]

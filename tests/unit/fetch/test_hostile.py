@@ -1,0 +1,158 @@
+"""A host that lies: what it lists and what it sends are two different things."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.world import World
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Exit, Failure, Refused
+from ipexctl.model.events import Ended, Event, HostFailed
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Fetch
+from ipexctl.verbs.fetch import fetch
+from tests.fakes import FakeOpener
+
+
+def tar(*members: tuple[str, bytes, str]) -> bytes:
+    """Members as (name, type, contents or target)."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as stream:
+        for name, kind, data in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            info.linkname = data if kind in (tarfile.LNKTYPE, tarfile.SYMTYPE) else ""
+            info.size = len(data) if kind == tarfile.REGTYPE else 0
+            stream.addfile(info, io.BytesIO(data.encode()))
+    return made.getvalue()
+
+
+REG = tarfile.REGTYPE
+LISTED = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0%s\0" % (size, name) for size, name in [(3, b"./out/a"), (3, b"./out/b")])
+
+
+def fetched(
+    tmp_path: Path, sent: bytes, listed: bytes = LISTED, again: bytes = b""
+) -> tuple[list[Event], Failure | str]:
+    """``again`` is what the host sends when it is asked once more, for what did not come."""
+    packs = [sent]
+
+    def answer(_: Host, command: Command) -> Completed:
+        if command.argv[4] == "list":
+            return Completed(0, listed)
+        return Completed(0, packs.pop() if packs else again)
+
+    inventory = Inventory((Host("n0", "n0"),))
+    world = World(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
+    events: list[Event] = []
+    story = fetch(Fetch(paths=("out",), into=str(tmp_path / "in/fetched")), inventory, world)
+    try:
+        while True:
+            events.append(next(story))
+    except StopIteration as end:
+        return events, end.value["n0"]
+
+
+def everything(tmp_path: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+GOOD = ("./out/a", REG, "aaa"), ("out/b", REG, "bbb")
+
+
+def test_what_was_asked_for_arrives(tmp_path: Path) -> None:
+    _, found = fetched(tmp_path, tar(*GOOD))
+    assert found == str(tmp_path / "in/fetched/n0")
+    assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa", "in/fetched/n0/out/b": b"bbb"}
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "out/../../evil", "out/c", "out", "out/a/x", "\x1b[31m"])
+def test_what_was_not_asked_for_is_refused_and_not_written(tmp_path: Path, name: str) -> None:
+    _, found = fetched(tmp_path, tar(GOOD[0], (name, REG, "evil"), GOOD[1]))
+    assert isinstance(found, Failure)
+    assert "which was not asked for" in found.what
+    assert found.what.isprintable()
+    assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
+
+
+def test_a_file_sent_twice_is_refused_the_second_time(tmp_path: Path) -> None:
+    _, found = fetched(tmp_path, tar(GOOD[0], ("./out/a", REG, "evil")))
+    assert isinstance(found, Failure)
+    assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_a_name_that_comes_as_something_else_than_a_file_does_not_arrive(tmp_path: Path, kind: bytes) -> None:
+    odd = "./out/a", kind, "/etc/passwd"
+    events, found = fetched(tmp_path, tar(odd, GOOD[1]), again=tar(odd))
+    assert isinstance(found, Failure)
+    assert "out/a could not be read there" in found.what
+    assert everything(tmp_path) == {"in/fetched/n0/out/b": b"bbb"}
+    assert events[-1] == Ended("fetch", Exit.STEP)
+
+
+@pytest.mark.parametrize("sent", [tar(*GOOD)[:700], tar(*GOOD)[:514], b"\xff" * 2000, b"rubbish"])
+def test_what_is_cut_or_rubbish_is_said_and_leaves_no_half_file(tmp_path: Path, sent: bytes) -> None:
+    events, found = fetched(tmp_path, sent)
+    assert isinstance(found, Failure)
+    assert any(isinstance(event, HostFailed) for event in events)
+    assert set(everything(tmp_path).values()) <= {b"aaa", b"bbb"}
+    assert not list(tmp_path.rglob(".ipexctl-part-*"))
+
+
+def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> None:
+    listed = LISTED + b"0 f 644 1 5\0./out/../../evil\0"
+    events, found = fetched(tmp_path, tar(*GOOD), listed)
+    assert isinstance(found, Failure)
+    assert "./out/../../evil: leads out of the destination" in found.what
+    assert len(everything(tmp_path)) == 2
+    assert events[-1] == Ended("fetch", Exit.STEP)
+
+
+def test_a_list_without_end_or_sense_is_a_failure(tmp_path: Path) -> None:
+    _, found = fetched(tmp_path, b"", b"/w\0\0rubbish")
+    assert isinstance(found, Failure)
+    assert found.code == "malformed"
+
+
+def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists() or os.geteuid() != 0:
+        pytest.skip("needs a small file system, which only root may mount")
+    import subprocess
+
+    small = tmp_path / "in"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True)
+    try:
+        listed = b"/w\0\0" + b"0 f 644 200000 5\0./out/a\0"
+        events, found = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
+        assert isinstance(found, Failure)
+        assert found.what == "out/a: no space left on this machine"
+        assert events[-1] == Ended("fetch", Exit.RECORD)
+        assert not [path for path in small.rglob("*") if path.is_file()]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        ({"paths": ("../x", "$A")}, "has '..' in it"),
+        ({"paths": ("x",), "workdir": "/etc"}, "is a directory of the system"),
+        ({"paths": ("x",), "from_": "rank:0"}, "needs a run, and none is saved here"),
+        ({"paths": ("x",), "from_": "rank:a"}, "takes all, rank:0 or hosts"),
+        ({"paths": ("x",), "from_": "n7"}, "no host or group has this name"),
+        ({"paths": ("x",), "into": "/dev/null"}, "is not a directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, object], why: str) -> None:
+    opener = FakeOpener({})
+    with pytest.raises(Refused, match=why.replace(".", r"\.")):
+        next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), World(opener, tmp_path, tmp_path)))  # type: ignore[arg-type]
+    assert not opener.links

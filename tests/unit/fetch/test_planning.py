@@ -1,0 +1,126 @@
+"""What is to come from a host: decided from its list, whatever is in it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ipexctl.decide.planning.fetch import Item, Listing, Wanted, asked, by_rsync, read_listing, text, unfit, wanted
+from ipexctl.decide.planning.ignore import ignoring
+
+NOTHING = ignoring(())
+
+
+def listing(
+    *records: tuple[str, bytes], left_out: tuple[str, ...] = (), folds: bool = False, tool: bytes = b""
+) -> Listing:
+    data = (
+        b"/home/ada/work\0" + tool + b"\0" + b"".join(words.encode() + b"\0" + name + b"\0" for words, name in records)
+    )
+    return read_listing(data, ignoring(left_out), folds=folds)
+
+
+def test_a_list_is_files_with_their_place_here() -> None:
+    found = listing(
+        ("0 d 755 4096 10", b"./out"),
+        ("0 f 644 5 11", b"./out/a.pt"),
+        ("0 f 755 6 12", b"./out//./run.sh"),
+        ("1 f 600 7 -3", b"/scratch/x/log"),
+        ("0 l 777 4 13", b"./out/latest"),
+        ("0 s 600 0 13", b"./out/socket"),
+        tool=b"rsync",
+    )
+    assert found.path == "/home/ada/work"
+    assert found.items == (
+        Item("./out/a.pt", "out/a.pt", 5, 11),
+        Item("./out//./run.sh", "out/run.sh", 6, 12, True),
+        Item("/scratch/x/log", "scratch/x/log", 7, 0),
+    )
+    assert (found.met, found.links, found.refused, found.rsync) == ({0, 1}, ("out/latest",), (), True)
+
+
+@pytest.mark.parametrize("name", [b"./../evil", b"./a/../../evil", b"/../evil", b"..", b"./a/.."])
+def test_no_name_leads_out_of_the_destination(name: bytes) -> None:
+    found = listing(("0 f 644 1 1", name), ("0 f 644 1 1", b"./good"))
+    assert [item.local for item in found.items] == ["good"]
+    assert "leads out of the destination" in found.refused[0]
+
+
+def test_odd_bytes_stay_what_they_are_and_are_shown_escaped() -> None:
+    found = listing(("0 f 644 1 1", b"./out/\xff\n\x1b[31m"), ("0 f 644 1 1", b"./" + b"x" * 300))
+    assert os.fsencode(found.items[0].local) == b"out/\xff\n\x1b[31m"
+    assert found.refused[0].endswith("its name is too long")
+    shown = text({"n0": wanted(found, lambda _: None)}, "fetched")
+    assert shown == "n0: /home/ada/work → fetched/n0\n  get out/\\xff\\x0a\\x1b[31m (1 B)"
+
+
+def test_what_is_left_out_and_what_is_ours_does_not_come() -> None:
+    records = [("0 f 644 1 1", name) for name in (b"./a/b.tmp", b"./cache/x", b"./a/keep", b"./.ipexctl-sync.json")]
+    found = listing(*records, ("0 f 644 1 1", b"./.ipexctl-part-1/x"), left_out=("*.tmp", "cache/"))
+    assert [item.local for item in found.items] == ["a/keep"]
+
+
+def test_two_patterns_that_meet_one_file_bring_it_once() -> None:
+    found = listing(("0 f 644 1 1", b"./a"), ("1 f 644 1 1", b"./a"))
+    assert len(found.items) == 1
+    assert found.met == {0, 1}
+
+
+def test_names_that_are_one_here_do_not_overwrite_each_other() -> None:
+    records = [("0 f 644 1 1", name) for name in (b"./A.pt", b"./a.pt", "./é".encode(), "./e\u0301".encode(), b"./b")]
+    assert len(listing(*records).items) == 5
+    found = listing(*records, folds=True)
+    assert [item.local for item in found.items] == ["A.pt", "b", "e\u0301"]
+    assert found.refused[0] == "a.pt: here it would be the same file as A.pt"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"/p\0", b"/p\0\0x", b"/p\0\0" + b"0 f 644 1 1\0", b"/p\0\0" + b"0 f x 1 1\0./a\0", b"/p\0\0f 1\0./a\0"],
+)
+def test_a_list_that_was_cut_makes_no_sense(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        read_listing(data, NOTHING)
+
+
+def test_only_what_is_not_here_already_is_wanted() -> None:
+    found = listing(("0 f 644 5 11", b"./same"), ("0 f 644 5 11", b"./grew"), ("0 f 644 5 11", b"./new"))
+    here = {"same": (5, 11), "grew": (4, 11)}
+    need = wanted(found, here.get)
+    assert [item.local for item in need.items] == ["grew", "new"]
+    assert (need.same, need.size, need.said()) == (1, 10, "2 files, 10 B")
+    assert wanted(listing(("0 f 644 5 11", b"./same")), here.get).said() == "nothing to do, 1 file the same"
+    assert wanted(listing(), here.get).said() == "nothing there"
+
+
+def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
+    big, small, new = (
+        Item("./big", "big", 5 << 20, 1),
+        Item("./small", "small", 900, 1),
+        Item("./new", "new", 5 << 20, 1),
+    )
+    need = Wanted("/w", (big, small, new))
+    here = {"big": (4 << 20, 0), "small": (800, 0)}
+    assert by_rsync(need, here.get, "auto", both=True).merged == (big,)
+    assert by_rsync(need, here.get, "auto", both=False).merged == ()
+    assert by_rsync(need, here.get, "tar", both=True).merged == ()
+    assert by_rsync(need, here.get, "rsync", both=True).merged == (big, small, new)
+    assert by_rsync(Wanted("/w", (small, new)), here.get, "auto", both=True).merged == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("", "is empty"), (" ", "is empty"), ("a/../b", "has '..' in it"), ("..", "has '..' in it"),
+        ("$HOME/x", "has something unexpanded in it"), ("~bob/x", "has something unexpanded in it"),
+        ("a\nb", "has a control character in it"),
+        ("out", ""), ("~/out/*.pt", ""), ("/abs", ""), ("a b", ""), ("-x", ""), ("..a/b..", ""),
+    ],
+)  # fmt: skip
+def test_patterns_are_checked_before_anybody_is_asked(pattern: str, why: str) -> None:
+    assert unfit(pattern) == why
+
+
+def test_no_pattern_looks_like_an_option_on_the_host() -> None:
+    assert [asked(pattern) for pattern in ("-x", "out", "./a", "~/b", "/c")] == ["./-x", "./out", "./a", "~/b", "/c"]

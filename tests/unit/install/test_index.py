@@ -1,0 +1,102 @@
+"""Where wheels come from: the user's settings, platforms, logins. (Indexes themselves: integration/test_install.py.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.index import Sources, parse_lock, pip_files, pip_settings, platform, redacted, without_secrets
+from ipexctl.model.errors import Refused
+
+
+def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
+    low, high = tmp_path / "low.conf", tmp_path / "high.conf"
+    low.write_text("[global]\nindex-url = https://low.example/simple\nfind-links = /wheels\ncert = /ca.pem\n")
+    high.write_text(
+        "[global]\nindex_url = https://high.example/simple\n[install]\nextra-index-url =\n  https://a/\n  https://b/\n"
+    )
+    found = pip_settings({}, [low, high, tmp_path / "none"])
+    assert found.index == "https://high.example/simple"
+    assert found.extra == ("https://a/", "https://b/")
+    assert found.find_links == ("/wheels",)
+    assert (found.certificate, found.merged, found.only) == ("/ca.pem", True, False)
+    over = pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
+    assert (over.index, over.only) == ("https://env.example/simple", True)
+
+
+def test_a_broken_file_of_pip_is_pips_to_complain_about(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.conf"
+    bad.write_bytes(b"index-url = \xff no section\n")
+    assert pip_settings({}, [bad]) == Sources()
+
+
+def test_pip_can_be_told_to_read_no_file() -> None:
+    assert pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": "/dev/null"}) == []
+    assert Path("/home/u/.config/pip/pip.conf") in pip_files({"HOME": "/home/u"})
+
+
+@pytest.mark.parametrize(
+    ("glibc", "name"),
+    [
+        ("2.36", "2_36"),
+        ("2.28", "2_28"),
+        ("2.30", "2_28"),
+        ("2.17", "2_17"),
+        ("2.12", "2_17"),
+        ("2.99", "2_40"),
+        ("", "2_28"),
+    ],
+)
+def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
+    assert platform(glibc) == f"x86_64-manylinux_{name}"
+
+
+def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
+    sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), merged=True)
+    env = sources.environment({"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
+    assert env == {
+        "UV_DEFAULT_INDEX": "https://u:geheim@i/simple",
+        "UV_INDEX": "https://x/",
+        "UV_FIND_LINKS": "/w,https://page/,/mine",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert "geheim" not in " ".join(sources.named())
+
+
+def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine other.example login me password a/b\n")
+    environ = {"HOME": str(tmp_path)}
+    sources = Sources(index="https://u:p%40ss@host.example/simple")
+    assert sources.login("https://host.example/files/x.whl", environ) == "u:p%40ss"
+    assert sources.login("http://host.example/files/x.whl", environ) == ""
+    assert sources.login("https://host.example.evil/x.whl", environ) == ""
+    assert sources.login("https://other.example/x.whl", environ) == "me:a%2Fb"
+    assert sources.with_login("https://host.example/x.whl", environ) == "https://u:p%40ss@host.example/x.whl"
+    assert sources.with_login("https://nobody.example/x.whl", environ) == "https://nobody.example/x.whl"
+
+
+def test_messages_have_no_passwords() -> None:
+    assert redacted("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
+    assert redacted("/a/directory") == "/a/directory"
+    assert without_secrets("error for https://u:p@h/x and http://t@k/") == "error for https://h/x and http://k/"
+
+
+def test_a_lock_without_a_hash_or_without_a_wheel_is_refused_by_name() -> None:
+    text = """
+[[packages]]
+name = "good"
+version = "1"
+wheels = [{ url = "https://h/good-1-py3-none-any.whl", hashes = { sha256 = "aa" } }]
+[[packages]]
+name = "bad"
+version = "2"
+sdist = { url = "https://h/bad-2.tar.gz", hashes = { sha256 = "bb" } }
+[[packages]]
+name = "unsigned"
+version = "3"
+wheels = [{ url = "https://h/unsigned-3-py3-none-any.whl" }]
+"""
+    with pytest.raises(Refused) as caught:
+        parse_lock(text)
+    assert caught.value.reasons == ("bad 2: no wheel with a sha256", "unsigned 3: no wheel with a sha256")

@@ -1,0 +1,213 @@
+"""What an install will do, from what was seen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.matching import match, parse
+from ipexctl.decide.matching.runtime import candidates, layout, runtime
+from ipexctl.decide.planning.install import Rates, Seen, drift, groups, mib, origins, plan, pylock
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.stack import Lock, Stack, Wheel, Wish
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[3]
+STACK: Stack = match(Wish(torch="2.8.0"), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+TORCH = Wheel(
+    "torch", "2.8.0+cpu", "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux.whl", "a" * 64, 200 << 20
+)
+NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-cp311.whl", "b" * 64, 10 << 20)
+LOCK = Lock((NUMPY, TORCH), "3.11", "inputs")
+
+
+def seen(**changes: Any) -> Seen:
+    facts: dict[str, Any] = {"kind": "absent", "free": 100 << 30, "at": "/home", **changes}
+    return Seen(**facts)
+
+
+def test_each_host_gets_what_it_lacks_and_says_why() -> None:
+    there = {
+        "new": seen(),
+        "old": seen(kind="ours", active="torch2.7.0-1", complete=("torch2.7.0-1",)),
+        "ready": seen(kind="ours", active="torch2.7.0-1", complete=("torch2.7.0-1", LOCK.id)),
+        "done": seen(kind="ours", active=LOCK.id, complete=(LOCK.id,), packages={"torch": "2.8.0", "numpy": "1.26.4"}),
+        "drifted": seen(kind="ours", active=LOCK.id, complete=(LOCK.id,), packages={"torch": "2.9.0"}),
+    }
+    made, failures = plan(STACK, LOCK, "/x/env", there, "auto")
+    assert failures == []
+    assert {host: (step.do, step.why) for host, step in made.steps.items()} == {
+        "new": ("build", "nothing is installed"),
+        "old": ("build", "instead of torch2.7.0-1"),
+        "ready": ("switch", "it is there, complete, and not active"),
+        "done": ("nothing", "it is installed"),
+        "drifted": ("build", "repair: numpy is missing, torch is 2.9.0, not 2.8.0+cpu"),
+    }
+    assert made.builders == ("new", "old", "drifted")
+    assert not made.nothing
+
+
+def test_the_text_of_a_plan_is_the_dry_run() -> None:
+    made, _ = plan(STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=("host.example:443",))}, "auto")
+    assert made.text.splitlines() == [
+        "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.13 · backend impi",
+        f"environment  /x/env → env.d/{LOCK.id}",
+        "wheels       210 MiB in 2 files; once from here to each host; each host fetches them itself",
+        "note         backend impi: there is no oneccl_bind_pt in torch 2.8.0 + ipex 2.8.0",
+        "note         "
+        "the last IPEX; no CPU wheel of oneccl_bind_pt exists for it, so the collectives are impi's or gloo's",
+        "node0  build: nothing is installed",
+        "n1     build: nothing is installed; this host does not reach host.example:443",
+        "then on every host: imports, one training step in bf16, mpiexec -V; only then the switch",
+    ]
+
+
+def test_a_place_that_is_not_ours_and_a_full_disk_are_failures_of_that_host_only() -> None:
+    there = {
+        "a": seen(kind="foreign", why="/x/env is there already, and ipexctl did not make it"),
+        "b": seen(free=150 << 20),
+        "c": seen(),
+    }
+    made, failures = plan(STACK, LOCK, "/x/env", there, "hosts")
+    assert [(failure.host, failure.code) for failure in failures] == [("a", "foreign"), ("b", "no-space")]
+    assert failures[1].what == "no space left: need 524 MiB, 150 MiB free in /home"
+    assert list(made.steps) == ["c"]
+
+
+def test_wheels_that_come_from_the_controller_need_room_beside_the_environment() -> None:
+    steps = [plan(STACK, LOCK, "/x/env", {"a": seen()}, way)[0].steps["a"] for way in ("hosts", "controller")]
+    assert steps[1].need - steps[0].need == LOCK.size
+
+
+@pytest.mark.parametrize(
+    ("rates", "way", "why"),
+    [
+        (Rates({"a": 1e6}, up=50e6), "controller", "this host downloads 977 KiB/s, the controller sends 48 MiB/s"),
+        (Rates({"a": 40e6}, up=50e6), "hosts", "this host downloads 38 MiB/s, the controller sends 48 MiB/s"),
+        # The controller would have to download first, over the same slow line.
+        (Rates({"a": 1e6}, up=50e6, down=1e6, missing=LOCK.size), "hosts", "and downloads 977 KiB/s"),
+        (Rates({"a": 1e6}, up=50e6, down=0, missing=LOCK.size), "hosts", "nothing is installed"),
+        (Rates({"a": 0}, up=50e6), "controller", "this host gets nothing from the index"),
+    ],
+)
+def test_who_downloads_is_who_is_faster_and_the_plan_says_why(rates: Rates, way: str, why: str) -> None:
+    step = plan(STACK, LOCK, "/x/env", {"a": seen()}, "auto", rates)[0].steps["a"]
+    assert (step.wheels_from, why in step.why) == (way, True), step.why
+    assert plan(STACK, LOCK, "/x/env", {"a": seen()}, "hosts", rates)[0].steps["a"].wheels_from == "hosts"
+
+
+def test_packages_a_user_added_are_no_drift_and_local_versions_do_not_count() -> None:
+    assert drift(LOCK.packages, {"torch": "2.8.0", "numpy": "1.26.4", "datasets": "3"}) == []
+    assert drift({"oneccl-bind-pt": "2.7.0"}, {"oneccl_bind_pt": "2.7.0+cpu"}) == []
+    assert drift(LOCK.packages, {"torch": "2.8.0"}) == ["numpy is missing"]
+
+
+def test_the_id_is_that_of_the_files_and_the_python() -> None:
+    moved = Lock(
+        tuple(Wheel(w.name, w.version, "file:///x/" + w.filename, w.sha256) for w in LOCK.wheels), "3.11", "else"
+    )
+    assert moved.id == LOCK.id
+    assert Lock(LOCK.wheels, "3.12", "inputs").id != LOCK.id
+    assert Lock(LOCK.wheels[1:], "3.11", "inputs").id != LOCK.id
+    assert Lock.read(LOCK.public()) == LOCK
+
+
+def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
+    data = tomllib.loads(pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
+    assert [package["name"] for package in data["packages"]] == ["numpy", "torch"]
+    numpy, torch = (package["wheels"][0] for package in data["packages"])
+    assert numpy == {"name": NUMPY.filename, "path": '/odd "place"/numpy.whl', "hashes": {"sha256": "b" * 64}}
+    assert torch["url"] == TORCH.url
+    assert torch["name"] == "torch-2.8.0+cpu-cp311-cp311-linux.whl"
+
+
+def test_the_places_hosts_fetch_from_are_asked_once_each() -> None:
+    assert origins(LOCK) == [["other.example", 8080], ["host.example", 443]]
+    local = Lock((Wheel("torch", "1", "file:///x/torch.whl", "c" * 64),), "3.11", "")
+    assert origins(local) == []
+
+
+def test_hosts_that_see_each_others_tokens_are_one_group() -> None:
+    tokens = {"a": ["a", "c"], "b": ["b"], "c": ["a", "c"], "d": ["a", "d"]}
+    assert groups(["a", "b", "c", "d"], tokens) == [["a", "c"], ["b"], ["d"]]
+
+
+def test_bytes_are_told_for_people() -> None:
+    assert [mib(size) for size in (100, 150 << 20, 3 << 30, 5 << 29, 12 << 30)] == [
+        "0 KiB",
+        "150 MiB",
+        "3.0 GiB",
+        "2.5 GiB",
+        "12 GiB",
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- the runtime
+
+
+def _stack(**wish: Any) -> Stack:
+    return match(Wish(**wish), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+
+
+IMPI_NEW = ("bin/mpiexec.hydra", "lib/libmpi.so.12", "lib/libfabric.so.1")
+IMPI_OLD = ("bin/mpiexec.hydra", "lib/libmpi.so.12", "lib/libfabric/libfabric.so.1", "lib/libfabric/prov")
+
+
+@pytest.mark.parametrize(
+    ("there", "library_path", "env"),
+    [
+        (IMPI_NEW, ("/e/lib",), {}),
+        (IMPI_OLD, ("/e/lib", "/e/lib/libfabric"), {"FI_PROVIDER_PATH": "/e/lib/libfabric/prov"}),
+    ],
+)
+def test_both_layouts_of_impi_rt_are_found(
+    there: tuple[str, ...], library_path: tuple[str, ...], env: Mapping[str, str]
+) -> None:
+    stack = _stack(torch="2.8.0")
+    assert set(there) <= set(candidates(stack))
+    ready = runtime({"prefix": "/e", "layout": layout(stack, there)})
+    assert (ready.python, ready.mpiexec) == ("/e/bin/python", "/e/bin/mpiexec.hydra")
+    assert ready.path == ("/e/bin",)
+    assert ready.library_path == library_path
+    assert ready.env == {"I_MPI_ROOT": "/e", "VIRTUAL_ENV": "/e", **env}
+    assert (ready.dialect, ready.version) == ("impi", "2021.18.1")
+
+
+def test_the_mpi_inside_ipex_is_found_in_both_of_its_layouts() -> None:
+    site = "lib/python3.11/site-packages/intel_extension_for_pytorch"
+    for torch, binaries, libraries in (("2.3.1", "bin", "lib"), ("2.7.0", "opt/mpi/bin", "opt/mpi/lib")):
+        stack = _stack(torch=torch, backend="gloo", python="3.11")
+        assert stack.mpi == "ipex"
+        there = [
+            f"{site}/{binaries}/mpiexec.hydra",
+            f"{site}/{libraries}/libmpi.so.12",
+            f"{site}/lib/libccl.so.1",
+            f"{site}/opt/mpi/libfabric/lib/libfabric.so.1",
+            f"{site}/opt/mpi/libfabric/lib/prov",
+        ]
+        assert set(there) <= set(candidates(stack))
+        ready = runtime({"prefix": "/e", "layout": layout(stack, there)})
+        assert ready.mpiexec == f"/e/{site}/{binaries}/mpiexec.hydra"
+        assert f"/e/{site}/{libraries}" in ready.library_path
+        assert ready.env["FI_PROVIDER_PATH"] == f"/e/{site}/opt/mpi/libfabric/lib/prov"
+
+
+def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> None:
+    with pytest.raises(Refused) as caught:
+        layout(_stack(torch="2.8.0"), ["lib/libmpi.so.12"])
+    assert "mpiexec.hydra not found" in str(caught.value)
+    assert caught.value.exit == Exit.STEP
+
+
+def test_a_marker_of_somebody_else_is_no_runtime() -> None:
+    for marker in ({}, {"prefix": "/e"}, {"prefix": 3, "layout": {"mpiexec": "x"}}, {"prefix": "/e", "layout": "x"}):
+        with pytest.raises(Refused):
+            runtime(marker)

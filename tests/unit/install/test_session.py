@@ -1,0 +1,224 @@
+"""Conversations with our program on a host, when the program or the host does not keep to them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.links import Links
+from ipexctl.act.links.local import LocalLink
+from ipexctl.act.sessions import Session, Trouble
+from ipexctl.act.world import World
+from ipexctl.decide.planning.install import Seen
+from ipexctl.model.errors import Failure
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.links import LinkError
+from ipexctl.verbs.crew import Crew
+
+REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote"
+PROGRAM = (REMOTE / "install.py").read_text()
+_NO_UV = {"version": "0", "path": "/none", "size": 1, "sha256": ""}
+HELLO = "import json, sys, time\ndef say(**m): print(json.dumps(m), flush=True)\nsay(ready=True)\n"
+
+
+def start(program: str, silence: float = 30.0) -> Session:
+    return Session.start(LocalLink(Host("node0", "localhost")), sys.executable, program, silence=silence)
+
+
+def test_what_runs_on_hosts_is_valid_python_3_6() -> None:
+    for name in ("install.py", "verify.py"):
+        ast.parse((REMOTE / name).read_text(), feature_version=(3, 6))
+
+
+def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
+    with start(PROGRAM) as session:
+        assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=["lib"]) == {"seen": []}
+        with pytest.raises(Trouble) as caught:
+            session.ask("switch", venv=str(tmp_path / "env"), id="x")
+        assert "not complete" in caught.value.what
+        assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=[]) == {"seen": []}
+
+
+def test_a_host_that_falls_silent_is_lost() -> None:
+    begun = time.monotonic()
+    with start(HELLO + "time.sleep(60)\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
+        session.ask("look", venv="/x")
+    assert "no answer for 1 s" in caught.value.failure.what
+    assert time.monotonic() - begun < 10
+
+
+def test_signs_of_life_keep_a_slow_host() -> None:
+    program = HELLO + "sys.stdin.readline()\nfor _ in range(4):\n  time.sleep(0.5)\n  say(beat=True)\nsay(done={})\n"
+    with start(program, silence=1.5) as session:
+        assert session.ask("look", venv="/x") == {}
+
+
+def test_a_program_that_dies_is_lost_with_its_last_words() -> None:
+    with start(HELLO + "sys.stdin.readline()\nsys.exit('out of luck')\n") as session:
+        with pytest.raises(LinkError) as caught:
+            session.ask("look", venv="/x")
+        assert "out of luck" in caught.value.failure.what
+
+
+def test_an_interpreter_that_is_none_is_told() -> None:
+    with pytest.raises(LinkError) as caught:
+        Session.start(LocalLink(Host("node0", "localhost")), "/nonexistent/python3", PROGRAM)
+    assert caught.value.failure.host == "node0"
+
+
+def test_rubbish_between_answers_is_passed_over() -> None:
+    program = HELLO + "sys.stdin.readline()\nprint('Welcome!')\nprint('[1')\nprint('3')\nsay(done={'a': 1})\n"
+    with start(program) as session:
+        assert session.ask("look", venv="/x") == {"a": 1}
+
+
+def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
+    venv = str(tmp_path / "env")
+    owner = {"user": "me", "host": "here", "pid": 1, "since": 0}
+    first, second = start(PROGRAM), start(PROGRAM)
+    first.ask("lock", venv=venv, owner=owner)
+    with pytest.raises(Trouble) as caught:
+        second.ask("lock", venv=venv, owner={})
+    assert (caught.value.code, caught.value.more["holder"]) == ("busy", owner)
+    first.end()
+    second.ask("lock", venv=venv, owner=owner)
+    second.end()
+
+
+def test_a_planted_link_in_place_of_the_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "env.d").symlink_to(tmp_path / "victim")
+    with start(PROGRAM) as session:
+        seen = session.ask("look", venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+    assert seen["kind"] == "foreign"
+    assert "is not a directory of" in seen["why"]
+
+
+def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:
+    giver, taker = tmp_path / "giver", tmp_path / "taker"
+    for store in (giver, taker):
+        (store / "env.d/tmp/wheels").mkdir(parents=True)
+    data = {"tmp/wheels/a+cpu.whl": b"a" * 3_000_000, "tmp/wheels/b.whl": b"b", "tmp/wheels/c.whl": b"c"}
+    for name, content in data.items():
+        (giver / "env.d" / name).write_bytes(content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
+    hashes["tmp/wheels/b.whl"] = "0" * 64
+    wanted = [{"target": n, "sha256": hashes[n], "size": len(data[n]), "mode": 0o600} for n in data]
+    with start(PROGRAM) as one, start(PROGRAM) as two:
+        offer = one.ask("serve", venv=str(giver / "env"), files=list(data))
+        base = f"http://127.0.0.1:{offer['port']}"
+        stranger = two.ask("get", venv=str(taker / "env"), base=f"{base}/guess", files=wanted)
+        assert (stranger["got"], "404" in stranger["why"]) == ([], True)
+        said = two.ask("get", venv=str(taker / "env"), base=f"{base}/{offer['token']}", files=wanted)
+        one.end()
+        gone = two.ask("get", venv=str(taker / "env"), base=f"{base}/{offer['token']}", files=wanted[2:])
+    assert said["got"] == ["tmp/wheels/a+cpu.whl"]
+    assert "b.whl came damaged" in said["why"]
+    assert [path.name for path in (taker / "env.d/tmp/wheels").iterdir()] == ["a+cpu.whl"]
+    assert (gone["got"], "refused" in gone["why"]) == ([], True)
+
+
+def test_uninstall_takes_away_what_install_made_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    store = tmp_path / "env.d" / "one"
+    store.mkdir(parents=True)
+    (store / "ipexctl.json").write_text("{}")
+    (tmp_path / "env").symlink_to(store)
+    with start(PROGRAM) as session:
+        session.ask("remove", venv=str(tmp_path / "env"))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_disk_that_takes_its_time_is_not_taken_for_a_lost_host(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"  # reading it waits for a writer, as a cold network file system might
+    os.mkfifo(slow)
+    uv = {"version": "0", "path": str(slow), "size": 0, "sha256": ""}
+    writer = threading.Timer(5, slow.write_bytes, (b"",))
+    with start(PROGRAM, silence=3.5) as session:
+        writer.start()
+        begun = time.monotonic()
+        assert session.ask("look", venv=str(tmp_path / "env"), uv=uv, files=[], origins=[])["uv"] is None
+    assert time.monotonic() - begun > 4
+    writer.join()
+
+
+def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(tmp_path: Path) -> None:
+    store = tmp_path / "env.d" / "one"
+    for part in range(400):
+        (store / f"lib/{part}").mkdir(parents=True)
+        for name in range(20):
+            (store / f"lib/{part}/{name}").touch()
+    (store / "ipexctl.json").write_text("{}")
+    (tmp_path / "env").symlink_to(store)
+    with subprocess.Popen([sys.executable, str(REMOTE / "install.py")], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.write(json.dumps({"do": "remove", "venv": str(tmp_path / "env")}).encode() + b"\n")
+        child.stdin.flush()
+        while sum(1 for _ in (store / "lib").iterdir()) == 400:
+            time.sleep(0.001)
+        child.kill()
+    assert store.exists(), "it was too quick for this test"
+    with start(PROGRAM) as session:
+        seen = session.ask("look", venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+        assert (seen["active"], seen["complete"], seen["debris"]) == (None, [], 1)
+        session.ask("remove", venv=str(tmp_path / "env"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_uninstall_cannot_remove_is_told(tmp_path: Path) -> None:
+    (tmp_path / "env.d/one").mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path / "env.d/one")], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here (not root)")
+    try:
+        with start(PROGRAM) as session, pytest.raises(Trouble, match=r"env\.d could not be removed") as caught:
+            session.ask("remove", venv=str(tmp_path / "env"))
+    finally:
+        subprocess.run(["umount", str(tmp_path / "env.d/one")], check=True)
+    assert caught.value.code == "left"
+
+
+def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.9.0+cpu'\n")
+    (tmp_path / "intel_extension_for_pytorch.py").write_text("import sys; print('ERROR! wrong torch'); sys.exit(127)\n")
+    wanted = '{"torch": "2.8.0", "ipex": "2.8.0", "step": false}'
+    done = subprocess.run(
+        [sys.executable, str(REMOTE / "verify.py"), wanted],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    line = next(line for line in done.stdout.splitlines() if line.startswith("ipexctl-verify "))
+    assert "import intel_extension_for_pytorch: SystemExit: 127" in line
+    assert "torch is 2.9.0, 2.8.0 was asked for" in line
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "say(done=3)",
+        "say(done={'kind': 7})",
+        "say(failed='busy', what='x', more={'holder': {'since': 'never', 'user': '\\x1b[2J'}})",
+        "say(failed='no-space', what='\\x1b]0;owned\\x07', more={'need': 'all'})",
+        "say(progress='x', total=[]); say(failed='odd', what=None)",
+    ],
+)
+def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
+    host = Host("node0", "localhost", vars={"local": "yes"})
+    world = World(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))
+    crew = Crew(Inventory((host,)), world, "/x/env", "id", {})
+    crew.sessions["node0"] = start(HELLO + "sys.stdin.readline()\n" + answer + "\n")
+    told = crew.done("node0", lambda ask: Seen.read(ask("look")))
+    crew.close()
+    assert isinstance(told, Failure)
+    assert told.host == "node0"
+    assert "\x1b" not in told.what

@@ -1,0 +1,85 @@
+"""The launch written for other programs. ``golden/`` holds each form; `python -m tests.unit.launching.test_emit`
+writes it anew (then read the difference)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ipexctl.decide.launching.emit import write
+from ipexctl.model.errors import Refused
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.tasks import Run
+from tests.unit.launching.two import launch
+
+GOLDEN = Path(__file__).parent / "golden"
+FORMS = ("sh", "sbatch", "torchrun", "accelerate", "ansible")
+SECRET = Setting("hunter2", "--pass-env", secret=True)
+ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env")
+
+
+def example(form: str, engine: str = "impi") -> Launch:
+    """With all that is awkward: secrets, quotes, lines; preloads, bound memory."""
+    task = Run(script="train.py", args=("--name", "two words", "$(touch x)"), ppn=2, membind=True, backend="gloo")
+    first = {"allocators": {"tcmalloc": "/usr/lib/libtcmalloc.so.4", "iomp5": "/opt/ai/lib/libiomp5.so"}}
+    return launch(task, {"HF_TOKEN": SECRET, "ODD": ODD}, engine=engine, first=first)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_as_it_was_read_last(form: str) -> None:
+    assert write(example(form), form) == (GOLDEN / f"{form}.txt").read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_no_form_holds_a_secret_and_all_ask_for_it(form: str, engine: str) -> None:
+    text = write(example(form, engine), form)
+    assert "hunter2" not in text
+    assert "HF_TOKEN" in text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
+    two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)
+    if form in {"sbatch", "torchrun"}:
+        with pytest.raises(Refused, match="without mpirun"):
+            write(two, form)
+    else:
+        assert "IPEXCTL_BACKEND" in write(two, form)
+
+
+@pytest.mark.parametrize("form", FORMS[:-1])
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_a_shell_can_read_each_script(form: str, engine: str) -> None:
+    done = subprocess.run(["/bin/sh", "-n"], input=write(example(form, engine), form), text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
+    class Reader(yaml.SafeLoader):
+        pass
+
+    Reader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
+    copy, start = yaml.load(write(example("ansible", engine), "ansible"), Reader)  # a safe loader
+    each = copy["tasks"][1]["ansible.builtin.copy"]["content"]
+    assert subprocess.run(["/bin/sh", "-n"], input=each, text=True, capture_output=True).returncode == 0
+    argv = start["tasks"][0]["ansible.builtin.command"]["argv"]
+    assert argv[0] == launch(engine=engine).mpiexec[0]
+    assert copy["tasks"][1]["ansible.builtin.copy"]["dest"] in argv
+
+
+@pytest.mark.parametrize("form", ["torchrun", "accelerate"])
+def test_a_form_that_wants_equal_hosts_refuses_others(form: str) -> None:
+    with pytest.raises(Refused) as refused:
+        write(launch(), form)
+    assert list(refused.value.reasons) == ["node0: 2", "node1: 1"]
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for form in FORMS:
+        (GOLDEN / f"{form}.txt").write_text(write(example(form), form))

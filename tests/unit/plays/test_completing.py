@@ -1,0 +1,78 @@
+"""What Tab offers: hosts, steps, tags and runs that files here know; asked as a shell asks, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "hostfile").write_text("[cpu]\nnode0\nnode1\n")
+    (tmp_path / "other").write_text("alpha\nbeta\n")
+    (tmp_path / "play.yaml").write_text(
+        "steps:\n  - {name: look, doctor: , tags: [prepare, slow]}\n  - {name: later on, doctor: , tags: end}\n"
+    )
+    (tmp_path / "bad.yaml").write_text("steps: [{instal: }]")
+    for name, run in (("2026-01-01T1000-run", "0101-100000-abcd"), ("2026-01-02T1000-sync", "")):
+        saved = tmp_path / "state/ipexctl/runs" / name
+        saved.mkdir(parents=True)
+        line = {"at": 1.0, "event": "run-started", "run": run} if run else {"at": 1.0, "event": "started"}
+        (saved / "events.jsonl").write_text(json.dumps(line) + "\n")
+    return tmp_path
+
+
+def offered(project: Path, words: str, shell: str = "bash") -> list[str]:
+    """The last word is the one that is being typed."""
+    asked = {
+        "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
+        "zsh": {"_TYPER_COMPLETE_ARGS": words},
+    }[shell]
+    env = {**os.environ, "_IPEXCTL_COMPLETE": f"complete_{shell}", "XDG_STATE_HOME": str(project / "state"), **asked}
+    env.pop("IPEXCTL_HOSTFILE", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "ipexctl.cli"], env=env, cwd=project, capture_output=True, text=True, timeout=60
+    )
+    assert not done.stderr, done.stderr
+    return [word for word in done.stdout.split("\n") if word] if shell == "bash" else [done.stdout]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("ipexctl do", ["doctor"]),
+        ("ipexctl doctor --limit no", ["node0", "node1"]),
+        ("ipexctl doctor -l node0,!no", ["node0,!node0", "node0,!node1"]),
+        ("ipexctl sync -f other --limit ", ["alpha", "beta", "@failed"]),
+        ("ipexctl run --hosts x,y --limit ", ["x", "y", "@failed"]),
+        ("ipexctl fetch out --from cp", ["cpu"]),
+        ("ipexctl doctor -f none --limit ", ["@failed"]),
+        ("ipexctl play play.yaml --start-at l", ["look", "later on"]),
+        ("ipexctl play play.yaml --skip-tags s", ["slow"]),
+        ("ipexctl play bad.yaml --tags ", []),
+        ("ipexctl attach 01", ["0101-100000-abcd"]),
+        ("ipexctl replay l", ["last"]),
+        ("ipexctl replay 2026-01-02", ["2026-01-02T1000-sync"]),
+    ],
+)
+def test_words_that_are_known_here_are_offered(project: Path, words: str, expected: list[str]) -> None:
+    assert offered(project, words) == expected
+
+
+def test_other_shells_are_answered_too(project: Path) -> None:
+    (said,) = offered(project, "ipexctl play play.yaml --start-at lo", "zsh")
+    assert "look" in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shells_own_script_is_printed(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ipexctl.cli", "--show-completion", shell], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "_IPEXCTL_COMPLETE" in done.stdout

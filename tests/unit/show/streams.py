@@ -1,0 +1,291 @@
+"""Streams of events as real verbs make them, for tests and for looking at screens:
+
+python -m tests.unit.show.streams live run 8      # a terminal of your own
+python -m tests.unit.show.streams plain install 256
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.events import Event, Stamped
+from ipexctl.model.findings import Finding
+
+START = 1_763_631_060.0
+GIB = 1 << 30
+
+
+def names(count: int) -> tuple[str, ...]:
+    width = max(len(str(count)), 2)
+    return tuple(f"xeon{n:0{width}d}" for n in range(1, count + 1))
+
+
+def facts(odd: bool = False) -> dict[str, Any]:
+    """The keys of `Facts.public()` that a screen reads."""
+    return {
+        "arch": "x86_64",
+        "uarch": "Cascade Lake" if odd else "Sapphire Rapids",
+        "model_name": "Intel(R) Xeon(R) Platinum 8480+",
+        "isa_level": "AVX512_VNNI" if odd else "AMX",
+        "sockets": 2,
+        "cores_per_socket": 28 if odd else 56,
+        "threads_per_core": 2,
+        "numa": [{"id": 0, "cpus": "0-55", "mem_total_kb": 263_000_000}, {"id": 1, "cpus": "56-111"}],
+        "mem_total_kb": 527_000_000,
+        "distribution": "Debian GNU/Linux 12",
+        "glibc": "2.36",
+        "pythons": [{"path": "/usr/bin/python3", "version": "3.11.2", "usable": True, "why": ""}],
+        "installed": {
+            "venv": "/home/me/.local/share/ipexctl/venv",
+            "exists": True,
+            "python": "3.11.2",
+            "packages": {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "oneccl-bind-pt": "2.8.0"},
+        },
+    }
+
+
+def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
+    """All hosts alike but one; one host does not answer where there are more than eight."""
+    chance = random.Random(seed)
+    hosts = names(count)
+    odd = hosts[min(4, count - 1)]
+    at = START
+    yield Stamped(at, e.Started("doctor", f"{count} hosts from hosts (node0 = {hosts[0]})", hosts))
+    order = list(hosts)
+    chance.shuffle(order)
+    for host in order:
+        at += chance.random() * 2 / count
+        yield Stamped(at, e.StepStarted(host, "connect"))
+    dark = hosts[-1] if count > 8 else ""
+    for host in order:
+        at += chance.random() * 2 / count
+        if host == dark:
+            failure = Failure(host, Kind.UNREACHABLE, "no answer within 10 s (10.0.0.9:22)", code="timeout")
+            yield Stamped(at, e.HostFailed(failure))
+            continue
+        yield Stamped(at, e.StepStarted(host, "probe"))
+        yield Stamped(at, e.FactsRead(host, facts(host == odd)))
+        yield Stamped(at, e.StepEnded(host, "probe"))
+    findings = [
+        Finding(
+            "CPU002",
+            "error",
+            (odd,),
+            "lowers the cluster to AVX512_VNNI: bf16 would be emulated there",
+            "flags without avx512_bf16 and amx_bf16",
+            f"drop it: --limit '!{odd}'   or cap all: --isa common",
+        ),
+        Finding("NET004", "warning", hosts[:2], "MTU 9000 set, 1500 passes", "", "ip link set eth1 mtu 1500"),
+        Finding("EOL001", "info", (), "IPEX ended with 2.8; this stack works, nothing newer will come"),
+    ]
+    for finding in findings:
+        yield Stamped(at, e.Found(finding))
+    from ipexctl.show.wire import plain
+
+    answer = {
+        "hosts": [{"host": host, "facts": facts(host == odd)} for host in hosts if host != dark],
+        "findings": plain(findings),
+        "common_isa": "AVX512_VNNI",
+        "advice": "bf16 on 7 hosts; 4 ranks a host (one per NUMA half), 27 cores each, 1 for CCL",
+    }
+    yield Stamped(at, e.Answer(answer))
+    yield Stamped(at, e.Ended("doctor", Exit.UNREACHABLE if dark else Exit.STEP))
+
+
+def install(count: int = 8, seed: int = 1) -> Iterator[Stamped]:
+    """Wheels travel to every host at its own speed; one host has no space."""
+    chance = random.Random(seed)
+    hosts = names(count)
+    at = START
+    title = "torch 2.8.0 · intel_extension_for_pytorch 2.8.0 · impi-rt 2021.18.1 · Python 3.11"
+    yield Stamped(at, e.Started("install", title, hosts, plan="".join(f"{host}: uv venv\n" for host in hosts)))
+    total = int(1.2 * GIB)
+    full = hosts[min(4, count - 1)]
+    for host in hosts:
+        yield Stamped(at, e.StepStarted(host, "upload wheels"))
+    speed = {host: chance.uniform(80e6, 400e6) for host in hosts}
+    done = dict.fromkeys(hosts, 0.0)
+    waiting = set(hosts)
+    while waiting:
+        at += 0.2
+        for host in sorted(waiting):
+            done[host] += speed[host] * 0.2
+            if host == full and done[host] > total / 3:
+                waiting.discard(host)
+                yield Stamped(at, e.StepEnded(host, "upload wheels", "failed", "no space left on device"))
+                what = "no space left: /home has 0.6 GiB free, 3.4 GiB needed"
+                yield Stamped(at, e.HostFailed(Failure(host, Kind.STEP, what, "--venv /scratch/env", "disk")))
+            elif done[host] >= total:
+                waiting.discard(host)
+                yield Stamped(at, e.StepEnded(host, "upload wheels", "changed", "1.2 GiB"))
+                yield Stamped(at, e.StepStarted(host, "verify"))
+                yield Stamped(at + 0.1, e.StepEnded(host, "verify", "ok", "AMX · bf16 step 3 ms"))
+            else:
+                yield Stamped(at, e.Progress(host, "upload wheels", int(done[host]), total, "B", "from here"))
+    yield Stamped(at, e.Planned("install", "xeon01: uv pip install …"))
+    good = [host for host in hosts if host != full]
+    mpi = {"kind": "impi-rt", "version": "2021.18.1"}
+    stack = {"name": "ipex-2.8", "torch": "2.8.0", "ipex": "2.8.0", "oneccl": None, "python": "3.11", "mpi": mpi}
+    failed = {full: "no space left"}
+    answer = {"venv": "/home/me/env", "id": "ab12", "stack": stack, "check": False, "plan": "…", "changed": good}
+    yield Stamped(at, e.Answer({**answer, "unchanged": [], "failed": failed, "hosts": {}}))
+    yield Stamped(at, e.Ended("install", Exit.STEP))
+
+
+def run(
+    count: int = 4, ppn: int = 2, steps: int = 60, seed: int = 2, fails: int | None = None, rate: float = 2.0
+) -> Iterator[Stamped]:
+    """A training run: stages, losses on rank 0, bars on all ranks, warnings; rank ``fails`` raises half-way."""
+    chance = random.Random(seed)
+    hosts = names(count)
+    ranks = tuple(host for host in hosts for _ in range(ppn))
+    at = START
+    title = f"train_ddp.py  {count} hosts × {ppn} ranks  gloo bf16"
+    yield Stamped(at, e.Started("run", title, hosts, plan="mpirun -n 8 …\n"))
+    for host in hosts:
+        yield Stamped(at, e.StepStarted(host, "sync"))
+        at += 0.05
+        yield Stamped(at, e.StepEnded(host, "sync", "changed", "3 files"))
+    yield Stamped(at, e.RunStarted("1031-k7", hosts[0], ranks, "mpirun -n 8 …"))
+    for stage in ("start", "python", "torch", "rendezvous", "running"):
+        for rank, host in enumerate(ranks):
+            at += chance.random() / len(ranks)
+            yield Stamped(at, e.RankStage(rank, host, stage, at - 0.01))
+    for rank, host in enumerate(ranks):
+        yield Stamped(at, e.Output(rank, host, "out", b"Downloading tokenizer\xe2\x80\xa6\n"))
+    yield Stamped(at, e.Output(ranks.index(hosts[-1]), hosts[-1], "err", _WARNING))
+    ended: set[int] = set()
+    for step in range(1, steps + 1):
+        at += 1 / rate
+        for rank, host in enumerate(ranks):
+            if fails == rank and step > steps // 2:
+                yield Stamped(at, e.Output(rank, host, "err", _TRACEBACK))
+                error = "RuntimeError: loss is NaN at step 31"
+                end = e.RankEnded(rank, host, 1, 0, at - 0.02, "", error, _TRACEBACK.decode(), _TRACEBACK[-200:])
+                yield Stamped(at, end)
+                ended.add(rank)
+                continue
+            line = f"step {step} loss {2.0 / (1 + step / 10):.3f} rank {rank}\n".encode()
+            yield Stamped(at, e.Output(rank, host, "out", line))
+            bar = f"\rtrain: {100 * step // steps:3d}%|{'█' * (step * 10 // steps):10s}| {step}/{steps}".encode()
+            yield Stamped(at, e.Output(rank, host, "err", bar, partial=True))
+        if ended:
+            break
+    at += 1
+    for rank, host in enumerate(ranks):
+        if rank not in ended:
+            stopped = bool(ended)
+            status, number = (None, 15) if stopped else (0, 0)
+            tail = f"step {steps} loss 0.2\ndone: loss 2.0 -> 0.2\n".encode()
+            cause: Any = "stopped" if stopped else ""
+            yield Stamped(at, e.RankEnded(rank, host, status, number, at, cause, tail=tail))
+    yield Stamped(at, e.RunEnded("1031-k7", "rank" if ended else "done"))
+    at += 0.3
+    yield Stamped(at, e.Proved("1031-k7", hosts, {}))
+    yield Stamped(at, e.Excused("train"))
+    yield Stamped(at, e.Ended("run", Exit.RANK if ended else Exit.OK))
+
+
+_WARNING = b"UserWarning: lr_scheduler.step() before optimizer.step()\n"
+_TRACEBACK = b"""Traceback (most recent call last):
+  File "train_ddp.py", line 88, in <module>
+    main()
+  File "train_ddp.py", line 61, in main
+    raise RuntimeError(f"loss is NaN at step {step}")
+RuntimeError: loss is NaN at step 31
+"""
+
+
+def hostile() -> Iterator[Stamped]:
+    """Everything a rank, a host name and an error text can do to a terminal."""
+    evil = "xe\x1b[2Jon[/bold]\u202e"
+    at = START
+    yield Stamped(at, e.Started("run", "[bold red]title[/foo]\x1b]0;pwned\x07", (evil,)))
+    yield Stamped(at, e.StepStarted(evil, "[link=https://evil]step[/link]"))
+    yield Stamped(at, e.Progress(evil, "step\x1b[?1049h", 3, 9, "fi\x9bles", ":smile:\x1b[5n"))
+    yield Stamped(at, e.StepEnded(evil, "step", "failed", "what\x1bP\nsecond[/]"))
+    yield Stamped(at, e.Said("said \x9b31m [@click=x]", "warning", evil))
+    yield Stamped(at, e.RunStarted("r\x1bc", evil, (evil, evil), "mpirun"))
+    yield Stamped(at, e.RankStage(0, evil, "sta\x1b[31mge", at))
+    yield Stamped(at, e.Stalled((0, 1), 60.0, "all", {"0": "D\x1b[2J", "1": "[/x]"}))
+    yield Stamped(at, e.RankStack(1, evil, 7, "D\x1b", "nfs\x1b[2J", 'File "\x1b]0;x\x07", line 1 in [/f]\n'))
+    for data in HOSTILE:
+        for stream in ("out", "err"):
+            at += 0.01
+            yield Stamped(at, e.Output(0, evil, "out" if stream == "out" else "err", data, not data.endswith(b"\n")))
+    yield Stamped(at, e.LauncherSaid("err", b"\x1b]52;c;cHduZWQ=\x07\n"))
+    yield Stamped(at, e.Found(Finding("X\x1b[H1", "error", (evil,), "ti\x1btle[/x]", "ev\x9bidence", "f\x1bix")))
+    end = e.RankEnded(0, evil, 3, 0, at, "", "Err\x1b[2J: [/x]", "Traceback\x1b]0;x\x07\n  [/x]\n", b"tail\x9b\n")
+    yield Stamped(at, end)
+    yield Stamped(at, e.RankEnded(1, evil, None, 9, at, "", "", "", b"\xff\x1b[2J\n"))
+    yield Stamped(at, e.RunEnded("r\x1bc", "rank", "de\x1btail"))
+    yield Stamped(at, e.Proved("r\x1bc", (evil,), {evil: (1, 2)}))
+    yield Stamped(at, e.HostFailed(Failure(evil, Kind.LOST, "wh\x1bat[/x]", "hi\x1bnt", "co\x1bde")))
+    yield Stamped(at, e.Answer({"k\x1bey": "v\x1bal", "rows": [{"a\x1b": "[/b]\x9b"}]}))
+    yield Stamped(at, e.Ended("run", Exit.RANK))
+
+
+HOSTILE = (
+    b"clear \x1b[2J\x1b[H cursor \x1b[10A\n",
+    b"title \x1b]0;pwned\x07 link \x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\n",
+    b"clip \x1b]52;c;cHduZWQ=\x07 dcs \x1bP$q\x1b\\ query \x1b[6n\x1b[c alt \x1b[?1049h\n",
+    b"c1 \x9b31m utf8 \xc2\x9b31m bell \x07 nul \x00 back \x08\x08\n",
+    b"split \x1b",
+    b"[2J over two\n",
+    b"never ended \x1b]0;x\n",
+    "bidi \u202e\u2066 evil \u200f\n".encode(),
+    b"\x1b[31mred stays open\n",
+    b"[/foo]\n[bold red]x\n[link=https://evil]ok[/link]\n[@click=...]\n:smile:\n\\[x]\n[\n",
+    bytes(range(256)) + b"\n",
+    "€".encode()[:1],
+    "€".encode()[1:] + "😀".encode()[:3],
+    "😀".encode()[3:] + b"\n",
+)
+
+
+def stamp(events: list[Event], start: float = START, step: float = 0.1) -> list[Stamped]:
+    return [Stamped(start + index * step, event) for index, event in enumerate(events)]
+
+
+def main() -> None:
+    """Plays a stream in real time: MODE VERB HOSTS [SPEED]."""
+    from ipexctl.decide.reporting import Folding
+    from ipexctl.show.pipe import Pipe
+    from ipexctl.show.sinks import Answering, JsonLines, Plain
+
+    mode, verb, count, *rest = sys.argv[1:]
+    speed = float(rest[0]) if rest else 1.0
+    out, err = Pipe(sys.stdout), Pipe(sys.stderr)
+    sink: Any
+    if mode == "live":
+        from ipexctl.show.live import Live
+
+        sink = Live(out, on_detach=lambda: sys.exit)
+    else:
+        sink = {"plain": Plain(out, err), "json": JsonLines(out), "answer": Answering(out, err)}[mode]
+    stream = {
+        "doctor": lambda: doctor(int(count)),
+        "install": lambda: install(int(count)),
+        "run": lambda: run(int(count)),
+        "fail": lambda: run(int(count), fails=3),
+        "hostile": hostile,
+    }[verb]()
+    folding = Folding()
+    before = START
+    for stamped in stream:
+        time.sleep(max(stamped.at - before, 0) / speed)
+        before = stamped.at
+        for each in (folding, sink):
+            each.take(stamped)
+    sink.close(folding.report().public())
+    sys.exit(folding.report().exit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""The live screen, drawn on a terminal made of memory (pyte)."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterable
+
+import pyte
+import pytest
+from rich.console import Console
+
+from ipexctl.decide.reporting import fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event, Stamped
+from ipexctl.show.board import Board
+from ipexctl.show.live import Live, View
+from ipexctl.show.pipe import Pipe
+from tests.unit.show import streams
+
+# All that Rich itself sends: colours, cursor up and down, erase line, cursor off and on, carriage return.
+OWN = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*[ABDGHKJ]|\?25[lh])|\r|\n")
+
+
+class Terminal(io.BytesIO):
+    """What a Pipe needs of a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def console(pipe: Pipe, width: int, height: int, colours: bool = True) -> Console:
+    return Console(
+        file=pipe,  # type: ignore[arg-type]
+        force_terminal=True,
+        color_system="256" if colours else None,
+        width=width,
+        height=height,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def board(stream: Iterable[Stamped], until: float = float("inf")) -> Board:
+    made = Board()
+    for stamped in stream:
+        if stamped.at - streams.START > until:
+            break
+        made.take(stamped)
+    return made
+
+
+def drawn(view: View, width: int = 80, height: int = 24, now: float | None = None) -> list[str]:
+    """A frame as a terminal shows it."""
+    pipe = Pipe(raw := io.BytesIO())
+    console(pipe, width, height).print(view.frame(width, height, view.board.at if now is None else now))
+    text = raw.getvalue().decode()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", OWN.sub("", text))
+    screen = pyte.Screen(width, 200)
+    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[str, list[str]]:
+    """All bytes that the sink sent, and what the terminal shows at the end."""
+    raw = Terminal()
+    pipe = Pipe(raw)
+    events = list(stream)
+    sink = Live(pipe, console=console(pipe, width, height))
+    for index, stamped in enumerate(events):
+        sink.take(stamped)
+        if index % (len(events) // 5 + 1) == 0:
+            time.sleep(Live.RATE * 1.5)
+    sink.close(fold(events).public())
+    assert sink.error is None
+    text = raw.getvalue().decode()
+    screen = pyte.HistoryScreen(width, height, history=2000)
+    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
+    history = ["".join(line[x].data for x in range(width)) for line in screen.history.top]
+    return text, [line.rstrip() for line in [*history, *screen.display]]
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+@pytest.mark.parametrize("height", [8, 24])
+@pytest.mark.parametrize("count", [1, 8, 256])
+@pytest.mark.parametrize("verb", ["doctor", "install", "run"])
+def test_a_frame_fits_the_terminal_at_every_moment(verb: str, count: int, height: int, width: int) -> None:
+    stream = list({"doctor": streams.doctor, "install": streams.install, "run": streams.run}[verb](count))
+    if verb == "run":
+        stream = stream[:4000]
+    for until in (0.0, 0.5, 3.0, 8.0, 1e9):
+        lines = drawn(View(board(stream, until)), width, height)
+        assert len(lines) <= height
+        assert all(len(line) <= width for line in lines)
+
+
+def test_256_hosts_are_on_one_screen_with_the_failed_one_first() -> None:
+    lines = drawn(View(board(streams.install(256), until=5.5)))
+    assert "✗ xeon005" in lines[1]
+    assert "more at work" in "\n".join(lines)
+    assert lines[-1].startswith("236 of 256 hosts done") or " of 256 hosts done · " in lines[-1]
+
+
+def test_an_install_shows_how_far_each_host_is() -> None:
+    lines = drawn(View(board(streams.install(4), until=3.0)))
+    assert any(re.search(r"xeon01 .*━.* upload wheels · \d+ % of 1\.2 GiB", line) for line in lines)
+
+
+def test_a_step_without_a_measure_shows_that_time_goes_by() -> None:
+    events: list[Event] = [e.Started("install", "", ("a",)), e.StepStarted("a", "unpack")]
+    lines = drawn(View(board(streams.stamp(events))), now=streams.START + 14.1)
+    assert "unpack · 14.0 s" in "\n".join(lines)
+
+
+def test_a_run_shows_header_ranks_pane_unusual_lines_and_keys() -> None:
+    view = View(board(streams.run(4), until=15.0))
+    view.keys = view.can_detach = True
+    text = "\n".join(drawn(view))
+    for part in ("4 hosts × 2 ranks", "run 1031-k7", "00:00:1", "step 2", "─ rank 0 ", "─ unusual ", "UserWarning"):
+        assert part in text
+    assert text.endswith("[r] rank  [/] filter  [space] pause  [d] detach  [Ctrl-C] stop")
+    assert re.search(r"^0  xeon01  running +train:  \d\d%\|█+ +\| \d\d/60$", text, re.MULTILINE)
+
+
+def test_stages_are_seen_while_ranks_start() -> None:
+    text = "\n".join(drawn(View(board(streams.run(2, 1), until=2.3))))
+    assert "torch" in text or "python" in text
+
+
+def test_many_ranks_are_folded_and_the_odd_one_out_stays_visible() -> None:
+    stream = list(streams.run(64, 4, steps=4))
+    made = board(stream, until=6.0)
+    made.ranks[77].stage = "first collective"
+    lines = drawn(View(made))
+    assert any(line.startswith("77 ") and "first collective" in line for line in lines)
+    assert any("0-76,78-255" in line or line.startswith("0-76,78-") for line in lines)
+
+
+def test_the_same_line_of_many_ranks_is_one_line() -> None:
+    events: list[Event] = [e.RunStarted("r", "a", ("a",) * 16, "")]
+    events += [e.Output(rank, "a", "err", b"UserWarning: same\n") for rank in range(1, 16)]
+    lines = drawn(View(board(streams.stamp(events))))
+    assert [line for line in lines if "UserWarning" in line and "│" in line] == ["1-15 │ UserWarning: same (× 15)"]
+
+
+def test_a_silent_rank_is_named() -> None:
+    made = board(streams.run(2, 1), until=10.0)
+    made.take(Stamped(made.at + 100, e.Output(0, "xeon01", "out", b"x\n")))
+    text = "\n".join(drawn(View(made)))
+    assert "silent 1 m 40 s" in text
+
+
+def test_what_went_by_unseen_is_counted() -> None:
+    made = board(streams.stamp([e.RunStarted("r", "a", ("a",), "")]))
+    view = View(made)
+    for _ in range(3):
+        made.take(Stamped(made.at, e.Output(0, "a", "out", b"".join(b"%d\n" % n for n in range(100_000)))))
+        text = "\n".join(drawn(view))
+    assert "99999" in text
+    skipped = int(re.search(r"([\d,]+) lines went by unseen", text)[1].replace(",", ""))  # type: ignore[index]
+    assert 299_900 < skipped < 300_000
+
+
+def test_memory_is_bounded_whatever_ranks_print() -> None:
+    made = board(streams.stamp([e.RunStarted("r", "a", ("a",) * 4, "")]))
+    for n in range(300):
+        made.take(Stamped(float(n), e.Output(n % 4, "a", "err", b"warning %d\n" % n * 5000)))
+        made.take(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
+    assert all(len(rank.recent) <= 1 << 13 and len(rank.open["out"]) <= 1 << 12 for rank in made.ranks)
+    assert len(made.odd) <= 200
+
+
+def test_keys_choose_rank_and_filter_pause_and_let_go() -> None:
+    view = View(board(streams.run(4), until=15.0))
+    view.keys = view.can_detach = True
+    for key in "r5\n/step 1\n":
+        assert view.press(key) == ""
+    text = "\n".join(drawn(view))
+    assert "─ rank 5 · only «step 1» " in text
+    assert "step 10 loss 1.000 rank 5" in text
+    assert "step 9 " not in text
+    view.press(" ")
+    assert "PAUSED" in drawn(view)[-1]
+    assert view.press("d") == "detach"
+
+
+def test_keys_that_mean_nothing_change_nothing() -> None:
+    view = View(board(streams.run(2), until=15.0))
+    for key in "xr99\n/\x1bqr\x7f\n\x00d":
+        assert view.press(key) == ""
+    assert (view.rank, view.filter, view.paused, view.asking) == (0, "", False, "")
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_nothing_hostile_reaches_the_terminal(colours: bool) -> None:
+    for until in (0.0, 0.05, 0.15, 0.25, 1e9):
+        view = View(board(streams.hostile(), until))
+        view.filter = ""
+        drawn(view)
+    text, lines = live(streams.hostile())
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", OWN.sub("", text))
+    assert "[bold red]title[/foo]" in "\n".join(lines)
+
+
+def test_a_run_leaves_its_card_and_nothing_of_the_live_part() -> None:
+    text, lines = live(streams.run(4, fails=3))
+    shown = "\n".join(line for line in lines if line)
+    assert "✗ rank 3 on xeon02 exited with code 1" in shown
+    assert "RuntimeError: loss is NaN at step 31" in shown
+    assert "0 processes left on 4 hosts" in shown
+    assert "─ rank 0" not in shown
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
+
+
+def test_an_install_leaves_failures_answer_and_recap() -> None:
+    shown = "\n".join(line for line in live(streams.install(6))[1] if line)
+    assert shown.count("xeon05: no space left: /home has 0.6 GiB free, 3.4 GiB needed") == 1
+    assert "hint: --venv /scratch/env" in shown
+    assert re.search(r"xeon01 +ok=2 +changed=1 +unreachable=0 +failed=0 +skipped=0", shown)
+
+
+def test_doctor_leaves_its_table() -> None:
+    shown = "\n".join(line for line in live(streams.doctor(8))[1] if line)
+    for part in ("8 hosts from hosts", "7 hosts", "xeon[01-04,", "AMX", "≠", "CPU002", "not fit", "1 error, 1 warning"):
+        assert part in shown
+
+
+def test_a_terminal_that_goes_away_ends_nothing() -> None:
+    class Gone(Terminal):
+        def write(self, data: object) -> int:
+            raise OSError(5, "Input/output error")
+
+    pipe = Pipe(Gone())
+    sink = Live(pipe, console=console(pipe, 80, 24))
+    stream = list(streams.run(2, 1, steps=5))
+    for stamped in stream:
+        sink.take(stamped)
+    time.sleep(0.25)
+    sink.close(fold(stream).public())
+    assert (pipe.gone, sink.error) == (True, None)
+
+
+def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
+    import threading
+
+    release = threading.Event()
+
+    class Still(Terminal):
+        def write(self, data: object) -> int:
+            release.wait(10)
+            return 0
+
+    pipe = Pipe(Still())
+    sink = Live(pipe, console=console(pipe, 80, 24))
+    sink.take(Stamped(0.0, e.RunStarted("r", "a", ("a",), "")))
+    time.sleep(0.25)
+    begun = time.monotonic()
+    for n in range(2000):
+        sink.take(Stamped(float(n), e.Output(0, "a", "out", b"line\n" * 100)))
+        sink.take(Stamped(float(n), e.Said("talk")))
+    held = time.monotonic() - begun
+    release.set()
+    sink.take(Stamped(1.0, e.Ended("run", Exit.OK)))
+    sink.close()
+    assert held < 5
+
+
+def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
+    pipe, err = Pipe(Terminal()), io.BytesIO()
+    sink = Live(pipe, Pipe(err), console=console(pipe, 80, 24))
+    sink.take(Stamped(0.0, e.Said("mind \x1b[2J this", "warning", "a")))
+    sink.close()
+    assert err.getvalue().decode() == "! a: mind \\x1b[2J this\n"

@@ -1,0 +1,307 @@
+"""A saved run: private, exact, and honest about what it could not store."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import resource
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.reporting import fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.events import Stamped
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.record import Record, retain, saved
+from ipexctl.show.sinks import Plain
+from ipexctl.verbs.replay import find, picture, replay
+from tests.unit.show import streams
+
+AT = streams.START
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "runs"
+
+
+def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = True) -> Record:
+    made = Record.create(runs, verb, AT)
+    for stamped in stream:
+        made.take(stamped)
+    made.close(fold(stream).public() if report else None)
+    return made
+
+
+def out(rank: int, data: bytes, at: float = AT, stream: e.Stream = "out") -> Stamped:
+    return Stamped(at, e.Output(rank, f"h{rank}", stream, data, not data.endswith(b"\n")))
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def no_file_grows_beyond(size: int) -> Iterator[None]:
+    """Writing past ``size`` bytes fails, as on a full disk (the error is EFBIG instead of ENOSPC)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
+def test_everything_is_private_whatever_the_umask(runs: Path, mask: int) -> None:
+    with umask(mask):
+        made = record(runs, list(streams.run(2, fails=1)))
+    for path in [runs.parent, runs, made.directory, *made.directory.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_record_holds_events_plan_report_and_the_ranks_bytes(runs: Path) -> None:
+    made = record(runs, list(streams.run(2, 1, fails=1)))
+    assert made.directory.name.endswith("-run")
+    names = sorted(str(path.relative_to(made.directory)) for path in made.directory.rglob("*") if path.is_file())
+    ranks = ["ranks/0.err", "ranks/0.out", "ranks/1.err", "ranks/1.out"]
+    assert names == ["events.jsonl", "plan.txt", *ranks, "report.json"]
+    assert (made.directory / "plan.txt").read_text() == "mpirun -n 8 …\n"
+    assert json.loads((made.directory / "report.json").read_text())["exit"] == Exit.RANK
+    assert made.lost() == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["out", "err"]), st.binary(max_size=30)), max_size=20))
+def test_ranks_files_hold_exactly_what_the_ranks_wrote(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, e.Stream, bytes]]
+) -> None:
+    runs = tmp_path_factory.mktemp("state") / "runs"
+    stream = [out(rank, data, AT + n / 20, name) for n, (rank, name, data) in enumerate(pieces)]
+    made = record(runs, stream, report=False)
+    expected: dict[str, bytes] = {}
+    for rank, name, data in pieces:
+        expected[f"{rank}.{name}"] = expected.get(f"{rank}.{name}", b"") + data
+    assert {path.name: path.read_bytes() for path in (made.directory / "ranks").iterdir()} == expected
+    back: dict[str, bytes] = {}
+    for stamped in replay(made.directory) if pieces else ():
+        if isinstance(stamped.event, e.Output):
+            key = f"{stamped.event.rank}.{stamped.event.stream}"
+            back[key] = back.get(key, b"") + stamped.event.data
+    assert back == {key: data for key, data in expected.items() if data}
+
+
+def test_output_is_referred_to_and_not_copied_into_the_events(runs: Path) -> None:
+    stream = [out(0, b"secret words\n", AT + n / 100) for n in range(30)]
+    made = record(runs, stream)
+    lines = (made.directory / "events.jsonl").read_text().splitlines()
+    assert "secret" not in "".join(lines)
+    assert len(lines) < 6
+    assert sum(json.loads(line)["length"] for line in lines) == 30 * 13
+
+
+def test_two_records_of_one_minute_have_names_of_their_own(runs: Path) -> None:
+    names = {record(runs, list(streams.doctor(2)), "doctor").directory.name for _ in range(5)}
+    assert len(names) == 5
+
+
+def test_more_ranks_than_open_files_are_recorded(runs: Path) -> None:
+    stream = [out(rank, b"%d\n" % rank, AT + rank / 1000) for rank in [*range(300), *range(300)]]
+    made = record(runs, stream)
+    assert all((made.directory / "ranks" / f"{n}.out").read_bytes() == b"%d\n" % n * 2 for n in range(300))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o722])
+def test_a_directory_that_others_can_write_is_refused_and_not_repaired(runs: Path, mode: int) -> None:
+    runs.mkdir(parents=True)
+    runs.chmod(mode)
+    with pytest.raises(Refused, match="writable by others") as refused:
+        Record.create(runs, "run", AT)
+    assert refused.value.exit is Exit.STEP
+    assert list(runs.iterdir()) == []
+    assert stat.S_IMODE(runs.stat().st_mode) == mode
+
+
+def test_a_link_in_place_of_the_directory_is_refused(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    runs.parent.mkdir()
+    runs.symlink_to(tmp_path / "victim")
+    with pytest.raises(Refused, match="is not a directory"):
+        Record.create(runs, "run", AT)
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    made = Record.create(runs, "run", AT)
+    (made.directory / "ranks" / "0.out").symlink_to(victim)
+    made.take(out(0, b"words\n"))
+    made.close()
+    assert victim.read_text() == "as it was"
+    assert made.lost()["bytes"] == 6
+
+
+def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(runs: Path) -> None:
+    told: list[str] = []
+    made = Record.create(runs, "run", AT, trouble=told.append)
+    line = b"0123456789abcdef" * 64 + b"\n"
+    with no_file_grows_beyond(5000):
+        for n in range(10):
+            made.take(out(0, line, AT + n))
+    assert len(told) == 1
+    assert made.lost()["ranks"] == {"0": 10 * len(line) - 5000}
+    made.take(out(0, b"space again\n", AT + 20))
+    made.close()
+    kept = (made.directory / "ranks" / "0.out").read_bytes()
+    gap = 10 * len(line) - 5000
+    assert kept[:5000] == (line * 5)[:5000]
+    assert kept[5000:] == b"\n[ipexctl: %d bytes are missing here: they could not be stored]\nspace again\n" % gap
+    shown = [stamped.event for stamped in replay(made.directory)]
+    assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
+    said = [event.text for event in shown if isinstance(event, e.Said) and "bytes of rank 0" in event.text]
+    assert sum(int(text.split()[0]) for text in said) == gap
+    assert fold([], lost=made.lost()).causes[-1] is Exit.RECORD
+
+
+def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> None:
+    made = Record.create(runs, "doctor", AT)
+    with no_file_grows_beyond(500):
+        for n in range(20):
+            made.take(Stamped(AT + n, e.Said(f"words number {n}")))
+        for line in (made.directory / "events.jsonl").read_text().splitlines():
+            json.loads(line)
+    lost = made.lost()["events"]
+    assert lost > 0
+    made.take(Stamped(AT + 30, e.Said("space again")))
+    made.close()
+    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+    assert f"{lost} events are missing here: they could not be stored" in texts
+    assert "space again" in texts
+
+
+@pytest.mark.parametrize("stream", [streams.doctor(12), streams.install(5), streams.run(3), streams.run(3, fails=2)])
+def test_a_replay_shows_and_judges_what_was_shown_and_judged(runs: Path, stream: Iterator[Stamped]) -> None:
+    events = list(stream)
+    back = list(replay(record(runs, events).directory))
+    assert fold(back) == fold(events)
+    assert shown(back) == shown(events)
+
+
+def shown(stream: list[Stamped]) -> list[bytes]:
+    screen = io.BytesIO()
+    sink = Plain(Pipe(screen), Pipe(screen))
+    for stamped in stream:
+        sink.take(stamped)
+    sink.close(fold(stream).public())
+    return sorted(screen.getvalue().splitlines())  # ranks that spoke in the same tenth of a second may change places
+
+
+def test_a_record_cut_off_anywhere_is_shown_up_to_there(runs: Path) -> None:
+    made = record(runs, list(streams.run(2, 1, steps=3)))
+    events = made.directory / "events.jsonl"
+    whole = events.read_bytes()
+    first = whole.index(b"\n") + 1
+    for size in range(len(whole) - 1, first, -97):
+        events.write_bytes(whole[:size])
+        texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+        assert texts[-1] == "the record ends here, without the command's own end"
+        assert fold(replay(made.directory)).exit is not Exit.OK
+    events.write_bytes(whole[: first - 1])
+    with pytest.raises(Refused, match="holds no event"):
+        list(replay(made.directory))
+
+
+def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
+    made = record(runs, list(streams.doctor(2)))
+    events = made.directory / "events.jsonl"
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join([lines[0], b"\xff{]\n", b"[1]\n", b'{"event": "x"}\n', *lines[1:]]))
+    back = [stamped.event for stamped in replay(made.directory)]
+    said = [event.text for event in back if isinstance(event, e.Said)]
+    assert [text.partition(" of ")[0] for text in said] == ["line 2", "line 3", "line 4"]
+    assert isinstance(back[-1], e.Ended)
+
+
+def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
+    made = Record.create(runs, "run", AT)
+    made.take(out(0, b"one\n", AT))
+    made.take(Stamped(AT, e.Said("x")))
+    with (made.directory / "ranks" / "0.out").open("ab") as file:
+        file.write(b"two\n")
+    data = [stamped.event.data for stamped in replay(made.directory) if isinstance(stamped.event, e.Output)]
+    assert data == [b"one\n", b"two\n"]
+
+
+def test_missing_bytes_are_said(runs: Path) -> None:
+    made = record(runs, [out(0, b"0123456789\n")])
+    (made.directory / "ranks" / "0.out").write_bytes(b"0123")
+    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+    assert "7 bytes of rank 0 (out) are missing here" in texts
+
+
+def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("a private key\n")
+    made = record(runs, [out(0, b"0123456789\n")])
+    (made.directory / "ranks" / "0.out").unlink()
+    (made.directory / "ranks" / "0.out").symlink_to(tmp_path / "private")
+    assert not any(isinstance(stamped.event, e.Output) for stamped in replay(made.directory))
+
+
+@pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])
+def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "events.jsonl"
+    {"nothing": lambda: None, "directory": path.mkdir, "fifo": lambda: os.mkfifo(path), "empty": path.touch}[make]()
+    with pytest.raises(Refused):
+        list(replay(tmp_path))
+
+
+def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) -> None:
+    first = record(runs, list(streams.doctor(2)), "doctor").directory
+    second = record(runs, list(streams.run(2)), "run").directory
+    os.utime(first, (1, 1))
+    assert find(runs, "last") == second
+    assert find(runs, first.name) == first
+    assert find(runs, "1031-k7") == second
+    assert find(runs, str(first)) == first
+    assert find(runs, first.name[:-3]) == first
+    with pytest.raises(Refused, match="means 2 saved runs"):
+        find(runs, first.name[:10])
+    with pytest.raises(Refused, match="no saved run is called zzz"):
+        find(runs, "zzz")
+    with pytest.raises(Refused, match="no run is saved"):
+        find(runs / "none", "last")
+
+
+def test_old_records_are_removed_and_unfinished_ones_stay(runs: Path) -> None:
+    made = [record(runs, list(streams.doctor(2)), report=n != 0).directory for n in range(5)]
+    for age, path in enumerate(made):
+        os.utime(path, (age, age))
+    assert retain(runs, 2) == made[1:3]
+    assert set(saved(runs)) == {made[0], *made[3:]}
+
+
+def test_pictures_of_a_run_are_well_formed_and_the_same_each_time(runs: Path) -> None:
+    from xml.etree import ElementTree
+
+    for stream in (list(streams.run(4, fails=3)), list(streams.hostile()), list(streams.doctor(8))):
+        directory = record(runs, stream).directory
+        for at in (None, 0.05, 12.0):
+            svg = picture(directory, width=90, height=20, at=at)
+            ElementTree.fromstring(svg)
+            assert "\x1b" not in svg
+            assert not re.search(r"@font-face|@import|href|url\((?!#)", svg)
+            assert svg == picture(directory, width=90, height=20, at=at)

@@ -1,0 +1,113 @@
+"""What comes from outside never steers the terminal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.show.sanitise import boundary, decode, is_harmless, is_plain, visible, visible_lines
+
+ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))
+NASTY = st.lists(
+    st.sampled_from(["\x1b", "[", "]", "0", "1", ";", "3", "m", "P", "\\", "\x9b", "\x07", "\u202e", "é", "x", "\r"])
+).map("".join)
+OWN_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_shown_as_it_is(text: str) -> bool:
+    """No control character but tab, nothing that reorders text, nothing that no stream can encode."""
+    text.encode()
+    return all(
+        char == "\t" or (unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") and char not in BIDI)
+        for char in text
+    )
+
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+@given(ANY_TEXT | NASTY)
+def test_nothing_that_steers_a_terminal_is_left_in_any_text(text: str) -> None:
+    for colours in ("show", "drop"):
+        assert is_shown_as_it_is(visible(text, colours))
+
+
+@given(ANY_TEXT | NASTY)
+def test_kept_colours_are_the_only_sequences_and_are_reset_at_the_end(text: str) -> None:
+    shown = visible(text, "keep")
+    assert is_shown_as_it_is(OWN_SGR.sub("", shown))
+    if OWN_SGR.search(shown):
+        assert shown.endswith("\x1b[0m")
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+
+
+@given(ANY_TEXT | NASTY)
+def test_what_is_called_harmless_is_not_changed_line_by_line(text: str) -> None:
+    if is_harmless(text):
+        assert visible_lines(text) == text.split("\n")
+
+
+@given(st.binary())
+def test_bytes_called_plain_are_harmless_text(data: bytes) -> None:
+    if is_plain(data):
+        assert is_harmless(data.decode("ascii"))
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")), st.data())
+def test_a_character_cut_by_a_read_is_never_replaced(text: str, data: st.DataObject) -> None:
+    raw = text.encode()
+    cut = data.draw(st.integers(0, len(raw)))
+    end = boundary(raw[:cut])
+    assert "\ufffd" not in decode(raw[:end]).replace("\ufffd" if "\ufffd" in text else "", "")
+    assert decode(raw[:end]) + decode(raw[end:]) == text
+    assert cut - end < 4
+
+
+@given(st.binary())
+def test_the_boundary_holds_back_at_most_one_character(data: bytes) -> None:
+    assert len(data) - 3 <= boundary(data) <= len(data)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b]52;c;cHduZWQ=\x07", r"\x1b]52;c;cHduZWQ=\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("a\u202eb", r"a\u202eb"),
+        ("tag \U000e0041", r"tag \U000e0041"),
+        ("name-\udcff", r"name-\xff"),
+        ("half \ud800", r"half \ud800"),
+        ("one\ntwo\r", r"one\x0atwo\x0d"),
+        ("tab\tstays", "tab\tstays"),
+        ("[bold red]x[/] :smile: \\[", "[bold red]x[/] :smile: \\["),
+        ("\x1b[31mred", r"\x1b[31mred"),
+    ],
+)
+def test_control_characters_are_shown_as_escapes(raw: str, shown: str) -> None:
+    assert visible(raw) == shown
+
+
+def test_plain_colours_can_be_dropped_and_everything_else_is_shown() -> None:
+    assert visible("\x1b[1;31mred\x1b[0m \x1b[2J", "drop") == r"red \x1b[2J"
+
+
+def test_dropping_colours_does_not_build_new_ones() -> None:
+    assert visible("\x1b[\x1b[0m31mred", "drop") == r"\x1b[31mred"
+
+
+@pytest.mark.parametrize("code", ["5", "6", "8", "1;8", "38;5;1000", "99", "300"])
+def test_blinking_and_hidden_text_are_not_plain_colours(code: str) -> None:
+    assert visible(f"\x1b[{code}mx", "keep") == rf"\x1b[{code}mx"
+
+
+@pytest.mark.parametrize("code", ["", "0", "01;32", "38;5;208", "48;2;1;2;3", "97", "107", "1;4;7;22;24;27;39;49"])
+def test_plain_colours_can_be_kept(code: str) -> None:
+    assert visible(f"\x1b[{code}mx", "keep") == f"\x1b[{code}mx\x1b[0m"

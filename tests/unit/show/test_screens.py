@@ -1,0 +1,207 @@
+"""Result screens: what stands out, what is left out."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.padding import Padding
+
+from ipexctl.decide.reporting import fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event, Stamped
+from ipexctl.show import screens
+from tests.unit.show import streams
+
+RANKS = ("a", "a", "b", "b")
+
+
+def drawn(items: list[Any], width: int = 80) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, markup=False, emoji=False, highlight=False, color_system=None)
+    for item in items:
+        console.print(item)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def ending(*events: Event, exit: Exit = Exit.OK, lost: dict[str, Any] | None = None, width: int = 80) -> str:
+    story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), *events]
+    report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost or {})
+    return drawn(screens.ending(report.public()), width)
+
+
+def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
+    return e.RankEnded(rank, RANKS[rank], status, at=more.pop("at", streams.START + 100), **more)
+
+
+WELL = [ended(rank) for rank in range(4)]
+PROVED = e.Proved("k7", ("a", "b"), {})
+
+
+def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
+    said = [e.Output(rank, RANKS[rank], "out", b"loss 2\nloss %d\n" % rank) for rank in range(4)]
+    text = ending(*said, *WELL, e.RunEnded("k7", "done"), PROVED)
+    assert text.startswith("✓ 4 ranks on 2 hosts ended well after ")
+    assert "  rank 3  b  exit 0  loss 3" in text
+    assert text.endswith("0 processes left on 2 hosts")
+
+
+def test_many_ranks_are_a_line_a_host() -> None:
+    stream = list(streams.run(4, 8, steps=2))
+    text = drawn(screens.ending(fold(stream).public()))
+    assert "ranks 8-15   xeon02  exit 0  done: loss 2.0 -> 0.2" in text
+
+
+def test_the_first_failure_has_status_host_time_and_last_words() -> None:
+    words = b"".join(b"line %d\n" % n for n in range(40))
+    text = ending(e.Output(1, "a", "err", words), ended(1, 3), ended(2, 1, at=streams.START + 101), WELL[0], WELL[3])
+    assert "✗ rank 1 on a exited with code 3 after " in text
+    assert "(first of 2 that failed)" in text
+    assert "  line 20\n" in text
+    assert "  line 39\n" in text
+    assert "line 19" not in text
+    assert "failed too: rank 2 on b" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "hint"),
+    [
+        ({"signal": 11}, "was killed by SIGSEGV (signal 11)", ""),
+        ({"signal": 9}, "was killed by SIGKILL (signal 9)", "memory may have run out"),
+        ({"signal": 4}, "was killed by SIGILL (signal 4)", "ipexctl doctor"),
+        (
+            {"signal": 9, "error": "killed: out of memory: 3 of 4 bytes"},
+            "was killed (out of memory: 3 of 4",
+            "memory may",
+        ),
+    ],
+)
+def test_signals_are_named_with_what_they_often_mean(end: dict[str, Any], said: str, hint: str) -> None:
+    text = ending(ended(1, None, **end), *[WELL[n] for n in (0, 2, 3)], e.RunEnded("k7", "rank"), width=120)
+    assert f"rank 1 on a {said}" in text
+    assert ("hint" in text) == bool(hint)
+    assert hint in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("lost", "the run lost a part of it"), ("limit", "the run reached its limit"), ("launch", "the launch failed")],
+)
+def test_a_run_that_ended_otherwise_says_why(reason: Any, said: str) -> None:
+    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
+    text = ending(*stopped, e.RunEnded("k7", reason, "node b is dark\nsince noon"))
+    assert f"✗ {said} after" in text
+    assert "  node b is dark\n  since noon" in text
+    assert "by us: ranks 0-3" in text
+
+
+def test_ranks_whose_end_nobody_saw_are_named() -> None:
+    text = ending(WELL[0], WELL[1], ended(2, None, cause="lost"), e.RunEnded("k7", "lost"))
+    assert "nobody saw the end of ranks 2-3 on b" in text
+
+
+def test_what_is_left_running_is_named_with_host_and_process() -> None:
+    text = ending(*WELL, e.RunEnded("k7", "done"), e.Proved("k7", ("a", "b"), {"b": (7, 8)}, ("a",)))
+    assert "✗ 2 processes left on b: 7 8" in text
+    assert "ipexctl reap k7" in text
+    assert "! could not look: a" in text
+    assert "0 processes" not in text
+
+
+def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
+    assert "run k7 goes on: 4 ranks on 2 hosts (ipexctl attach k7)" in ending()
+
+
+def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
+    lost = {"bytes": 12, "ranks": {"3": 12}, "events": 1, "files": [], "why": "no space left on device"}
+    assert "! not stored: 12 bytes of rank 3, 1 events (no space left on device)" in ending(lost=lost)
+
+
+def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
+    answers = [stamped.event for stamped in streams.doctor(8) if isinstance(stamped.event, e.Answer)]
+    text = drawn(screens.answer("doctor", answers[0].value), 100)
+    assert text.count("Sapphire Rapids") == 1
+    assert "≠ AVX512_VNNI" in text
+    assert "≠ 2×28×2" in text
+    assert "≠ Debian" not in text
+    assert text.endswith("not fit    1 error, 1 warning")
+
+
+def test_a_few_equal_hosts_are_named_one_by_one() -> None:
+    value = {"hosts": [{"host": name, "facts": streams.facts()} for name in ("left", "right")], "findings": []}
+    text = drawn(screens.answer("doctor", value), 100)
+    assert "left " in text
+    assert "right " in text
+    assert text.endswith("fit        no error, no warning")
+
+
+def test_hosts_that_did_not_answer_are_not_fit() -> None:
+    value = {"hosts": [{"host": "a", "facts": streams.facts()}, {"host": "b", "facts": None}], "findings": []}
+    text = drawn(screens.answer("doctor", value), 100)
+    assert "✗ nothing is known of b" in text
+    assert text.endswith("not fit    1 host did not answer")
+
+
+def test_facts_that_are_not_known_are_question_marks() -> None:
+    text = drawn(screens.answer("doctor", {"hosts": [{"host": "a", "facts": {"arch": "x"}}], "findings": []}), 100)
+    assert text.splitlines()[1].split() == ["a", "?", "?", "?", "?", "?", "none"]
+
+
+def test_outputs_of_a_command_that_are_equal_are_told_once() -> None:
+    rows = [{"host": f"n{n}", "status": 0, "out": "up [bold]\n", "err": ""} for n in range(3)]
+    rows += [{"host": "odd", "status": 2, "out": "", "err": "no \x1b[2J\n"}, {"host": "dark", "failed": "x"}]
+    text = drawn(screens.answer("command", {"hosts": rows}))
+    assert text == "✓ n[0-2]\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
+
+
+def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
+    rows = [{"step": "look", "exit": 0}, {"step": "put", "exit": 4}, {"step": "run", "exit": None}]
+    assert drawn(screens.answer("run", {"play": "demo", "steps": rows})) == "✓ look\n✗ put  exit 4\n- run  not begun"
+
+
+@pytest.mark.parametrize("value", [{"plan": "a\nb\n"}, {"dry": True, "hosts": {}}, {"check": True, "plan": "a\nb"}])
+def test_a_dry_run_shows_the_plan_and_nothing_else(value: dict[str, Any]) -> None:
+    assert drawn(screens.answer("sync", value, "a\nb\n")) == "a\nb"
+
+
+def test_hosts_are_printed_as_they_were_written() -> None:
+    assert drawn(screens.answer("hosts", {"text": "a slots=2\nb\n", "hosts": [{"name": "a"}]})) == "a slots=2\nb"
+
+
+@pytest.mark.parametrize("verb", ["doctor", "install", "command", "hosts", "play", "lab up"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"hosts": 3, "findings": [1], "stack": "x", "steps": 4, "play": 1, "text": None},
+        {"hosts": [{"facts": {"numa": 3, "installed": [], "pythons": "x"}}], "findings": [{"level": "odd"}]},
+        {"hosts": [{"host": None}], "findings": None, "changed": 7, "steps": [1], "play": ""},
+    ],
+)
+def test_answers_of_an_odd_shape_crash_nothing(verb: str, value: dict[str, Any]) -> None:
+    drawn(screens.answer(verb, value))
+
+
+def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
+    stream: list[Event] = [e.Started("play", "", ())]
+    stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
+    report = fold(streams.stamp(stream)).public()
+    lines = drawn(screens.recap(report["hosts"]), 100).splitlines()
+    assert len(lines) == 2
+    assert "n[000-006,008-099]" in lines[0] + lines[1]
+    assert sum("failed=1" in line and line.startswith("✗ n007") for line in lines) == 1
+
+
+def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
+    """Whatever a hostile stream holds, no screen has a control character or a style that came from it."""
+    stream: list[Stamped] = list(streams.hostile())
+    answers = [stamped.event.value for stamped in stream if isinstance(stamped.event, e.Answer)]
+    items = screens.ending(fold(stream).public())
+    for verb in ("doctor", "run", "lab up"):
+        items += screens.answer(verb, answers[0])
+    text = drawn([Padding(item, 0) for item in items], 200)
+    assert not any(ord(char) < 32 and char != "\n" for char in text)
+    assert "xe\\x1b[2Jon[/bold]\\u202e" in text

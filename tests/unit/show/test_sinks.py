@@ -1,0 +1,247 @@
+"""Plain lines, JSON lines, one JSON answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.reporting import fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.model.events import Event, Stamped
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, refusal
+from tests.unit.show import streams
+
+START = e.RunStarted("r", "a", ("a", "b"), "mpirun")
+
+
+def plain(events: list[Event], **options: object) -> tuple[str, str]:
+    out, err = io.BytesIO(), io.BytesIO()
+    sink = Plain(Pipe(out), Pipe(err), **options)  # type: ignore[arg-type]
+    for stamped in streams.stamp(events):
+        sink.take(stamped)
+    sink.close()
+    return out.getvalue().decode(), err.getvalue().decode()
+
+
+def play(sink: Sink, stream: list[Stamped]) -> None:
+    for stamped in stream:
+        sink.take(stamped)
+    sink.close(fold(stream).public())
+    sink.close()
+
+
+def outputs(*data: bytes, stream: e.Stream = "out") -> list[Event]:
+    return [START, *(e.Output(1, "b", stream, piece, not piece.endswith(b"\n")) for piece in data)]
+
+
+def test_ranks_lines_carry_the_rank() -> None:
+    assert plain(outputs(b"one\ntwo\n"))[0] == "1│one\n1│two\n"
+
+
+def test_ranks_lines_carry_rank_and_host_on_request() -> None:
+    assert plain(outputs(b"one\n\ntwo\n"), label="host")[0] == "[1 b] one\n[1 b] \n[1 b] two\n"
+
+
+def test_rank_numbers_are_aligned() -> None:
+    events: list[Event] = [e.RunStarted("r", "a", ("a",) * 12, ""), e.Output(3, "a", "out", b"x\n")]
+    assert plain(events)[0] == " 3│x\n"
+
+
+def test_standard_error_of_ranks_goes_to_standard_error() -> None:
+    out, err = plain(outputs(b"oops\n", stream="err"))
+    assert out == ""
+    assert "1│oops\n" in err
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40) | st.just("€😀\n".encode()), max_size=5))
+def test_pieces_are_shown_as_whole_lines_and_nothing_raw_is_let_through(pieces: list[bytes]) -> None:
+    out = plain(outputs(*pieces))[0]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out)
+    assert all(line.startswith("1│") for line in out.split("\n")[:-1])
+    if all(piece == "€😀\n".encode() for piece in pieces):
+        assert "\ufffd" not in out
+
+
+def test_a_character_cut_by_a_read_is_whole_on_the_screen() -> None:
+    smile = "😀".encode()
+    assert plain(outputs(smile[:2], smile[2:] + b"\n"))[0] == "1│😀\n"
+
+
+def test_a_bar_is_one_line_at_its_end() -> None:
+    bars = [f"\r{n}%".encode() for n in range(100)]
+    assert plain(outputs(*bars[:50], b"\r100%\n"))[0] == "1│100%\n"
+
+
+def test_a_bar_that_takes_long_is_shown_every_ten_seconds() -> None:
+    out = io.BytesIO()
+    sink = Plain(Pipe(out), Pipe(out))
+    for second in range(25):
+        sink.take(Stamped(float(second), e.Output(0, "a", "err", b"\r%d%%" % second, True)))
+    assert out.getvalue().decode() == "0│10%\n0│20%\n"
+
+
+def test_a_last_line_without_an_end_is_shown_when_the_rank_ends() -> None:
+    assert plain([*outputs(b"last words"), e.RankEnded(1, "b", 0)])[0].startswith("1│last words\n")
+
+
+def test_plain_colours_are_dropped_from_whole_lines_and_from_pieces_alike() -> None:
+    data = b"\x1b[31mred\x1b[0m\n\x1b[\x1b[0m31m\n"
+    assert plain(outputs(data))[0] == plain(outputs(data[:3], data[3:]))[0] == "1│red\n1│\\x1b[31m\n"
+
+
+def test_raw_lets_the_ranks_bytes_through() -> None:
+    assert plain(outputs(b"\x1b[31m", b"red\xc2\x9b\n", b"tail"), raw=True)[0].startswith(
+        "1│\x1b[31mred\u009b\n1│tail\n"
+    )
+
+
+def test_our_own_talk_goes_to_standard_error_and_results_to_standard_output() -> None:
+    events: list[Event] = [
+        e.Started("lab", "two hosts", ("a", "b")),
+        e.Said("the lab is up", host="a"),
+        e.Said("it is small", "warning"),
+        e.StepEnded("a", "start", "changed", "port 2201"),
+        e.Answer({"hostfile": "/tmp/hosts", "hosts": [{"name": "a", "port": 2201}]}),
+    ]
+    out, err = plain(events)
+    assert err == "two hosts\n[a] the lab is up\nwarning: it is small\n[a] start: changed: port 2201\n"
+    assert out == "hostfile  /tmp/hosts\nname  port\na     2201\n"
+
+
+def test_hosts_that_fail_together_are_told_together_and_once() -> None:
+    dark: list[Event] = [
+        e.HostFailed(Failure(f"n{k}", Kind.UNREACHABLE, f"no answer within 10 s (10.0.0.{k}:22)")) for k in (1, 2, 3)
+    ]
+    out, err = plain([*dark, e.Said("next")])
+    assert err == "n[1-3]: unreachable: no answer within 10 s\nnext\n"
+    assert "n1" not in out
+
+
+def test_long_steps_are_told_every_ten_seconds() -> None:
+    err = io.BytesIO()
+    sink = Plain(Pipe(err), Pipe(err))
+    sink.take(Stamped(0.0, e.StepStarted("a", "upload")))
+    for second in range(25):
+        sink.take(Stamped(float(second), e.Progress("a", "upload", second << 20, 40 << 20)))
+    assert err.getvalue() == b"[a] upload: 25 % (10 MiB of 40 MiB)\n[a] upload: 50 % (20 MiB of 40 MiB)\n"
+
+
+def test_a_dry_run_prints_the_plan_as_it_is() -> None:
+    text = "host a\n  mpirun -n 2 [x]\n"
+    assert plain([e.Started("run", "", ("a",)), e.Answer({"plan": text})])[0] == text
+
+
+@pytest.mark.parametrize("label", ["rank", "host"])
+def test_nothing_hostile_reaches_a_pipe_raw(label: str) -> None:
+    for text in plain([stamped.event for stamped in streams.hostile()], label=label):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    out, err = plain([stamped.event for stamped in streams.hostile()])
+    assert "[bold red]x\n" in out
+    assert "[link=https://evil]ok[/link]" in out
+    assert ":smile:" in out
+    assert "[bold red]title[/foo]" in err
+
+
+def test_json_lines_are_one_object_a_line_in_ascii() -> None:
+    out = io.BytesIO()
+    stream = [*streams.run(2), *streams.hostile()]
+    play(JsonLines(Pipe(out)), stream)
+    lines = out.getvalue().decode("ascii").splitlines()
+    assert len(lines) == len(stream) + 1
+    assert json.loads(lines[0])["event"] == "started"
+    assert json.loads(lines[-1])["event"] == "report"
+
+
+def test_an_answer_is_the_only_thing_on_standard_output() -> None:
+    out, err = io.BytesIO(), io.BytesIO()
+    play(Answering(Pipe(out), Pipe(err)), list(streams.doctor(12)))
+    assert set(json.loads(out.getvalue())) == {"hosts", "findings", "common_isa", "advice"}
+    assert err.getvalue().decode() == "xeon12: unreachable: no answer within 10 s (10.0.0.9:22)\n"
+
+
+def test_a_run_answers_with_the_outcome_of_every_host_and_rank() -> None:
+    out = io.BytesIO()
+    play(Answering(Pipe(out), Pipe(io.BytesIO())), list(streams.run(2, 2, fails=1)))
+    answer = json.loads(out.getvalue())
+    assert (answer["exit"], answer["run"], answer["first"]) == (5, "1031-k7", 1)
+    assert [rank["state"] for rank in answer["ranks"]] == ["stopped", "failed", "stopped", "stopped"]
+    assert [host["host"] for host in answer["hosts"]] == ["xeon01", "xeon02"]
+
+
+def test_a_refusal_is_told_without_anything_raw() -> None:
+    err = io.BytesIO()
+    refusal(Refused("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
+    assert err.getvalue() == b"hosts \\x1b[2J is bad\n  hint: fix it\n"
+
+
+READER_THAT_LEAVES = """
+import sys
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sinks import {sink}
+from tests.unit.show import streams
+sink = {sink}(Pipe(sys.stdout), *([Pipe(sys.stderr)] if "{sink}" == "Plain" else []))
+for _ in range(50):
+    for stamped in streams.run(4, steps=20):
+        sink.take(stamped)
+sink.close()
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("sink", ["Plain", "JsonLines"])
+def test_a_reader_that_goes_away_ends_nothing_and_leaves_no_trace(sink: str, tmp_path: Path) -> None:
+    said = tmp_path / "err"
+    with said.open("wb") as err:
+        writer = subprocess.Popen(
+            [sys.executable, "-c", READER_THAT_LEAVES.format(sink=sink)],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            cwd=Path(__file__).parents[3],
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        writer.stdout.close()
+        assert writer.wait(60) == 7
+    assert "Traceback" not in said.read_text()
+    assert "Broken" not in said.read_text()
+
+
+def test_a_full_disk_behind_standard_output_is_remembered() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no device that is always full")
+    with open("/dev/full", "wb", buffering=0) as full:
+        pipe = Pipe(full)
+        pipe.send(b"x")
+        pipe.send(b"y")
+        assert pipe.gone
+        assert isinstance(pipe.error, OSError)
+
+
+def test_a_stream_that_cannot_hold_a_character_gets_a_question_mark() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="latin-1")
+    Pipe(stream).write("1│é\n")
+    assert raw.getvalue() == b"1?\xe9\n"
+
+
+def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
+    code = (
+        "import io, sys\n"
+        "from ipexctl.show.pipe import Pipe\nfrom ipexctl.show.sinks import Plain\n"
+        "from ipexctl.model.events import Output, Stamped\n"
+        "sink = Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO()))\n"
+        "sink.take(Stamped(0.0, Output(0, 'a', 'out', b'x')))\nsink.close()\n"
+        "sys.exit('rich' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 0

@@ -1,0 +1,279 @@
+"""What has to be sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.planning.ignore import DEFAULT, ignoring
+from ipexctl.decide.planning.sync import (
+    Delta,
+    State,
+    There,
+    Way,
+    by_rsync,
+    delta,
+    destination,
+    mark_of,
+    read_state,
+    stale_parts,
+    text,
+    unfit,
+)
+from ipexctl.model.hosts import Host
+from ipexctl.model.trees import Entry, Tree
+
+IGNORED = ignoring(DEFAULT)
+
+
+def file(path: str, size: int = 10, at: int = 1_700_000_000, executable: bool = False) -> Entry:
+    return Entry(path, "f", size, (size, at * 10**9 + 5, at * 10**9 + 7, 1), executable)
+
+
+def tree(*entries: Entry) -> Tree:
+    return Tree(Path("/src"), "laptop:/src", tuple(sorted(entries, key=lambda entry: entry.path)))
+
+
+def there(entry: Entry) -> There:
+    if entry.kind == "d":
+        return There("d", 0o700, 4096, 1)
+    if entry.kind == "l":
+        return There("l", 0o777, len(entry.target), 1, entry.target)
+    return There("f", 0o700 if entry.executable else 0o600, entry.size, entry.mtime)
+
+
+def after_sync(source: Tree, **more: There) -> State:
+    """What a host says when the source was just carried there."""
+    import json
+
+    entries = {entry.path: there(entry) for entry in source.entries}
+    return State("/home/u/p", "node1", json.loads(mark_of(source)), {**entries, **more})
+
+
+EMPTY = State("/home/u/p", "node1", None, {})
+SOURCE = tree(
+    Entry("pkg", "d"), file("pkg/a.py"), file("run.sh", executable=True), Entry("latest", "l", target="pkg/a.py")
+)
+
+
+def asked(source: Tree, state: State, *, delete: bool = False) -> Delta:
+    return delta(source, state, delete=delete, kept=IGNORED)
+
+
+def paths(found: Delta) -> list[str]:
+    return [entry.path for entry in found.send]
+
+
+def test_everything_is_sent_to_an_empty_place() -> None:
+    assert paths(asked(SOURCE, EMPTY)) == [entry.path for entry in SOURCE.entries]
+
+
+def test_nothing_is_sent_when_nothing_has_changed() -> None:
+    found = asked(SOURCE, after_sync(SOURCE))
+    assert found.nothing
+    assert found.said() == "nothing to do"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [file("pkg/a.py", size=11), file("pkg/a.py", at=1_700_000_001), file("pkg/a.py", executable=True)],
+    ids=["size", "time", "mode"],
+)
+def test_a_file_that_changed_here_is_sent_with_its_directory(now: Entry) -> None:
+    changed = tree(*(now if entry.path == now.path else entry for entry in SOURCE.entries))
+    assert paths(asked(changed, after_sync(SOURCE))) == ["pkg", "pkg/a.py"]
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_sent() -> None:
+    # cp -p over it: only the time of the last change of its inode tells
+    old = file("run.sh")
+    new = Entry("run.sh", "f", old.size, (old.stamp[0], old.stamp[1], old.stamp[2] + 1, old.stamp[3]))
+    assert paths(asked(tree(new), after_sync(tree(old)))) == ["run.sh"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [There("f", 0o600, 99, 1_700_000_000), There("f", 0o600, 10, 1_700_000_001), There("f", 0o700, 10, 1_700_000_000)],
+    ids=["size", "time", "mode"],
+)
+def test_a_file_that_changed_on_the_host_is_sent_again(found: There) -> None:
+    state = after_sync(SOURCE, **{"pkg/a.py": found})
+    assert paths(asked(SOURCE, state)) == ["pkg", "pkg/a.py"]
+
+
+def test_another_source_for_the_same_place_is_sent_whole() -> None:
+    other = Tree(Path("/src"), "desktop:/src", SOURCE.entries)
+    assert asked(other, after_sync(SOURCE)).files == 2
+
+
+def test_a_link_somebody_planted_blocks_the_sync_and_is_named() -> None:
+    for path, why in (
+        ("pkg", "/home/u/p/pkg is a symbolic link there, a directory here"),
+        ("run.sh", "/home/u/p/run.sh is a symbolic link that ipexctl did not make"),
+    ):
+        state = State("/home/u/p", "node1", None, {path: There("l", 0o777, 4, 1, "/etc")})
+        found = asked(SOURCE, state)
+        assert found.blocked == (why,)
+        assert found.send == ()
+
+
+def test_a_directory_where_a_file_shall_be_blocks_unless_deleting_was_asked_for() -> None:
+    source = tree(file("x"))
+    state = after_sync(tree(file("y")), x=There("d", 0o700, 1, 1), **{"x/old": There("f", 0o600, 1, 1)})
+    assert asked(source, state).blocked == ("/home/u/p/x is a directory there, a file here",)
+    assert asked(source, state, delete=True).doomed == ("x", "y")
+
+
+def test_deleting_removes_what_is_not_in_the_source_but_never_what_syncs_leave_out() -> None:
+    extra = {
+        "old.py": There("f", 0o600, 1, 1),
+        "gone": There("d", 0o700, 1, 1),
+        "gone/x": There("f", 0o600, 1, 1),
+        "half": There("d", 0o700, 1, 1),
+        "half/x": There("f", 0o600, 1, 1),
+        "half/.venv": There("d", 0o700, 1, 1),
+        "half/.venv/python": There("f", 0o700, 1, 1),
+        ".ipexctl-sync.json": There("f", 0o600, 1, 1),
+    }
+    state = after_sync(SOURCE, **extra)
+    assert asked(SOURCE, state).doomed == ()
+    assert asked(SOURCE, state, delete=True).doomed == ("gone", "half/x", "old.py")
+
+
+def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
+    state = State("/home/u/p", "node1", None, {"precious": There("f", 0o600, 1, 1)})
+    found = asked(SOURCE, state, delete=True)
+    assert found.doomed == ()
+    assert "no mark of an earlier sync" in found.blocked[0]
+    assert asked(SOURCE, EMPTY, delete=True).blocked == ()
+
+
+def test_what_a_host_says_is_read_with_any_name_in_it() -> None:
+    data = b"/home/u/p\0node1\0mark\0" + mark_of(SOURCE) + b"\0"
+    data += b"f 600 3 1700000000\0a\nb $(id) \xff\0\0l 777 3 1\0ln\0../x\0p 0 0 0\0.ipexctl-part-ab-1-2\0\0"
+    state = read_state(data)
+    assert state.entries == {
+        "a\nb $(id) \udcff": There("f", 0o600, 3, 1_700_000_000),
+        "ln": There("l", 0o777, 3, 1, "../x"),
+    }
+    assert state.mark is not None
+    assert state.parts == (".ipexctl-part-ab-1-2",)
+
+
+def test_a_host_says_whether_it_has_rsync_and_a_file_of_that_name_does_not() -> None:
+    assert read_state(b"/p\0n\0\0\0t 0 0 0\0rsync\0\0").rsync
+    assert not read_state(b"/p\0n\0\0\0f 600 1 1\0rsync\0\0p 0 0 0\0rsync\0\0").rsync
+
+
+# -- by rsync or in the stream -----------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+def ways(way: Way, now: Tree, old: Tree, *, here: bool = True, there: bool = True, near: bool = False) -> Delta:
+    state = replace(after_sync(old), rsync=there)
+    return by_rsync(asked(now, state), state, way, here=here, near=near)
+
+
+def merged(found: Delta) -> list[str]:
+    return [entry.path for entry in found.merged]
+
+
+@pytest.mark.parametrize(
+    ("now", "old", "goes"),
+    [
+        ([file("big", 9 * MIB)], [file("big", 8 * MIB)], ["big"]),
+        ([file("big", 9 * MIB)], [], []),
+        ([file("big", 9 * MIB)], [file("big", 1000)], []),
+        ([file("big", 1000)], [file("big", 9 * MIB)], []),
+        ([file("big", 9 * MIB), file("new", 9 * MIB), file("a", 50)], [file("big", 8 * MIB), file("a", 9)], ["big"]),
+        ([file(name, 600_000) for name in "ab"], [file(name, 600_001) for name in "ab"], ["a", "b"]),
+        ([file(name, 500_000) for name in "ab"], [file(name, 500_001) for name in "ab"], []),
+        ([file(f"{n}", 60_000) for n in range(99)], [file(f"{n}", 60_001) for n in range(99)], []),
+    ],
+    ids=["changed", "new", "grown from nothing", "shrunk", "mixed", "several", "too little", "many small"],
+)
+def test_rsync_carries_big_files_whose_old_version_saves_enough(
+    now: list[Entry], old: list[Entry], goes: list[str]
+) -> None:
+    assert merged(ways("auto", tree(*now), tree(*old))) == goes
+
+
+def test_without_rsync_on_one_side_or_on_this_very_machine_the_stream_carries_all() -> None:
+    now, old = tree(file("big", 9 * MIB)), tree(file("big", 8 * MIB))
+    assert merged(ways("auto", now, old)) == ["big"]
+    for found in (
+        ways("auto", now, old, here=False),
+        ways("auto", now, old, there=False),
+        ways("auto", now, old, near=True),
+        ways("tar", now, old),
+    ):
+        assert not found.merged
+        assert not found.blocked
+        assert found.send
+
+
+def test_rsync_on_request_carries_every_file_or_says_why_not() -> None:
+    links = Entry("l", "l", target="a")
+    assert merged(ways("rsync", tree(file("a", 1), links), tree())) == ["a"]
+    assert ways("rsync", tree(file("a")), tree(file("a"))).nothing
+    assert ways("rsync", tree(file("a")), tree(), there=False).blocked
+    assert not ways("rsync", tree(links), tree(), there=False).blocked
+
+
+def test_what_is_no_file_there_saves_nothing() -> None:
+    now = tree(file("big", 9 * MIB))
+    for kind in "dpl":
+        state = replace(after_sync(now, big=There(kind, 0o700, 9 * MIB, 1)), rsync=True)
+        assert not by_rsync(Delta("/p", now.entries), state, "auto", here=True, near=False).merged
+
+
+def test_the_plan_tells_what_goes_by_rsync() -> None:
+    found = ways("auto", tree(file("big", 9 * MIB), file("new")), tree(file("big", 8 * MIB)))
+    assert "  send big (9.44 MB) by rsync\n  send new (10 B)" in text({"n1": found}, "/src")
+
+
+@pytest.mark.parametrize("data", [b"", b"/p\0n\0\0", b"/p\0n\0\0\0f 600 1\0x\0\0", b"/p\0n\0\0\0f 600 1 1\0x\0"])
+def test_half_a_list_makes_no_sense(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - what it says depends on where it was cut
+        read_state(data)
+
+
+@pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"ipexctl": 99, "files": {}}', b"[" * 100_000])
+def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
+    assert read_state(b"/p\0n\0mark\0" + mark + b"\0").mark is None
+
+
+def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
+    names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", ".ipexctl-part-odd")
+    state = State("/p", "n", None, {}, names)
+    assert stale_parts(state, "ab12", frozenset({200})) == (".ipexctl-part-ab12-100-7",)
+
+
+def test_the_place_is_the_hosts_then_the_tasks_then_one_named_like_the_source() -> None:
+    assert destination(None, Host("a", "a"), "proj") == "ipexctl/proj"
+    assert destination("~/w", Host("a", "a"), "proj") == "w"
+    assert destination("~/w", Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "/scratch/w"
+
+
+@pytest.mark.parametrize(
+    "where", ["", " ", "~", "/", "//", "..", "a/../..", "$UNSET/x", "/etc", "/tmp/", "~root/x", "."]
+)
+def test_places_that_are_too_big_are_refused(where: str) -> None:
+    assert unfit(where)
+
+
+@pytest.mark.parametrize("where", ["w", "ipexctl/proj", "/scratch/me/proj", "/workspace", "a b", "-x"])
+def test_ordinary_places_are_fit(where: str) -> None:
+    assert unfit(where) == ""
+
+
+def test_the_plan_names_every_file_escaped_and_puts_like_hosts_together() -> None:
+    source = tree(file("a\x1b[31m", 2000), Entry("l", "l", target="a"))
+    same = asked(source, EMPTY)
+    done = asked(source, after_sync(source))
+    assert text({"n1": same, "n2": same, "n3": done}, "/src") == (
+        "n1, n2: /src → /home/u/p\n  send a\\x1b[31m (2 kB)\n  send l → a\nn3: /src → /home/u/p\n  nothing to do"
+    )

@@ -1,0 +1,54 @@
+"""docs/cli.md says what the commands say: it is written by tools/cli.py from the same text, and must not drift."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from ipexctl.cli import app
+
+PAGE = Path(__file__).parents[2] / "docs/cli.md"
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n\n```text\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S))
+AGAIN = "write the page again: python tools/cli.py"
+
+
+def commands(command: Any, path: str) -> dict[str, Any]:
+    found = {path: command}
+    for name, inner in getattr(command, "commands", {}).items():
+        found |= commands(inner, f"{path} {name}")
+    return found
+
+
+COMMANDS = commands(typer.main.get_command(app), "ipexctl")
+
+
+def words(text: str) -> str:
+    """However wide it was printed."""
+    return " ".join(text.split())
+
+
+def test_the_page_has_every_command_and_no_other() -> None:
+    assert SECTIONS.keys() == COMMANDS.keys(), AGAIN
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_page_has_every_flag_and_every_sentence_of_a_command(path: str) -> None:
+    command, body = COMMANDS[path], SECTIONS.get(path, "")
+    said = words(body)
+    assert words(command.help.split("\n\n")[0]) in said, AGAIN
+    flags = {"--help", "-h"}
+    for param in command.params:
+        if param.param_type_name == "option" and not getattr(param, "hidden", False):
+            flags |= {*param.opts, *param.secondary_opts}
+            assert param.opts[0] in body, AGAIN
+        assert words(param.help or "") in said, f"{param.name}: {AGAIN}"
+    shown = {
+        flag
+        for line in re.findall(r"^  (-.*?)(?:  |$)", body, re.M)
+        for flag in re.findall(r"(?<![-\w])--?\w[-\w]*", line)
+    }
+    assert {flag for flag in shown if flag.startswith("-")} <= flags, AGAIN

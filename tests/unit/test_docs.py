@@ -1,0 +1,140 @@
+"""What the documentation shows can be done: its commands parse, its links lead somewhere, its tables are the code's."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+
+from ipexctl.cli import app
+from ipexctl.decide import reading
+from ipexctl.decide.reading import playbook
+from ipexctl.model.errors import Exit
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yaml"))
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, *kinds: str) -> Iterator[str]:
+    return (body for kind, body in FENCE.findall(page.read_text("utf-8")) if kind in kinds)
+
+
+def commands() -> Iterator[Any]:
+    """Every command line of ours in a shell block, and those in the text that have flags and no gaps to fill."""
+    for page in PAGES:
+        lines = [line for body in blocks(page, "sh", "console") for line in body.splitlines()]
+        said = re.findall(r"`(ipexctl [^`]*)`", FENCE.sub("", page.read_text("utf-8")))
+        lines += [re.sub(r"   \(.*\)$", "", line) for line in said if " -" in line]
+        for line in dict.fromkeys(line.split("#")[0].strip() for line in lines):
+            if line.startswith("ipexctl ") and not re.search(r"[A-Z]{3,}|…|\|", line):
+                yield pytest.param(line, id=f"{name(page)}: {line}")
+
+
+def parse(words: list[str]) -> None:
+    """As the program would, but for doing it. Raises what the parser raises."""
+    assert "--install-completion" not in words, "parsing it does it: to the shell of whoever runs the tests"
+    command: Any = typer.main.get_command(app)
+    path = "ipexctl"
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        path, command, words = words[0], command.commands[words[0]], words[1:]
+    if hasattr(command, "commands") and words and not words[0].startswith("-"):
+        raise LookupError(f"No such command {words[0]}")
+    with contextlib.suppress(typer.Exit):  # a flag that only prints
+        command.make_context(path, words)
+
+
+@pytest.mark.parametrize("line", [*commands()])
+def test_every_command_shown_is_one(line: str) -> None:
+    parse(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize("line", ["install --torhc 2.8.0", "run --pnp 2 train.py", "play", "lab upp"])
+def test_a_command_that_is_none_is_noticed(line: str) -> None:
+    with pytest.raises(Exception, match=r"No such (option|command)|Missing (argument|parameter)"):
+        parse(shlex.split(line))
+
+
+def test_what_stands_after_the_script_is_the_scripts() -> None:
+    parse(shlex.split("run --ppn 2 train.py --ppn 7 --no-such-flag -x"))
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text("utf-8"))):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists(), target
+        assert not anchor or there.suffix != ".md" or anchor in anchors(there), target
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text("utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"({page.name})" not in index] == ["index.md"]
+
+
+def test_the_readme_names_every_command() -> None:
+    top: Any = typer.main.get_command(app)
+    table = (ROOT / "README.md").read_text("utf-8").partition("## Commands")[2].partition("\n## ")[0]
+    assert top.commands.keys() - {words.split()[0] for words in re.findall(r"`([^`]+)`", table)} == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/exit-codes.md"])
+def test_the_exit_codes_are_those_of_the_code(page: str) -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(",")} == {*map(int, Exit)}
+
+
+def test_the_make_targets_named_exist() -> None:
+    made = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    named = set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z]+)", text))
+    assert {"demo", "test"} <= named <= made
+
+
+def test_the_readmes_hostfile_is_read() -> None:
+    (text,) = blocks(ROOT / "README.md", "hostfile")
+    hosts = reading.parse(text, "hostfile")
+    assert len(hosts) == 9
+    assert hosts.head.name == "node0"
+
+
+def test_the_readmes_playbook_is_read() -> None:
+    (text,) = blocks(ROOT / "README.md", "yaml")
+    play = playbook.parse(text, "playbook.yaml", base=str(ROOT), environ={}, variables={})
+    assert [step.action for step in play.steps] == ["doctor", "install", "run"]
+
+
+@pytest.mark.parametrize("file", PLAYBOOKS, ids=name)
+def test_every_ready_made_playbook_is_read_and_told_of(file: Path) -> None:
+    play = playbook.parse(file.read_text("utf-8"), file.name, base=str(file.parent), environ={}, variables={})
+    for step in play.steps:
+        for path in (getattr(step.task, "script", None), getattr(step.task, "source", None)):
+            assert path is None or (ROOT / "playbooks" / path).exists()
+    assert f"(../playbooks/{file.name})" in (ROOT / "docs/playbooks.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/images").glob("*.svg")), ids=name)
+def test_pictures_fetch_nothing(file: Path) -> None:
+    text = file.read_text("utf-8")
+    assert "<svg" in text
+    assert not re.search(r"@import|url\(['\"]?http|xlink:href|<script|<image", text)

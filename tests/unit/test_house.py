@@ -1,0 +1,163 @@
+"""The house keeps its shape: who may import whom, what a host must be able to run, one schema for flags and keys."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import ipexctl
+from ipexctl.cli import app
+from ipexctl.model import tasks
+
+ROOT = Path(ipexctl.__file__).parent
+
+# Each floor, and the floors it may import. `loop` stands beside `cli`: it hands one story to the sinks.
+BELOW = {
+    "cli": {"cli", "loop", "verbs", "decide", "act", "show", "model"},
+    "loop": {"verbs", "decide", "act", "show", "model"},
+    "verbs": {"verbs", "decide", "act", "show", "model"},
+    "decide": {"decide", "model"},
+    "act": {"act", "model"},
+    "show": {"show", "model"},
+    "model": {"model"},
+    "remote": {"remote"},
+    "data": set(),
+}
+CLOCK_ENV_DISK_NETWORK = {"time", "socket", "subprocess", "pathlib", "secrets", "random", "tempfile", "threading"}
+NAMES_AS_BYTES = {"fsencode", "fsdecode"}  # all that a pure module may want of os
+STACK = {"torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl"}
+IN_THE_ENVIRONMENT = {"verify.py", "bench.py"}  # run by its interpreter, to try the stack
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def floor(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever in the file it stands."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)} imports relatively"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_floor_is_known() -> None:
+    assert {floor(path) for path in FILES} - {"__init__", "__main__"} <= BELOW.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_imports_run_one_way(path: Path) -> None:
+    ours = {module.split(".")[1] for module in imports(path) if module.startswith("ipexctl.")} - {"__version__"}
+    above = ours - BELOW.get(floor(path), BELOW["cli"])
+    assert not above, f"{name(path)} imports {', '.join(sorted(above))}"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if floor(path) == "decide"], ids=name)
+def test_what_decides_is_pure(path: Path) -> None:
+    touched = {module.split(".")[0] for module in imports(path)} & CLOCK_ENV_DISK_NETWORK
+    assert not touched, f"{name(path)} imports {', '.join(sorted(touched))}"
+    tree = ast.parse(path.read_text("utf-8"))
+    of_os = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
+    }
+    assert of_os <= NAMES_AS_BYTES
+    assert not any(module.startswith("os.") for module in imports(path)), "from os import …"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if floor(path) == "remote"], ids=name)
+def test_what_runs_on_hosts_needs_an_old_python_and_nothing_else(path: Path) -> None:
+    ast.parse(path.read_text("utf-8"), feature_version=(3, 6))
+    foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - {"ipexctl"}
+    assert foreign <= (STACK if path.name in IN_THE_ENVIRONMENT else set())
+
+
+HEAVY = {"paramiko", "fabric", "invoke", "cryptography", "rich", "pydantic", "yaml"}
+TYPER = {"pydantic"}  # what Typer itself loads to print the help of one command
+
+
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [("--help", HEAVY), ("--version", HEAVY), ("run --help", HEAVY - TYPER), ("lab --help", HEAVY - TYPER)],
+)
+def test_help_loads_nothing_heavy(words: str, heavy: set[str]) -> None:
+    program = (
+        "import sys\n"
+        "from ipexctl.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end\n"
+        f"loaded = {heavy!r} & sys.modules.keys()\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "ipexctl" in done.stdout
+
+
+# flags and keys ---------------------------------------------------------------------------------------------------
+
+# The rest of a command's parameters say which hosts, how to connect and how to talk. They are no keys of a task.
+BESIDE = {"hostfile", "hosts", "limit", "json", "output", "raw", "label_hosts", "dry_run"}
+BESIDE |= {"accept_new", "connect_timeout", "forks", "ask_pass", "emit"}
+BESIDE |= {"files"}  # of doctor: what follows --recorded FILE
+COMMANDS: dict[str, type[tasks.Task]] = {
+    "doctor": tasks.Doctor,
+    "install": tasks.Install,
+    "verify": tasks.Verify,
+    "uninstall": tasks.Uninstall,
+    "wheels fetch": tasks.Wheels,
+    "sync": tasks.Sync,
+    "run": tasks.Run,
+    "plan": tasks.Run,
+    "fetch": tasks.Fetch,
+    "bench": tasks.Bench,
+}
+PLAYED_ONLY = {tasks.Execute}  # the step `command`
+
+
+def parameters(command: str) -> dict[str, Any]:
+    """A command's flags and arguments, by name."""
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    return {param.name: param for param in found.params}
+
+
+def test_every_task_has_its_command() -> None:
+    assert {*tasks.Task.__subclasses__()} == {*COMMANDS.values()} | PLAYED_ONLY
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags_and_keys_are_the_same_words(command: str) -> None:
+    fields, given = COMMANDS[command].model_fields, parameters(command)
+    assert given.keys() - BESIDE == fields.keys()
+    for field, info in fields.items():
+        if given[field].param_type_name == "option":
+            assert f"--{(info.alias or field).replace('_', '-')}" in given[field].opts
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags_and_keys_have_the_same_defaults(command: str) -> None:
+    given = parameters(command)
+    for field, info in COMMANDS[command].model_fields.items():
+        default = info.get_default(call_default_factory=True)
+        if not info.is_required() and default not in (None, (), {}):
+            said = given[field].default
+            assert getattr(said, "value", said) == default, field

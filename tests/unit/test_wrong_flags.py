@@ -1,0 +1,39 @@
+"""A wrong value of a flag is told in our words: what the flag takes, and what it was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ipexctl.cli import app
+from ipexctl.cli.flags import task
+from ipexctl.model.errors import Refused
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--node-lease", "1"), "must be greater than or equal to 5"),
+        (("--port", "abc"), "'--port': must be a whole number"),
+        (("--grace", "long"), "'--grace': must be a number"),
+        (("--stall", "maybe"), "'maybe' is not one of 'report', 'kill'"),
+    ],
+)
+def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str, str], said: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    told = CliRunner().invoke(app, ["run", *words, str(script)])
+    assert told.exit_code == 2
+    assert said in " ".join(told.output.split())
+    assert "Input should" not in told.output
+    assert "Value error" not in told.output
+
+
+def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
+    with pytest.raises(Refused) as refused:
+        task("Run", {"script": "train.py", "mpi": "mvapich", "env_file": ()})
+    assert refused.value.reasons == (
+        "--mpi must be auto, impi, mpich, openmpi or a path that begins with /, not 'mvapich'",
+    )
