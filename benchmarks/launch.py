@@ -1,0 +1,119 @@
+"""How long from the command to the first line of rank 0: ``ipexctl run``, and a bare mpirun on the head over one login.
+
+The bare launch reaches the other host over the same tuned ssh. ipexctl also looks at the hosts, carries the script
+over, starts a keeper that survives us, and after the last line proves that nothing is left; only the first line counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ground import IPEXCTL, Ground, arguments, conditions, hosts, number, table
+
+LIMIT = 120.0
+WORD = b"the first line"
+IMPI = "impi-rt==2021.18.1"
+
+
+def main() -> None:
+    given = arguments(__doc__ or "", hosts=2).parse_args()
+    said = conditions()
+    with hosts(given.hosts, homes=True) as ground:
+        venv, project = ground.place / "venv", ground.place / "project"
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", IMPI], check=True)
+        (venv / "ipexctl.json").write_text(json.dumps(as_installed(venv)))
+        project.mkdir()
+        (project / "first.py").write_text(f"import time\nprint({WORD.decode()!r}, flush=True)\ntime.sleep(0.2)\n")
+        for i in range(given.hosts):
+            (ground.place / f"hosts/h{i:03}").mkdir(parents=True, mode=0o700)
+        cases = {
+            "ipexctl run": ours(ground, venv, project),
+            "ipexctl run --no-sync": ours(ground, venv, project, "--no-sync"),
+            "ssh + mpirun": bare(ground, venv, project),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in cases}
+        for turn in range(given.rounds):
+            for name, words in cases.items():
+                taken[name].append(first_line(words, ground.env()))
+                print(f"  round {turn + 1}: {name}: {taken[name][-1]:.2f} s", file=sys.stderr)
+    print(f"{given.hosts} hosts, one rank each, medians of {given.rounds} interleaved rounds. {said}\n")
+    middle = {name: statistics.median(times) for name, times in taken.items()}
+    rows = [[name, number(time_), number(time_ / middle["ssh + mpirun"])] for name, time_ in middle.items()]
+    print(table(["command", "s to the first line", "× bare"], rows))
+
+
+def as_installed(venv: Path) -> dict[str, object]:
+    """What `ipexctl install` would have left: an environment with nothing but Intel MPI."""
+    layout = {"mpi": "impi-rt", "version": IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"]}
+    return {
+        "format": 1,
+        "id": "bench",
+        "venv": str(venv),
+        "prefix": str(venv),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "stack": {"name": "impi-rt only"},
+        "packages": {},
+        "layout": {**layout, "lib": ["lib"], "providers": None, "mpi_root": "", "ccl_root": None, "module": None},
+    }
+
+
+def ours(ground: Ground, venv: Path, project: Path, *flags: str) -> list[str]:
+    options = ["-f", str(ground.hostfile), "--venv", str(venv), "--ppn", "1", "--allow-duplicates", "--iface", "lo"]
+    return [*IPEXCTL, "run", *options, *flags, str(project / "first.py")]
+
+
+def bare(ground: Ground, venv: Path, project: Path) -> list[str]:
+    """As a user types it who has logged in on the head."""
+    ssh = ground.place / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {" ".join(ground.ssh(tuned=True))} "$@"\n')
+    ssh.chmod(0o755)
+    listed = ground.place / "machines"
+    listed.write_text("".join(f"{address}\n" for address in ground.addresses))
+    mpirun = f"PATH={venv}/bin:$PATH LD_LIBRARY_PATH={venv}/lib FI_PROVIDER_PATH={venv}/lib/libfabric mpirun"
+    launcher = f"-launcher ssh -launcher-exec {ssh} -iface lo"
+    line = f"{mpirun} {launcher} -f {listed} -ppn 1 -n {len(ground.addresses)}"
+    return [*ground.ssh(tuned=True), ground.addresses[0], f"{line} {venv}/bin/python {project}/first.py"]
+
+
+def first_line(words: Sequence[str], env: Mapping[str, str]) -> float:
+    """Seconds until rank 0 has said something; then waits for the end. Raises if it never does."""
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    seen, said = 0.0, b""
+    try:
+        while data := os.read(process.stdout.fileno(), 65536):
+            said += data
+            if not seen and WORD in said:
+                seen = time.monotonic() - begun
+        process.wait(LIMIT)
+    finally:
+        process.stdout.close()
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if not seen or process.returncode:
+        sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{said.decode(errors='replace')}")
+    return seen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""How long until a directory is on every host: ``ipexctl sync`` and other ways to push files, connections and all.
+
+Three pushes: 200 small files to empty hosts; the same again, where nothing has changed; and one big file of which a
+small part has changed. Each push of every tool begins from the same state.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ground import (
+    CLIENTS,
+    IPEXCTL,
+    Case,
+    Costs,
+    Ground,
+    Words,
+    arguments,
+    chosen,
+    conditions,
+    hosts,
+    interleaved,
+    number,
+    python,
+    table,
+)
+
+LIMIT = 300.0
+MB = 1_000_000
+
+
+def main() -> None:
+    given = arguments(__doc__ or "", hosts=16, files=200, big=64).parse_args()
+    said = conditions()
+    print(f"{given.hosts} hosts, all at once, medians of {given.rounds} interleaved rounds. {said}\n")
+    chance = random.Random(1)
+    with hosts(given.hosts) as ground:
+        source, there = ground.place / "source", ground.place / "hosts"
+        for i in range(given.files):
+            (source / f"pkg{i % 10}").mkdir(parents=True, exist_ok=True)
+            (source / f"pkg{i % 10}/module{i}.py").write_bytes(chance.randbytes(5000))
+
+        def empty() -> None:
+            shutil.rmtree(there, ignore_errors=True)
+            there.mkdir(mode=0o700)
+
+        whole = same(source, ground)
+        first = chosen(cases(ground, given.peers, source, whole, empty), given.only)
+        show(f"{given.files} files, 1 MB, to empty hosts", interleaved(first, given.rounds, LIMIT))
+
+        settled = [case for case in cases(ground, given.peers, source, whole, lambda: None) if again(case.name)]
+        for case in settled[:1]:
+            interleaved([case], 1, LIMIT)  # so that there is something that has not changed
+        show("the same again, nothing has changed", interleaved(settled, given.rounds, LIMIT))
+
+        big = ground.place / "big"
+        big.mkdir()
+        (big / "data").write_bytes(chance.randbytes(given.big * MB))
+        old = ground.place / "old"
+        shutil.copytree(big, old)
+
+        def changed() -> None:
+            """Every host has the old file; the new one differs in a part."""
+            shutil.copy(old / "data", big / "data")
+            empty()
+            sync: Words = [*IPEXCTL, "sync", big, "-f", ground.hostfile, "--transfer", "tar"]
+            interleaved([Case("(old version)", sync, ground.env(), lambda out: "")], 1, LIMIT)
+            with (big / "data").open("r+b") as file:
+                file.seek(given.big * MB // 2)
+                file.write(chance.randbytes(MB))
+
+        parts = [case for case in cases(ground, given.peers, big, same(big, ground), changed) if again(case.name)]
+        ways = [
+            Case(f"ipexctl sync --transfer {way}", [*parts[0].argv, "--transfer", way], ground.env(), parts[0].fits,
+                 before=changed)
+            for way in ("auto", "tar")
+        ]  # fmt: skip
+        show(f"one file of {given.big} MB, 1 MB of it changed", interleaved([*ways, *parts[1:]], given.rounds, LIMIT))
+
+
+def again(name: str) -> bool:
+    """Does the tool look at what is there?"""
+    return "ipexctl" in name or "rsync" in name
+
+
+def show(title: str, results: list[Costs]) -> None:
+    rows = [
+        [costs.name, f"({costs.wrong[:60]})", "", ""]
+        if costs.wrong
+        else [costs.name, number(costs.wall), number(costs.wall / results[0].wall), number(costs.cpu)]
+        for costs in results
+    ]
+    print(f"**{title}**\n\n{table(['tool', 'wall s', '× ipexctl', 'client CPU s'], rows)}\n", flush=True)
+
+
+def same(source: Path, ground: Ground) -> Callable[[Path], str]:
+    """Is everything on every host?"""
+
+    def fits(out: Path) -> str:
+        for i in range(len(ground.addresses)):
+            for path in source.rglob("*"):
+                there = ground.place / f"hosts/h{i:03}" / path.relative_to(source)
+                if path.is_file() and (not there.is_file() or there.stat().st_size != path.stat().st_size):
+                    return f"{there} is not there"
+        return ""
+
+    return fits
+
+
+def cases(
+    ground: Ground, peers: Path | None, source: Path, fits: Callable[[Path], str], before: Callable[[], None]
+) -> list[Case]:
+    env = ground.env()
+    listed = ground.place / "pairs"
+    listed.write_text("".join(f"{address} h{i:03}\n" for i, address in enumerate(ground.addresses)))
+
+    def shell(name: str, line: str) -> Case:
+        """A line of shell for each host, with its address in $0 and its directory in $1."""
+        words: Words = ["xargs", "-a", listed, "-P", str(len(ground.addresses)), "-L", "1", "sh", "-c", line]
+        return Case(name, words, env, fits, before=before)
+
+    ssh = " ".join(ground.ssh(tuned=True))
+    there = f"{ground.place}/hosts/$1"
+    found = [
+        Case("ipexctl sync", [*IPEXCTL, "sync", source, "-f", ground.hostfile], env, fits, before=before),
+        shell("rsync, tuned ssh", f"rsync -a -e '{ssh}' {source}/ $0:{there}/"),
+        shell("tar over tuned ssh", f'tar -C {source} -cf - . | {ssh} $0 "mkdir -p {there} && tar -C {there} -xf -"'),
+        shell("scp -r, tuned ssh", f"scp -q -r -F {ground.place}/tuned {source} $0:{there}"),
+    ]  # fmt: skip
+    if interpreter := python(peers):
+        for library in ("transport", "fabric"):
+            start: Words = [interpreter, CLIENTS, "push", library, ground.place, str(ground.port)]
+            words = [*start, str(len(ground.addresses)), source, "--", *ground.addresses]
+            names = {"transport": "tar over Paramiko Transport, tuned", "fabric": "Fabric put"}
+            found.append(Case(names[library], words, env, fits, before=before))
+    return found
+
+
+if __name__ == "__main__":
+    main()
