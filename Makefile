@@ -1,0 +1,69 @@
+# Two commands that do all their own set-up: `make demo` and `make test`.
+SHELL := /bin/sh
+VENV := .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+# uv trusts what this machine trusts (an authority of one's own, a company's proxy), where the machine has such a list;
+# two names, of new and old uv.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS ?= 1
+export UV_NATIVE_TLS ?= 1
+endif
+
+.PHONY: demo test fast test-stacks drills test-impi lint clean
+
+# The main job on an embedded cluster: from a hostfile to a trained model.
+demo: $(VENV)/.user
+	@sh tools/system.sh demo
+	@$(BIN)/ipexctl demo
+
+test: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/python -m pytest
+
+# What needs neither separate hosts nor the stack: unit and contract tests.
+fast: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/python -m pytest tests/unit tests/contract
+
+# The real rows, one after the other, on two separate hosts: root, the network, 30 GB of disk and patience.
+test-stacks: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/python -m pytest -v tests/e2e/stacks.py
+
+# All tests of impi_torch, in an environment of their own: `make test-impi TORCH=2.8.0 PYTHON=python3.12`. Wheels of torch
+# in a directory that PIP_FIND_LINKS names come before those of the index.
+TORCH ?= 2.13.0
+IMPI := $(VENV)/impi-$(TORCH)
+test-impi: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/uv venv --quiet --allow-existing --python "$(PYTHON)" $(IMPI)
+	$(BIN)/uv pip install --quiet --python $(IMPI)/bin/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
+		"torch==$(TORCH)" impi-rt==2021.18.1 numpy pytest pytest-timeout accelerate transformers --editable impi_torch
+	cd impi_torch && ../$(IMPI)/bin/python -m pytest --timeout 900
+
+# Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
+drills: $(VENV)/.dev
+	@sh tools/system.sh test
+	IPEXCTL_DRILLS=10 $(BIN)/python -m pytest -v tests/e2e/test_drills.py
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/uv: tools/venv.sh
+	@PYTHON="$(PYTHON)" sh tools/venv.sh $(VENV)
+	@touch $@
+
+$(VENV)/.user: pyproject.toml $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable . --group dev
+	@touch $@ $(VENV)/.user
