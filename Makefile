@@ -46,7 +46,7 @@ test-impi: $(VENV)/.dev
 # Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
 drills: $(VENV)/.dev
 	@sh tools/system.sh test
-	IPEXCTL_DRILLS=10 $(BIN)/python -m pytest -v tests/e2e/test_drills.py
+	IPEXCTL_DRILLS=10 $(BIN)/python -m pytest -v --reruns 0 tests/e2e/test_drills.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
