@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from ipaddress import ip_address
 from statistics import median
@@ -10,6 +11,7 @@ from ipexctl.decide.judging.cluster import Cluster, Hit, majority, size
 from ipexctl.decide.judging.network import choose_interfaces, strangers
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
 
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
 _LITTLE = 128 << 20  # bytes below which logs and checkpoints do not fit either
@@ -19,8 +21,15 @@ _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 
 def unreachable(cluster: Cluster) -> Iterator[Hit]:
     for host, failure in cluster.failures.items():
-        remedy = failure.hint or f"ssh {host} true"
+        remedy = failure.hint or shlex.join([*_ssh(cluster.inventory[host]), "true"])
         yield Hit(_code(failure), host, {"what": failure.what, "remedy": remedy})
+
+
+def _ssh(host: Host) -> list[str]:
+    """The ssh that goes where we went: what the hostfile says, the rest from SSH's own configuration."""
+    port = ["-p", str(host.port)] if host.port else []
+    key = ["-i", host.key] if host.key else []
+    return ["ssh", *port, *key, f"{host.user}@{host.address}" if host.user else host.address]
 
 
 def _code(failure: Failure) -> str:

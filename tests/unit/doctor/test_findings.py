@@ -301,6 +301,13 @@ def test_a_host_that_failed_is_told_by_how_it_failed() -> None:
     assert codes == {("x",): "SSH001", ("y",): "SSH002", ("z",): "SSH003"}
 
 
+def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
+    host = Host("node3", "10.1.0.3", user="me", port=2222, key="/home/me/my key")
+    failure = Failure("node3", Kind.UNREACHABLE, "connection refused", code="refused")
+    findings = judge(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
+    assert one("SSH001", findings).fix == "ssh -p 2222 -i '/home/me/my key' me@10.1.0.3 true"
+
+
 def test_the_gravest_findings_come_first_and_hosts_with_the_same_finding_are_together() -> None:
     findings = found(
         {"thp": "never"}, {"thp": "never", "governor": "powersave"}, {"arch": "aarch64", "isa_level": None}
