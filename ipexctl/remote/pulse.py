@@ -1,7 +1,7 @@
 """Whether a run gets on: which ranks have shown no sign of progress for how long. Knows no clock and no process.
 
-Signs are bytes written and stages reached. All ranks silent is a stall. One rank silent among others that are not is
-one only if it also uses no processor time: many scripts let rank 0 alone print.
+Signs are bytes written, stages reached and good ends of others. All ranks silent is a stall. One rank silent among others
+that are not is one only if it also uses no processor time: many scripts let rank 0 alone print.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Pulse:
         """
         if not self.warn or not self.signs:
             return None
-        last = max(self.signs.values())
+        last = max([*self.signs.values(), *self.well.values()])
         everyone = now - last >= self.warn
         silent = {
             rank

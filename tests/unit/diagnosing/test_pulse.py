@@ -32,6 +32,17 @@ def test_all_silent_is_a_stall_told_once_until_one_gets_on():
     assert run.stalled(22.5) is not None
 
 
+def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on():
+    run = pulse(ranks=2)
+    for second in range(1, 12):
+        run.wrote(1, tag(0), float(second))
+        run.load(1, second * 0.9, "R", float(second))
+    run.ended(0, True, 11.5)
+    assert run.stalled(12.0) is None
+    stall = run.stalled(21.5)
+    assert (stall["ranks"], stall["all"], stall["seconds"]) == ([1], True, 10.0)
+
+
 def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing():
     for busy in (True, False):
         run = pulse()
