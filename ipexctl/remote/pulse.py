@@ -1,6 +1,6 @@
 """Whether a run gets on: which ranks have shown no sign of progress for how long. Knows no clock and no process.
 
-Signs are bytes written, stages reached and good ends of others. All ranks silent is a stall. One rank silent among others
+Signs are bytes written, stages reached, others' good ends. All ranks silent is a stall. One rank silent among others
 that are not is one only if it also uses no processor time: many scripts let rank 0 alone print.
 """
 
