@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.conftest import NATIVE, Installed
 from tests.e2e.desk import ROOT, Desk
+from tests.e2e.trained import answered, learnt, ranks_of, said
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -44,6 +45,36 @@ def test_the_playbook_plays_the_same_recipes_without_ipex(native: Installed, des
     assert found[0]["ranks"] == 2
     assert all((one["engine"], one["ipex"]) == ("stock", None) for one in found)
     assert all(one["cosine"] > 0.95 for one in found[1:])
+
+
+def test_accelerate_and_the_trainer_learn_on_both_hosts_without_ipex(native: Installed, desk: Desk) -> None:
+    book = ROOT / "playbooks/native.yaml"
+    words = ("--limit", "node0,node1", "--var", f"venv={NATIVE}", "--var", "epochs=2")
+    told = desk("play", book, "--tags", "accelerate", *words, timeout=600)
+    ranks_of(said(desk, told, 2), 2, ipex=False)
+    told = desk("play", book, "--tags", "trainer", *words, timeout=600)
+    answered(said(desk, told, 2), 2, ipex=False, transformers=r"\d")
+
+
+def test_accelerate_trains_on_one_host_with_the_configuration_of_today(native: Installed, desk: Desk) -> None:
+    asked = desk("accelerate", "config", "--limit", "node0", "--venv", NATIVE, "--file", "today.yaml")
+    assert asked.code == 0, asked
+    assert "ipex" not in (desk.path / "today.yaml").read_text()
+    words = ("--limit", "node0", "--venv", NATIVE, "--launcher", "accelerate", "--accelerate-config", "today.yaml")
+    quick = ("--cpu", "--epochs", "2", "--pairs", "512", "--batch", "8")
+    (rank,) = said(desk, desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600), 1)
+    assert "rank 0 of 1 on node0: NO, backend none, bf16, 0 layers of IPEX" in rank, rank
+    assert learnt(rank), rank
+
+
+def test_accelerate_of_today_starts_mpirun_itself(native: Installed, desk: Desk) -> None:
+    both = ("--limit", "node[0-1]", "--venv", NATIVE)
+    config = ("--ppn", "1", "--mpirun-hostfile", "~/hostfile", "--file", "today.yaml")
+    assert desk("accelerate", "config", *both, *config).code == 0
+    words = (*both, "--ppn", "1", "--launcher", "accelerate", "--accelerate-config", "today.yaml")
+    quick = ("--cpu", "--epochs", "2", "--pairs", "1024", "--batch", "4")
+    told = desk("run", *words, ROOT / "examples/nlp_example.py", *quick, timeout=600)
+    ranks_of(said(desk, told, 2), 2, ipex=False)
 
 
 def test_bert_trains_compiled(native: Installed, desk: Desk) -> None:

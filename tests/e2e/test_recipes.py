@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.e2e.desk import ROOT, Desk, Told, residue
+from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.questionnaire import DOWN, ENTER, answer
+from tests.e2e.trained import answered, learnt, ranks_of, said
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -26,19 +27,6 @@ GUIDE = ("--do_train", "--do_eval", "--per_device_train_batch_size", "12", "--le
          "--num_train_epochs", "2", "--max_train_samples", "480", "--max_seq_length", "384", "--doc_stride", "128",
          "--output_dir", "/tmp/debug_squad", "--overwrite_output_dir", "--save_strategy", "no", "--no_cuda",
          "--ddp_backend", "gloo", "--use_ipex", "--bf16", "--disable_tqdm", "true")  # fmt: skip
-
-
-def said(desk: Desk, told: Told, ranks: int) -> list[str]:
-    """What each rank wrote, of a run that ended well and left nothing."""
-    assert told.code == 0, told
-    assert not residue(desk.cluster)
-    return [desk.written(rank).decode() for rank in range(ranks)]
-
-
-def learnt(text: str) -> bool:
-    """Whether the last accuracy that was told is better than chance."""
-    found = re.findall(r"accuracy ([\d.]+) on 256 pairs", text)
-    return bool(found) and float(found[-1]) > 0.7
 
 
 # the configuration --------------------------------------------------------------------------------------------------
@@ -124,20 +112,6 @@ def prepared() -> tuple[str, ...]:
 # 2: Accelerate on many hosts ----------------------------------------------------------------------------------------
 
 
-def ranks_of(texts: list[str], hosts: int, ipex: bool = True) -> None:
-    """Every rank is where it should be and trains in bf16 over Gloo, with IPEX or not.
-
-    That it was of use is asked of stock torch only: with IPEX 2.8.0 and DDP through Accelerate this small BERT did not
-    get better than chance within these steps (docs/recipe-accelerate.md).
-    """
-    each = len(texts) // hosts
-    for rank, text in enumerate(texts):
-        found = f"rank {rank} of {len(texts)} on node{rank // each}: MULTI_CPU, backend gloo, bf16, "
-        assert re.search(re.escape(found) + (r"[1-9]\d*" if ipex else "0") + " layers of IPEX", text), text
-    assert re.search(r"epoch \d: loss \d\.\d+, accuracy", texts[0])
-    assert ipex or learnt(texts[0]), texts[0]
-
-
 def test_recipe_2_mpirun_starts_accelerate_for_each_rank_of_all_hosts(recipes: str, desk: Desk, hosts: Cluster) -> None:
     words = ("--ppn", "2", "--launcher", "accelerate", "--env", "ACCELERATE_MIXED_PRECISION=bf16")
     told = desk("run", *words, NLP, *QUICK, timeout=900)
@@ -199,18 +173,6 @@ def test_the_playbook_of_recipe_2_plays_both_ways(
 
 
 # 3: the Trainer -----------------------------------------------------------------------------------------------------
-
-
-def answered(texts: list[str], hosts: int, ipex: bool = True) -> None:
-    """As `ranks_of`, of the Trainer."""
-    each = len(texts) // hosts
-    for rank, text in enumerate(texts):
-        found = f"rank {rank} of {len(texts)} on node{rank // each}: backend gloo, bf16, "
-        layers = r"[1-9]\d*" if ipex else "0"
-        assert re.search(re.escape(found) + layers + r" layers of IPEX, \d+ threads, transformers 4.52.4", text), text
-    found = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
-    assert found, texts[0]
-    assert ipex or float(found[2]) > 0.5, "better than guessing one of 24 words"
 
 
 def test_recipe_3_the_trainer_runs_two_ranks_on_one_host_with_a_core_each(recipes: str, desk: Desk) -> None:
