@@ -114,7 +114,7 @@ def prepared() -> tuple[str, ...]:
 
 def test_recipe_2_mpirun_starts_accelerate_for_each_rank_of_all_hosts(recipes: str, desk: Desk, hosts: Cluster) -> None:
     words = ("--ppn", "2", "--launcher", "accelerate", "--env", "ACCELERATE_MIXED_PRECISION=bf16")
-    told = desk("run", *words, NLP, *QUICK, timeout=900)
+    told = desk("run", *words, NLP, *SEVERAL, timeout=900)
     ranks_of(said(desk, told, 2 * len(hosts.names)), len(hosts.names))
 
 
@@ -131,7 +131,7 @@ def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_o
     assert desk("accelerate", "config", *asked).code == 0
     refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
     assert refused.returncode == 255, "node0 cannot log in to node1 by itself"
-    words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *QUICK)
+    words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *SEVERAL)
     plan = desk("plan", *words[1:])
     assert "-m accelerate.commands.launch --config_file" in plan.out, plan
     assert "mpirun_hostfile: /root/" in plan.out

@@ -21,17 +21,13 @@ def learnt(text: str) -> bool:
 
 
 def ranks_of(texts: list[str], hosts: int, ipex: bool = True) -> None:
-    """Every rank is where it should be and trains in bf16 over Gloo, with IPEX or not.
-
-    That it was of use is asked of stock torch only: with IPEX 2.8.0 and DDP through Accelerate this small BERT did not
-    get better than chance within these steps (docs/recipe-accelerate.md).
-    """
+    """Every rank is where it should be and has learnt in bf16 over Gloo, with IPEX or not."""
     each = len(texts) // hosts
     for rank, text in enumerate(texts):
         found = f"rank {rank} of {len(texts)} on node{rank // each}: MULTI_CPU, backend gloo, bf16, "
         assert re.search(re.escape(found) + (r"[1-9]\d*" if ipex else "0") + " layers of IPEX", text), text
     assert re.search(r"epoch \d: loss \d\.\d+, accuracy", texts[0])
-    assert ipex or learnt(texts[0]), texts[0]
+    assert learnt(texts[0]), texts[0]
 
 
 def answered(texts: list[str], hosts: int, ipex: bool = True, transformers: str = "4.52.4") -> None:
@@ -43,4 +39,4 @@ def answered(texts: list[str], hosts: int, ipex: bool = True, transformers: str 
         assert re.search(found + transformers, text), text
     found = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
     assert found, texts[0]
-    assert ipex or float(found[2]) > 0.5, "better than guessing one of 24 words"
+    assert float(found[2]) > 0.5, "better than guessing one of 24 words"

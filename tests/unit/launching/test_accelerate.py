@@ -162,6 +162,16 @@ def test_variables_of_the_user_win_over_the_configuration() -> None:
     assert found[found.index("--mixed_precision") + 1] == "no"
 
 
+def test_models_stay_where_ipex_has_packed_their_weights() -> None:
+    def device(of: Launch) -> list[str | None]:
+        return [one.value if (one := seat.env.get("ACCELERATE_TORCH_DEVICE")) else None for seat in of.seats]
+
+    assert device(launch(FOUR)) == ["cpu", "cpu"]
+    assert device(launch(FOUR, {"accelerate": "1.15.0"})) == [None, None], "stock torch trains what it computes with"
+    asked = {"ACCELERATE_TORCH_DEVICE": Setting("cpu:0", "--env")}
+    assert device(launch(FOUR, asked=asked)) == ["cpu:0", "cpu:0"]
+
+
 def test_versions_that_fail_beside_ipex_are_refused_with_the_reason() -> None:
     with pytest.raises(Refused) as refused:
         launch(packages={"accelerate": "1.12.0", **IPEX})
