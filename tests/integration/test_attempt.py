@@ -6,121 +6,37 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ipexctl.act.engine import Site
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
-from ipexctl.decide.judging.network import Choice
-from ipexctl.decide.launching.launch import Station, compute, rank_environment
-from ipexctl.decide.launching.spec import Identity, specs
-from ipexctl.decide.matching.runtime import Runtime
 from ipexctl.model.errors import Kind
 from ipexctl.model.events import (
-    Event,
     HostFailed,
     Output,
-    Proved,
     RankEnded,
     RankStage,
     RunEnded,
     RunStarted,
     Said,
 )
-from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host
-from ipexctl.model.tasks import Run
 from ipexctl.remote import procs
 from ipexctl.verbs.attempt import Attempt
-from tests import mpi
-
-RANKS = Path(__file__).parent / "ranks"
+from tests.integration.attempts import nothing_left, of, until, written
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
-    venv = str(mpi.make(tmp_path_factory.mktemp("mpi") / "env"))
-    return Runtime(
-        f"{venv}/bin/python", f"{venv}/bin/mpiexec.hydra", (f"{venv}/bin",), (f"{venv}/lib",), {}, "impi", ""
-    )
-
-
-@pytest.fixture
-def start(runtime: Runtime, tmp_path: Path) -> Iterator[Callable[..., Attempt]]:
-    """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py."""
-    made: list[Attempt] = []
-    world = World(Links(config=None), tmp_path / "state", tmp_path / "cache")
-    homes = {name: tmp_path / name for name in "ab"}
-    for home in homes.values():
-        home.mkdir(mode=0o700)
-
-    def make(*args: str, script: str = "actor.py", shared_home: bool = False, **settings: object) -> Attempt:
-        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
-        run = f"t{secrets.token_hex(3)}"
-        stations = {
-            name: Station(
-                Facts(home=str(home), user="tester", cpus_online=(0, 1), machine_id="this"),
-                Choice("lo", "127.0.0.1", "test"),
-                runtime,
-                f"{homes['a'] if shared_home else home}/runs/{run}-{name}",
-                str(RANKS),
-            )
-            for name, home in homes.items()
-        }
-        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
-        identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
-        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
-        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
-        made.append(Attempt(task, launch, identity, sites, told, world))
-        return made[-1]
-
-    yield make
-    for attempt in made:
-        procs.wipe(procs.of_run(attempt.launch.run), 0)
-    world.links.close()
-
-
-def of(kind: type, events: list[Event]) -> list:
-    return [event for event in events if isinstance(event, kind)]
-
-
-def until(attempt: Attempt, kind: type) -> tuple[Iterator[Event], list[Event]]:
-    """The story, told up to where every rank has had an event of this kind."""
-    story, events, ranks = attempt.story(), [], set()
-    for event in story:
-        events.append(event)
-        if isinstance(event, kind):
-            ranks.add(event.rank)
-            if len(ranks) == attempt.launch.size:
-                break
-    return story, events
-
-
-def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
-    got: dict[tuple[int, str], bytes] = {}
-    for event in of(Output, events):
-        got[event.rank, event.stream] = got.get((event.rank, event.stream), b"") + event.data
-    return got
-
-
-def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
-    proof = of(Proved, events)[-1]
-    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
-    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
+def line(pid: int) -> list[bytes]:
+    """A process's command line; nothing of one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def find(attempt: Attempt, word: bytes) -> int:
     """The process of the run whose command line has this word."""
     for process in procs.living(procs.of_run(attempt.launch.run)):
-        try:
-            line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(word in part for part in line[:8]):
+        if any(word in part for part in line(process.pid)[:8]):
             return process.pid
     raise AssertionError(f"no process with {word!r}")
 
@@ -250,8 +166,7 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     os.kill(find(attempt, b"guard"), signal.SIGKILL)
     events += list(story)
     assert nothing_left(attempt, events)
-    hidden = [pid for pid in set(procs.everyone()) - before if b"301" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert hidden == []
+    assert not [pid for pid in set(procs.everyone()) - before if any(b"301" in part for part in line(pid))]
     assert procs.groups_of(attempt.launch.run) == []
 
 

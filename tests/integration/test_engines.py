@@ -5,45 +5,24 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipexctl.act.engine import Site
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
-from ipexctl.decide.judging.network import Choice
 from ipexctl.decide.launching import engines
 from ipexctl.decide.launching.emit import write
-from ipexctl.decide.launching.launch import Station, compute, rank_environment
-from ipexctl.decide.launching.spec import Identity, specs
 from ipexctl.decide.matching.runtime import Runtime
-from ipexctl.model.events import Event, Output, Proved, RankEnded, RunEnded, Said
-from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host
-from ipexctl.model.tasks import Run
+from ipexctl.model.events import Output, RankEnded, RunEnded, Said
 from ipexctl.remote import procs
 from ipexctl.verbs.attempt import Attempt
-from tests import mpi
+from tests.integration.attempts import Start, nothing_left, of, written
 
-RANKS = Path(__file__).parent / "ranks"
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
-Start = Callable[..., Attempt]
-
-
-@pytest.fixture(scope="module")
-def intel(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
-    venv = str(mpi.make(tmp_path_factory.mktemp("mpi") / "env"))
-    return Runtime(
-        f"{venv}/bin/python", f"{venv}/bin/mpiexec.hydra", (f"{venv}/bin",), (f"{venv}/lib",), {}, "impi", ""
-    )
 
 
 @pytest.fixture(params=["impi", "mpich", "openmpi"])
@@ -57,63 +36,6 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
     engine = engines.answer(request.param, said)
     assert isinstance(engine, engines.Engine), engine
     return engines.under(intel, engine, ccl=False)
-
-
-@pytest.fixture
-def start(runtime: Runtime, tmp_path: Path) -> Iterator[Start]:
-    """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py."""
-    made: list[Attempt] = []
-    world = World(Links(config=None), tmp_path / "state", tmp_path / "cache")
-    homes = {name: tmp_path / name for name in "ab"}
-    for home in homes.values():
-        home.mkdir(mode=0o700)
-
-    def make(
-        *args: str, script: str = "actor.py", facts: dict[str, object] | None = None, **settings: object
-    ) -> Attempt:
-        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
-        run = f"t{secrets.token_hex(3)}"
-        user = "root" if os.geteuid() == 0 else "tester"
-        known = {"cpus_online": tuple(sorted(os.sched_getaffinity(0))), "machine_id": "this", **(facts or {})}
-        stations = {
-            name: Station(
-                Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
-                Choice("lo", "127.0.0.1", "test"),
-                runtime,
-                f"{home}/runs/{run}",
-                str(RANKS),
-            )
-            for name, home in homes.items()
-        }
-        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
-        identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
-        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
-        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
-        made.append(Attempt(task, launch, identity, sites, told, world))
-        return made[-1]
-
-    yield make
-    for attempt in made:
-        procs.wipe(procs.of_run(attempt.launch.run), 0)
-    world.links.close()
-
-
-def of(kind: type, events: list[Event]) -> list:
-    return [event for event in events if isinstance(event, kind)]
-
-
-def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
-    got: dict[tuple[int, str], bytes] = {}
-    for event in of(Output, events):
-        got[event.rank, event.stream] = got.get((event.rank, event.stream), b"") + event.data
-    return got
-
-
-def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
-    proof = of(Proved, events)[-1]
-    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
-    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
 
 
 def test_the_same_script_runs_unchanged(start: Start) -> None:

@@ -35,10 +35,7 @@ from ipexctl.remote import procs
 from ipexctl.show import screens
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.restarting import restarting
-from tests.integration.test_attempt import RANKS, nothing_left, of, runtime, until, written
-from tests.integration.test_attempt import start as start_actor
-
-__all__ = ["runtime", "start_actor"]
+from tests.integration.attempts import RANKS, nothing_left, of, until, written
 
 
 @pytest.fixture

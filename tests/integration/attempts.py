@@ -1,0 +1,101 @@
+"""Runs of the keeper, guards and wrappers on hosts that are this machine, without SSH: how they are made and read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ipexctl.act.engine import Site
+from ipexctl.act.links import Links
+from ipexctl.act.world import World
+from ipexctl.decide.judging.network import Choice
+from ipexctl.decide.launching.launch import Station, compute, rank_environment
+from ipexctl.decide.launching.spec import Identity, specs
+from ipexctl.decide.matching.runtime import Runtime
+from ipexctl.model.events import Event, Output, Proved
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.tasks import Run
+from ipexctl.remote import procs
+from ipexctl.verbs.attempt import Attempt
+
+RANKS = Path(__file__).parent / "ranks"
+Start = Callable[..., Attempt]
+
+
+@contextmanager
+def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
+    """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py. Their
+    processes end with it."""
+    made: list[Attempt] = []
+    world = World(Links(config=None), place / "state", place / "cache")
+    homes = {name: place / name for name in "ab"}
+    for home in homes.values():
+        home.mkdir(mode=0o700)
+
+    def start(
+        *args: str,
+        script: str = "actor.py",
+        shared_home: bool = False,
+        facts: dict[str, object] | None = None,
+        **settings: object,
+    ) -> Attempt:
+        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
+        run = f"t{secrets.token_hex(3)}"
+        user = "root" if os.geteuid() == 0 else "tester"
+        known = {"cpus_online": tuple(sorted(os.sched_getaffinity(0))), "machine_id": "this", **(facts or {})}
+        stations = {
+            name: Station(
+                Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
+                Choice("lo", "127.0.0.1", "test"),
+                runtime,
+                f"{homes['a'] if shared_home else home}/runs/{run}-{name}",
+                str(RANKS),
+            )
+            for name, home in homes.items()
+        }
+        task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
+        identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
+        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
+        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
+        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
+        made.append(Attempt(task, launch, identity, sites, told, world))
+        return made[-1]
+
+    yield start
+    for attempt in made:
+        procs.wipe(procs.of_run(attempt.launch.run), 0)
+    world.links.close()
+
+
+def of(kind: type, events: list[Event]) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def until(attempt: Attempt, kind: type) -> tuple[Iterator[Event], list[Event]]:
+    """The story, told up to where every rank has had an event of this kind."""
+    story, events, ranks = attempt.story(), [], set()
+    for event in story:
+        events.append(event)
+        if isinstance(event, kind):
+            ranks.add(event.rank)
+            if len(ranks) == attempt.launch.size:
+                break
+    return story, events
+
+
+def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
+    got: dict[tuple[int, str], bytes] = {}
+    for event in of(Output, events):
+        got[event.rank, event.stream] = got.get((event.rank, event.stream), b"") + event.data
+    return got
+
+
+def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
+    proof = of(Proved, events)[-1]
+    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
+    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
