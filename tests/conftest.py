@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cluster import Bench, Cluster, Spec, missing
 from tests.cluster.bench import on_loopback, separate
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")
