@@ -17,7 +17,7 @@ from ipexctl.decide.matching.options import Option, knows
 from ipexctl.decide.reading import nodes
 from ipexctl.decide.reading.problems import Problems
 from ipexctl.model.errors import Exit, Refused
-from ipexctl.model.launch import Launch
+from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 
@@ -173,7 +173,7 @@ def each(
         "--dynamo_backend": "no",
     }
     flags = ["--cpu"]
-    if version and _has_ipex(packages) and not knows(options, "accelerate", "--ipex", version):
+    if version and has_ipex(packages) and not knows(options, "accelerate", "--ipex", version):
         if knows(options, "accelerate", "ipex_config", version):  # it asks for what its flags no longer set
             raise Refused(
                 f"accelerate {printable(version)} cannot be launched rank by rank where IPEX is installed",
@@ -252,13 +252,25 @@ def itself(
     )
 
 
-def _has_ipex(packages: Mapping[str, str]) -> bool:
+def device(packages: Mapping[str, str]) -> dict[str, Setting]:
+    """Accelerate's device of a rank, where it matters.
+
+    By itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
+    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0).
+    """
+    if "accelerate" not in packages or not has_ipex(packages):
+        return {}
+    return {"ACCELERATE_TORCH_DEVICE": Setting("cpu", "else Accelerate moves models away from IPEX's weights")}
+
+
+def has_ipex(packages: Mapping[str, str]) -> bool:
+    """Whether IPEX is among these packages, name → version."""
     return "intel-extension-for-pytorch" in packages
 
 
 def _ipex(config: Config | None, packages: Mapping[str, str], asked: Mapping[str, str]) -> bool:
     """Whether IPEX is to optimise: as the variable, else the configuration says; without either, where it is there."""
-    if not _has_ipex(packages):
+    if not has_ipex(packages):
         return False
     if "ACCELERATE_USE_IPEX" in asked:
         return asked["ACCELERATE_USE_IPEX"].lower() in {"1", "true", "yes", "y", "t", "on"}

@@ -11,9 +11,6 @@ from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.launch import Place, Preload, Setting
 
 _RDMA = ("ib", "opa", "hfi")  # names Linux gives to InfiniBand and Omni-Path interfaces
-# Accelerate's device of a rank is cpu:0; Tensor.to("cpu:0") copies what is on "cpu": optimizers then train copies of
-# the weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0).
-_MOVED = frozenset(["accelerate", "intel-extension-for-pytorch"])
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -60,8 +57,6 @@ def for_host(
         put("OMPI_MCA_btl_tcp_if_include", choice.name, "interface of this host")
         if not rdma:
             put("UCX_NET_DEVICES", choice.name, "interface of this host")
-    if facts.installed and facts.installed.packages.keys() >= _MOVED:
-        put("ACCELERATE_TORCH_DEVICE", "cpu", "else Accelerate moves models to cpu:0, away from IPEX's weights")
     put("IPEXCTL_BACKEND", backend, "--backend")
     if override:
         put("IMPI_TORCH_OVERRIDE", "1", "--backend-override")

@@ -62,7 +62,9 @@ def compute(
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
         ranks, warnings = places.seat(counts, cores, machines, workers, _LEAST if backend == "impi" else 1)
     head = stations[used[0].name]
-    capped, more = tuning.cap(task, {host.name: stations[host.name].facts for host in used}, _has_ipex(head.facts))
+    capped, more = tuning.cap(
+        task, {host.name: stations[host.name].facts for host in used}, accelerate.has_ipex(_packages(head.facts))
+    )
     common = _Common(task, head, len(used), backend, workers, capped, asked)
     seats: list[Seat] = []
     said = [*warnings, *more]
@@ -73,7 +75,7 @@ def compute(
         seats.append(seat)
         said += of_host
     dialect, ready = head.runtime.dialect, head.runtime
-    packages = head.facts.installed.packages if head.facts.installed else {}
+    packages = _packages(head.facts)
     said += [*accelerate.differs(config, len(used), len(ranks)), *misfits(options, packages, task.args)]
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     before = accelerate.each(config, packages, _values(asked), options) if by_mpirun else ("-u",)
@@ -132,7 +134,7 @@ def _seat(
         mine,
         common.workers,
         task.port,
-        {**common.capped, **tuned},
+        {**common.capped, **tuned, **accelerate.device(_packages(here.facts))},
         asked,
         override=task.backend_override,
     )
@@ -191,8 +193,8 @@ def _libraries(runtime: Runtime) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _has_ipex(facts: Facts) -> bool:
-    return facts.installed is not None and "intel-extension-for-pytorch" in facts.installed.packages
+def _packages(facts: Facts) -> Mapping[str, str]:
+    return facts.installed.packages if facts.installed else {}
 
 
 def _machines(hosts: Sequence[Host], stations: Mapping[str, Station], allowed: bool) -> dict[str, str]:
