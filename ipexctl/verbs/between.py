@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import Session, Trouble
 from ipexctl.act.world import World
-from ipexctl.decide.judging.between import Meeting, Pair, next_one, plan
+from ipexctl.decide.judging.between import Meeting, Pair, next_one, plan, slow_links
 from ipexctl.decide.judging.network import Choice, choose_interfaces
 from ipexctl.decide.matching.table import number
 from ipexctl.model.events import Event, StepOutcome
@@ -20,6 +21,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 
 _PATIENCE = 3.0  # seconds until an attempt counts as not answered
+_SUSPECTS = 16  # slow links that are measured once more: of more, it is the network and no accident
 _SILENCE = 20.0  # seconds until a host that leads no attempt to its end counts as lost
 _NETWORKED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
 
@@ -42,6 +44,7 @@ def between(
     program = files("ipexctl.remote").joinpath("meet.py").read_text("utf-8")
     token = secrets.token_hex(16)
     sessions: dict[str, Session] = {}
+    one_at_a_time = threading.Lock()
     shareable = {host.name: _shareable(facts[host.name]) for host in taking_part}
 
     def open_port(link: Link, emit: Emit) -> Ports | Missed:
@@ -55,12 +58,12 @@ def between(
             return Missed(_why(error))
         return ports
 
+    def target(other: str, rate: bool) -> dict[str, object]:
+        return {"host": other, "address": choices[other].address, **ports[other], "rate": rate}
+
     def visit(link: Link, emit: Emit) -> Visited | Missed:
         host, ask = link.host.name, sessions[link.host.name].ask
-        targets = [
-            {"host": other, "address": choices[other].address, **ports[other], "rate": other == next_one(names, host)}
-            for other in tries[host]
-        ]
+        targets = [target(other, other == next_one(names, host)) for other in tries[host]]
         signs = {_sign(token, other): other for other in names if shareable[other]}
         try:
             said = ask("visit", targets=targets, patience=_PATIENCE, token=token, mtu=_mtu(facts[host], choices[host]))
@@ -70,6 +73,16 @@ def between(
         seen = {str(at): tuple(signs[name] for name in found if name in signs) for at, found in directories.items()}
         return Visited(tuple(_pair(host, found) for found in said["found"]), seen)
 
+    def measure_again(link: Link, emit: Emit) -> Pair | Missed:
+        host = link.host.name
+        asked = [target(next_one(names, host), True)]
+        try:
+            with one_at_a_time:
+                said = sessions[host].ask("visit", targets=asked, patience=_PATIENCE, token=token, mtu=0)
+        except (LinkError, Trouble) as error:
+            return Missed(_why(error))
+        return _pair(host, said["found"][0])
+
     try:
         opened = yield from each(world, taking_part, "open a port", open_port, outcome=_outcome)
         ports = {host: found for host, found in opened.items() if isinstance(found, dict)}
@@ -77,6 +90,10 @@ def between(
         tries = plan(names, everyone)
         meeting = [host for host in taking_part if host.name in ports]
         visited = yield from each(world, meeting, "try the others", visit, outcome=_outcome)
+        # All measured at the same time; a host that was busy just then is no slow link.
+        slow = {pair.source for pair in slow_links(_all_pairs(visited))}
+        suspects = [host for host in meeting if host.name in slow][:_SUSPECTS]
+        again = yield from each(world, suspects, "measure again", measure_again, outcome=_outcome)
     finally:
         for session in sessions.values():
             session.close()
@@ -84,7 +101,13 @@ def between(
     lost = {
         host: found.why for found_ in (opened, visited) for host, found in found_.items() if isinstance(found, Missed)
     }
-    pairs = tuple(pair for found in met.values() for pair in found.pairs if pair.target not in lost)
+    pairs = tuple(
+        replace(pair, rate=max(pair.rate or 0.0, better.rate or 0.0))
+        if pair.rate and isinstance(better := again.get(pair.source), Pair)
+        else pair
+        for pair in _all_pairs(visited)
+        if pair.target not in lost
+    )
     return Meeting(pairs, choices, _shared(met, names), {**untried, **lost})
 
 
@@ -101,6 +124,10 @@ class Visited:
 
     pairs: tuple[Pair, ...]
     seen: Mapping[str, tuple[str, ...]]
+
+
+def _all_pairs(visited: Mapping[str, object]) -> list[Pair]:
+    return [pair for found in visited.values() if isinstance(found, Visited) for pair in found.pairs]
 
 
 def _outcome(found: object) -> tuple[StepOutcome, str]:

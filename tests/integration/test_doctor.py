@@ -245,3 +245,29 @@ def test_talking_login_scripts_and_hanging_tools_do_not_hide_a_host(cluster: Clu
     finally:
         cluster.path("node1", "/root/.bashrc").unlink()
         cluster.path("node1", "/usr/local/bin/df").unlink()
+
+
+NARROW = "tc qdisc replace dev eth0 root tbf rate 40mbit burst 16kb latency 50ms"
+# Until most of the MiB that is measured first has been sent; then the link is as wide as the others.
+SENT = "cat /sys/class/net/eth0/statistics/tx_bytes"
+WIDE = (
+    f"end=$(($({SENT}) + 1000000)); n=0; "
+    f"while [ $({SENT}) -lt $end ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done; tc qdisc del dev eth0 root"
+)
+
+
+def slow(cluster: Cluster) -> list[str]:
+    answer = json.loads(doctor(cluster, cluster.hostfile, "--json").stdout)
+    return [host for finding in answer["findings"] if finding["code"] == "NET011" for host in finding["hosts"]]
+
+
+def test_a_slow_link_is_found_and_one_that_was_slow_for_a_moment_is_not() -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    # A full queue delays node1's answers to node0, too: of five hosts most are as fast as usual all the same.
+    with Cluster([Spec(f"node{n}") for n in range(5)]) as cluster:
+        do(cluster, "node1", NARROW)
+        assert "node1" in slow(cluster)
+        do(cluster, "node1", f"( {WIDE} ) </dev/null >/dev/null 2>&1 &")
+        assert slow(cluster) == []
+        assert "tbf" not in cluster.exec("node1", ["tc", "qdisc", "show", "dev", "eth0"]).stdout

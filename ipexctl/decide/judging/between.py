@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from statistics import median
@@ -175,13 +175,20 @@ def _detours(meeting: Meeting) -> Iterator[Hit]:
             yield Hit("NET010", pair.source, {}, said)
 
 
+def usual_rate(pairs: Iterable[Pair]) -> float | None:
+    """The median of the rates that were measured, bytes a second; None of fewer than three."""
+    rates = [pair.rate for pair in pairs if pair.rate]
+    return median(rates) if len(rates) > 2 else None
+
+
+def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
+    """Links of less than half the usual rate: they hold the others up."""
+    usual = usual_rate(pairs)
+    return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]
+
+
 def _slow(meeting: Meeting) -> Iterator[Hit]:
-    """Against the median of all: a link at less than half of it holds the others up."""
-    rates = [pair.rate for pair in meeting.pairs if pair.rate]
-    if len(rates) < 3:
-        return
-    usual = median(rates)
-    for pair in meeting.pairs:
-        if pair.rate and pair.rate < usual / 2:
-            said = f"to {pair.target} {pair.rate / 1e6:.0f} MB/s, the others {usual / 1e6:.0f} MB/s"
-            yield Hit("NET011", pair.source, {}, said)
+    usual = usual_rate(meeting.pairs)
+    for pair in slow_links(meeting.pairs):
+        said = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
+        yield Hit("NET011", pair.source, {}, said)
