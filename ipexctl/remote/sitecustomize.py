@@ -28,7 +28,9 @@ COLLECTIVES = (
 )
 
 
-MOMENT = 0.05  # seconds at the end for torch's threads
+LOOP = b"pt_gloo_runloop"  # what torch calls the threads of Gloo that let go of tensors (ProcessGroupGloo.cpp)
+LOOK = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
+LONG = 10.0  # seconds until the rank goes on all the same
 
 
 class Hooks:
@@ -85,14 +87,29 @@ class Hooks:
         faulthandler.enable(fd)
         faulthandler.register(ASK, fd, all_threads=True, chain=False)
 
-    def at_exit(self) -> None:
-        """A thread of Gloo that still holds a tensor takes Python's lock to let go of it. When Python is being taken
-        down the lock ends that thread, which C++ answers with "terminate called without an active exception": seen in
-        9 of 20 ranks with one core each (torch 2.13.0), in none of 20 that slept here (pytorch/pytorch#179291)."""
-        if "connected" in self.said:
+    def settle(self) -> None:
+        """Waits until Gloo's threads rest, which takes two looks.
+
+        They take Python's lock to let go of a tensor. Where Python is being taken down, the lock ends the thread, which
+        C++ answers with "terminate called without an active exception" (9 of 20 ranks with one core each, torch
+        2.13.0; pytorch/pytorch#179291). Where the last to hold the process group drops it with the lock held, as
+        DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever.
+        """
+        if "connected" not in self.said:
+            return
+        try:
             import time
 
-            time.sleep(MOMENT)
+            end = time.monotonic() + LONG
+            before = None
+            while time.monotonic() < end:
+                time.sleep(LOOK)
+                now = loops()
+                if now == before and all(state == b"S" for state, _ in now.values()):
+                    return
+                before = now
+        except Exception:
+            pass  # without /proc it has had its moment
 
     # The import system asks this before its own finders, until torch.distributed is there.
 
@@ -137,19 +154,47 @@ class Hooks:
                     unwrap()
                 return result
 
-            for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-                try:
-                    setattr(call, attribute, getattr(own, attribute))
-                except (AttributeError, TypeError):
-                    pass
-            call.__wrapped__ = own  # type: ignore[attr-defined]
-            return call
+            return like(call, own)
 
         for name, own in first.items():
             names[name] = noting(own, "first collective", "running")
         own = names.get("init_process_group")
         if callable(own):
             names["init_process_group"] = noting(own, "rendezvous", "connected")
+        destroy = names.get("destroy_process_group")
+        if callable(destroy):
+
+            def settled(*args: Any, **kwargs: Any) -> Any:
+                self.settle()
+                return destroy(*args, **kwargs)
+
+            names["destroy_process_group"] = like(settled, destroy)
+
+
+def like(call: Any, own: Any) -> Any:
+    """The function ``call`` with the looks of ``own``."""
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        try:
+            setattr(call, attribute, getattr(own, attribute))
+        except (AttributeError, TypeError):
+            pass
+    call.__wrapped__ = own
+    return call
+
+
+def loops() -> Any:
+    """Gloo's threads: each one's state, and how often it has gone to sleep (proc(5): status)."""
+    found = {}
+    tasks = "/proc/self/task/"
+    for thread in os.listdir(tasks):
+        try:
+            with open(tasks + thread + "/status", "rb") as status:
+                lines = dict(line.split(b":", 1) for line in status if b":" in line)
+        except (OSError, ValueError):
+            continue  # it has ended
+        if lines.get(b"Name", b"").strip() == LOOP:
+            found[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
+    return found
 
 
 def _install() -> None:
@@ -164,7 +209,7 @@ def _install() -> None:
         sys.meta_path.insert(0, hooks)
         import atexit
 
-        atexit.register(hooks.at_exit)  # the first to be registered is the last to be called
+        atexit.register(hooks.settle)  # the first to be registered is the last to be called
     except Exception:
         pass
 
