@@ -34,6 +34,7 @@ class Dialect(str, Enum):
     openmpi = "openmpi"
     deepspeed = "deepspeed"
     ansible = "ansible"
+    pytorchjob = "pytorchjob"
     accelerate = "accelerate"
 
 
@@ -79,6 +80,7 @@ class Emit(str, Enum):
     torchrun = "torchrun"
     accelerate = "accelerate"
     ansible = "ansible"
+    pytorchjob = "pytorchjob"
 
 
 class Pairwise(str, Enum):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster import Cluster
 from tests.e2e.desk import LIGHT, RANKS, ROOT, Desk
@@ -106,6 +107,53 @@ def test_torchrun_is_started_on_every_host_and_they_train_together(recipes: str,
         said = list(pool.map(begin, range(3)))
     for rank in range(3):
         assert f"rank {rank} of 3 on node{rank}: torch 2.8.0" in said[rank]
+
+
+@pytest.fixture
+def pods(hosts: Cluster) -> Iterator[None]:
+    """Names that pods find each other by, as the services of a cluster give them: here in /etc/hosts."""
+    before = {host: hosts.path(host, "/etc/hosts").read_bytes() for host in hosts.names}
+    known = "".join(f"{hosts.address(f'node{n}')} node{n} train-ddp-worker-{n}\n" for n in range(3)).encode()
+    for host in hosts.names:
+        hosts.write(host, "/etc/hosts", known)
+    yield
+    for host, text in before.items():
+        hosts.write(host, "/etc/hosts", text)
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("pods")
+def test_a_job_for_kubernetes_trains_with_the_variables_that_its_operator_sets(
+    recipes: str, hosts: Cluster, desk: Desk
+) -> None:
+    """Kubernetes itself is not here: each host is a pod, and gets what the training operator gives one."""
+    carried(desk, EXAMPLE)
+    job = yaml.safe_load(emitted(desk, "pytorchjob", "--venv", recipes, "--ppn", "1", EXAMPLE, "--steps", "10"))
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    (container,) = worker["template"]["spec"]["containers"]
+    assert worker["replicas"] == 3
+    env = {one["name"]: one["value"].replace("$$(", "$(") for one in container["env"]}
+    elastic = job["spec"]["elasticPolicy"]
+    env |= {  # pkg/controller.v1/pytorch/elastic.go
+        "PATH": f"{recipes}/bin:/usr/bin:/bin",
+        "PET_RDZV_ENDPOINT": f"{job['metadata']['name']}-worker-0:{container['ports'][0]['containerPort']}",
+        "PET_RDZV_BACKEND": elastic["rdzvBackend"],
+        "PET_NNODES": f"{elastic['minReplicas']}:{elastic['maxReplicas']}",
+        "PET_MAX_RESTARTS": str(elastic["maxRestarts"]),
+    }
+    words = [word.replace("$$(", "$(") for word in container["command"]]
+
+    def pod(number: int) -> str:
+        inside = ["sh", "-c", 'cd /root/ipexctl/examples && exec "$@"', "pod", "env"]
+        inside += [f"{name}={value}" for name, value in env.items()]
+        done = hosts.exec(f"node{number}", [*inside, *words], timeout=300)
+        assert done.returncode == 0, done
+        return str(done.stdout)
+
+    with ThreadPoolExecutor(3) as pool:
+        said = "".join(pool.map(pod, range(3)))
+    assert len(set(re.findall(r"rank (\d) of 3 on node\d: torch 2.8.0", said))) == 3, said
 
 
 @pytest.mark.stack

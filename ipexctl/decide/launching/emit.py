@@ -11,6 +11,8 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
+from ipexctl.decide.launching import pytorchjob
+from ipexctl.decide.launching.alike import alike
 from ipexctl.model.errors import Refused
 from ipexctl.model.facts import cpu_list
 from ipexctl.model.launch import Launch, Place, Seat
@@ -30,8 +32,9 @@ def write(launch: Launch, form: str) -> str:
         "torchrun": _torchrun,
         "accelerate": _accelerate,
         "ansible": _ansible,
+        "pytorchjob": pytorchjob.write,
     }
-    if launch.backend == "impi" and form in {"sbatch", "torchrun"}:
+    if launch.backend == "impi" and form in {"sbatch", "torchrun", "pytorchjob"}:
         raise Refused(
             f"{form} starts ranks without mpirun, which the backend impi needs",
             hint="--backend gloo, or --emit sh",
@@ -80,13 +83,7 @@ def _sbatch(launch: Launch) -> str:
 
 
 def _torchrun(launch: Launch) -> str:
-    counts = {len(seat.ranks) for seat in launch.seats}
-    if len(counts) > 1:
-        raise Refused(
-            "torchrun wants as many ranks on every host",
-            reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
-            hint="give --ppn, or use --emit sh",
-        )
+    ranks = alike(launch, "torchrun")
     lines = [
         "#!/bin/sh",
         *_about(launch, "Start it on every host at once, with the number that the host has here."),
@@ -99,7 +96,7 @@ def _torchrun(launch: Launch) -> str:
         *[f"{number}) python={shlex.quote(seat.python)} ;;" for number, seat in enumerate(launch.seats)],
         f'*) echo "usage: sh $0 0..{len(launch.seats) - 1}" >&2; exit 2 ;;',
         "esac",
-        f'exec "$python" -m torch.distributed.run --nnodes {len(launch.seats)} --nproc-per-node {counts.pop()} \\',
+        f'exec "$python" -m torch.distributed.run --nnodes {len(launch.seats)} --nproc-per-node {ranks} \\',
         f'    --node-rank "$1" --master-addr {shlex.quote(launch.head.address)} --master-port "$port" \\',
         '    --no-python /bin/sh -c "$each" rank "$port"',
     ]
@@ -108,13 +105,7 @@ def _torchrun(launch: Launch) -> str:
 
 def _accelerate(launch: Launch) -> str:
     """``accelerate launch`` starts mpirun itself, and gives all hosts the environment of the first."""
-    counts = {len(seat.ranks) for seat in launch.seats}
-    if len(counts) > 1:
-        raise Refused(
-            "accelerate wants as many ranks on every host",
-            reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
-            hint="give --ppn, or use --emit sh",
-        )
+    alike(launch, "accelerate")
     config = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU",

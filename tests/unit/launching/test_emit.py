@@ -3,6 +3,7 @@ writes it anew (then read the difference)."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from ipexctl.model.tasks import Run
 from tests.unit.launching.two import launch
 
 GOLDEN = Path(__file__).parent / "golden"
-FORMS = ("sh", "sbatch", "torchrun", "accelerate", "ansible")
+SCRIPTS = ("sh", "sbatch", "torchrun", "accelerate")
+FORMS = (*SCRIPTS, "ansible", "pytorchjob")
 SECRET = Setting("hunter2", "--pass-env", secret=True)
 ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env")
 
@@ -44,14 +46,14 @@ def test_no_form_holds_a_secret_and_all_ask_for_it(form: str, engine: str) -> No
 @pytest.mark.parametrize("form", FORMS)
 def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
     two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)
-    if form in {"sbatch", "torchrun"}:
+    if form in {"sbatch", "torchrun", "pytorchjob"}:
         with pytest.raises(Refused, match="without mpirun"):
             write(two, form)
     else:
         assert "IPEXCTL_BACKEND" in write(two, form)
 
 
-@pytest.mark.parametrize("form", FORMS[:-1])
+@pytest.mark.parametrize("form", SCRIPTS)
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
 def test_a_shell_can_read_each_script(form: str, engine: str) -> None:
     done = subprocess.run(["/bin/sh", "-n"], input=write(example(form, engine), form), text=True, capture_output=True)
@@ -72,7 +74,7 @@ def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
     assert copy["tasks"][1]["ansible.builtin.copy"]["dest"] in argv
 
 
-@pytest.mark.parametrize("form", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("form", ["torchrun", "accelerate", "pytorchjob"])
 def test_a_form_that_wants_equal_hosts_refuses_others(form: str) -> None:
     with pytest.raises(Refused) as refused:
         write(launch(), form)
@@ -83,3 +85,35 @@ if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for form in FORMS:
         (GOLDEN / f"{form}.txt").write_text(write(example(form), form))
+
+
+def test_a_job_for_kubernetes_has_a_pod_a_host_and_nothing_of_the_hosts() -> None:
+    job = yaml.safe_load(write(example("pytorchjob"), "pytorchjob"))
+    assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v1", "PyTorchJob", "train")
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    elastic = job["spec"]["elasticPolicy"]
+    assert worker["replicas"] == elastic["minReplicas"] == elastic["maxReplicas"] == 2
+    (container,) = worker["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch", "the operator looks for this name"
+    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "python", "-u"]
+    assert container["command"] == [*torchrun, "train.py", "--name", "two words", "$$(touch x)"]
+    env = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "train", "key": "HF_TOKEN"}}
+    assert env["ODD"] == ODD.value
+    assert env["OMP_NUM_THREADS"] == "3", "of the smaller host"
+    assert container["resources"]["limits"] == container["resources"]["requests"] == {"cpu": 6, "memory": "MEMORY"}
+    text = json.dumps(env)
+    assert not [word for word in ("/opt/ai", "192.0.2", "eth0", "ens3", "alice") if word in text]
+
+
+def test_a_job_for_kubernetes_sources_the_variables_of_oneccl() -> None:
+    two = launch(Run(script="/a/9 Train!.py", ppn=2, backend="ccl"), module="oneccl_bindings_for_pytorch")
+    job = yaml.safe_load(write(two, "pytorchjob"))
+    assert job["metadata"]["name"] == "job-9-train"
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    shell, flag, line = container["command"]
+    assert (shell, flag) == ("/bin/sh", "-c")
+    assert line.startswith('. "$$(python -c ')
+    assert "/env/setvars.sh" in line
+    env = {one["name"]: one["value"] for one in container["env"]}
+    assert (env["CCL_WORKER_COUNT"], env["CCL_ATL_TRANSPORT"]) == ("1", "ofi")
