@@ -227,6 +227,10 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Where a file of a running host can be read and written from here (beware of absolute links on the way)."""
         return Path(f"/proc/{self.init(host)}/root") / PurePosixPath(path).relative_to("/")
 
+    def home(self, host: str) -> Path:
+        """root's home on this machine's disk, where files of two clusters can be linked to each other."""
+        return self._hosts[host].disk / "root"
+
     def write(self, host: str, path: str, data: bytes, mode: int = 0o644) -> None:
         """Makes a file in the host, with the directories above it, owned by root."""
         place = self.path(host, path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, missing
+from tests.cluster import Cluster, Spec, missing
 from tests.e2e.desk import Desk, Told, clean, lend, light
 
 ROOM = 40 << 30  # bytes: 11 GB a host while wheels are unpacked (7 GB then), 4 GB of wheels here
@@ -94,6 +95,21 @@ def recipes(request: pytest.FixtureRequest, hosts: Cluster) -> str:
     else:
         assert request.getfixturevalue("installed").told.code == 0
     return VENV
+
+
+@pytest.fixture
+def four(recipes: str, hosts: Cluster, tmp_path: Path) -> Iterator[Desk]:
+    """Four hosts, as in the guide: each has the files of node0's environment."""
+    with Cluster([Spec(f"node{n}") for n in range(4)]) as cluster:
+        if lent := os.environ.get("IPEXCTL_TEST_ENV"):
+            lend(cluster, lent, recipes)
+        else:
+            folder = str(Path(recipes).parent.relative_to("/root"))
+            for host in cluster.names:
+                place = cluster.home(host) / folder
+                place.parent.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["cp", "-al", hosts.home("node0") / folder, place], check=True)
+        yield Desk(cluster, tmp_path / "desk")
 
 
 @pytest.fixture(scope="package")
