@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,10 @@ def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     assert refused.value.reasons == (
         "--mpi must be auto, impi, mpich, openmpi or a path that begins with /, not 'mvapich'",
     )
+
+
+def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "ipexctl", "--help"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
