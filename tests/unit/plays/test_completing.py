@@ -69,10 +69,14 @@ def test_other_shells_are_answered_too(project: Path) -> None:
     assert "look" in said
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shells_own_script_is_printed(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ipexctl.cli", "--show-completion", shell], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    ("shell", "own"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --command")]
+)
+def test_the_shells_own_script_is_printed(shell: str, own: str) -> None:
+    # Typer would take the shell that has started us, whichever that is.
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    words = [sys.executable, "-m", "ipexctl.cli", "--show-completion", shell]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "_IPEXCTL_COMPLETE" in done.stdout
+    assert own in done.stdout
