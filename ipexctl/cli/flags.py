@@ -34,7 +34,6 @@ class Dialect(str, Enum):
     openmpi = "openmpi"
     deepspeed = "deepspeed"
     ansible = "ansible"
-    pytorchjob = "pytorchjob"
     accelerate = "accelerate"
 
 

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ipexctl.cli import app
-from ipexctl.cli.flags import task
+from ipexctl.cli.flags import Dialect, Emit, task
+from ipexctl.decide.launching import emit
+from ipexctl.decide.reading.dialects import DIALECTS
 from ipexctl.model.errors import Refused
 
 
@@ -47,3 +49,8 @@ def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-m", "ipexctl", "--help"], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_only_what_can_be_written_is_offered() -> None:
+    assert {one.value for one in Dialect} <= set(DIALECTS)
+    assert {one.value for one in Emit} == set(emit.FORMS)

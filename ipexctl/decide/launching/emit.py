@@ -26,20 +26,12 @@ def write(launch: Launch, form: str) -> str:
     """The text of one form. Raises `Refused` for a launch that the form cannot say."""
     if launch.independent:
         raise Refused("Instances cannot be written for another program", hint="--dry-run shows what each is given")
-    writers: Mapping[str, Callable[[Launch], str]] = {
-        "sh": _sh,
-        "sbatch": _sbatch,
-        "torchrun": _torchrun,
-        "accelerate": _accelerate,
-        "ansible": _ansible,
-        "pytorchjob": pytorchjob.write,
-    }
     if launch.backend == "impi" and form in {"sbatch", "torchrun", "pytorchjob"}:
         raise Refused(
             f"{form} starts ranks without mpirun, which the backend impi needs",
             hint="--backend gloo, or --emit sh",
         )
-    return writers[form](launch)
+    return FORMS[form](launch)
 
 
 def _sh(launch: Launch) -> str:
@@ -308,3 +300,13 @@ def _shown(setting: object) -> object:
 def _word(text: str) -> str:
     """A name for jobs and files."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text) or "run"
+
+
+FORMS: Mapping[str, Callable[[Launch], str]] = {
+    "sh": _sh,
+    "sbatch": _sbatch,
+    "torchrun": _torchrun,
+    "accelerate": _accelerate,
+    "ansible": _ansible,
+    "pytorchjob": pytorchjob.write,
+}

@@ -33,17 +33,15 @@ def write(launch: Launch) -> str:
     words += ["--no-python", "python", *launch.argv[1:]]
     if launch.backend == "ccl":
         words = ["/bin/sh", "-c", f". \"$(python -c '{_SOURCED}')/env/setvars.sh\"; exec {shlex.join(words)}"]
-    threads = min((int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places), default=1)
+    threads = min(int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places)
+    settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host"), **_kept(launch)}
     amount = {"cpu": _cpus(launch), "memory": "MEMORY"}
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": "IMAGE",
         "workingDir": "WORKDIR",
         "command": [_plain(word) for word in words],
-        "env": [
-            *[_variable(key, setting, name) for key, setting in sorted(_kept(launch).items())],
-            {"name": "OMP_NUM_THREADS", "value": str(threads)},
-        ],
+        "env": [_variable(key, setting, name) for key, setting in sorted(settings.items())],
         "resources": {"requests": dict(amount), "limits": amount},
         "ports": [{"name": "pytorchjob-port", "containerPort": launch.port or _PORT}],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],

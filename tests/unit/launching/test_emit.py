@@ -117,3 +117,12 @@ def test_a_job_for_kubernetes_sources_the_variables_of_oneccl() -> None:
     assert "/env/setvars.sh" in line
     env = {one["name"]: one["value"] for one in container["env"]}
     assert (env["CCL_WORKER_COUNT"], env["CCL_ATL_TRANSPORT"]) == ("1", "ofi")
+
+
+def test_threads_that_the_user_has_chosen_are_the_pods_too() -> None:
+    two = launch(Run(script="train.py", ppn=2, backend="gloo"), {"OMP_NUM_THREADS": Setting("1", "--env")})
+    job = yaml.safe_load(write(two, "pytorchjob"))
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert [one for one in container["env"] if one["name"] == "OMP_NUM_THREADS"] == [
+        {"name": "OMP_NUM_THREADS", "value": "1"}
+    ]
