@@ -1,22 +1,28 @@
 # What a host says about itself. Runs as `sh -s -- NONCE LIMIT CAP VENV WORKDIR [NAME...]`, this text on its standard
 # input, under dash, busybox ash or bash; needs nothing but sh, and uses what else is there. It changes nothing.
 #
-# The answer is framed: a line `NONCE begin KIND NAME`, the text, a line `NONCE end STATUS`; `NONCE done` is the last.
-# Whatever stands outside of the frames (login banners, rc files that talk) is not ours. KIND is
+# The answer is framed. What the kernel and the system's own files tell cannot hang, and is asked in turn: a line
+# `NONCE begin KIND NAME`, the text, a line `NONCE end`. KIND is
 #   file     NAME is a path, the text its content
 #   grep     lines `path:line` of many small files; a relative path is relative to NAME
 #   command  NAME is the command, or our word for a question
-# STATUS 137 says that the item was killed at the time limit, 141 that it was cut at CAP bytes; what came before is kept.
+# What starts programs, searches directories or asks a network can hang. All of that runs aside, at the same time, and
+# says in single lines
+#   NONCE asked NAME         somebody works at this question; as many say `ended`
+#   NONCE told NAME<TAB>...  a piece of the answer; between its lines stands the seam, the last 8 digits of the nonce
+#   NONCE ended STATUS NAME  137: killed at the time limit, 141: cut at CAP bytes; what was told before counts
+# Such a line is written at once and is shorter than PIPE_BUF: it may stand anywhere, even within a line of a frame, but
+# is never in pieces. `NONCE done` is the last line. What else there is (banners, rc files that talk) is not ours.
 #
-# All questions are asked at the same time: each is a stage of one pipeline that asks, says its own answer and then
-# passes on what the stages before it said. So nothing is written to disk, answers never mix, and the whole probe takes
-# as long as its slowest question, at most LIMIT seconds.
+# So nothing is written to disk, answers never mix, and the whole probe takes as long as its slowest question, at most
+# LIMIT seconds. Each process costs a host a millisecond or two, most of what all this costs: it starts few.
 #
 # The function is read to its end before anything runs, so that no command can swallow the rest of this text.
 
 probe() {
     nonce=$1 limit=$2 cap=$3 venv=$4 work=$5
     shift 5
+    seam=${nonce#????????????????????????}
     path=$PATH
     newline='
 '
@@ -27,79 +33,55 @@ probe() {
     unset LANGUAGE
     case $venv in "~/"*) venv=$HOME/${venv#"~/"} ;; esac
     case $work in "~/"*) work=$HOME/${work#"~/"} ;; esac
-    names=$*
-    processor=$(cpuinfo)
+    cd / # the home directory may be somebody else's
+    cpuinfo
 
     sleep "$limit" >/dev/null &
     nap=$!
     {
         {
+            programs &
+            run 'command -v' '' tools
+            [ -z "$venv" ] || run venv '' environment_at "$venv"
+            run 'df -Pk' '' space "$venv" "$work" "$HOME"
+            run 'df -Pk /dev/shm /tmp' '' space /dev/shm /tmp
+            run 'ip addr' '' addresses
+            read -r self </proc/sys/kernel/hostname
+            for host in "$self" "$@"; do run 'getent hosts' "$host" getent hosts "$host"; done
             say command env environment
             say command date clock
             say command 'ls -l /proc/self/ns' namespaces
             say file /proc/cpuinfo printf '%s\n' "$processor"
             say grep /sys/devices/system/cpu kernel
             say command libraries libraries
-            item command 'ip addr' addresses
-            told || item command lscpu lscpu
-            calm || item command ps heavy
-        } | {
-            item command 'python -V' pythons
-            case $processor in *" amx_tile"*) item command amx tiles ;; esac
-            pass
-        } | {
-            item command 'mpirun --version' launchers
-            pass
-        } | {
-            item command 'df -Pk /dev/shm /tmp' space /dev/shm /tmp
-            pass
-        } | {
-            item command 'df -Pk' space "$venv" "$work" "$HOME"
-            say command 'command -v' tools
-            say command venv environment_at "$venv"
-            pass
-        } | {
-            item command 'getent hosts' addresses_of_names
-            pass
+            tellable || run lscpu '' lscpu
+            case $processor in *" amx_tile"*) run amx '' tiles ;; esac
+            calm || heavy
+            wait
         } | at_once
         kill "$nap"
     } &
     job=$!
     if wait "$nap"; then # the nap ended by itself: time is up
-        how=gently
+        round=0
         while kill -0 "$job"; do
-            stop_questions "$how"
-            how=surely
+            stop_questions
+            round=$((round + 1))
             sleep 0.2 || sleep 1
         done
-        item command left leftovers
+        say command left leftovers
     fi
     wait "$job"
     printf '\n%s done\n' "$nonce"
 }
 
-# A question that cannot hang or run wild, and its frame: straight to our output.
+# A question that cannot hang or run wild, and its frame.
 say() {
     printf '\n%s begin %s %s\n' "$nonce" "$1" "$2"
     shift 2
     "$@"
-    printf '\n%s end 0\n' "$nonce"
+    printf '\n%s end\n' "$nonce"
 }
-
-# A question that can. Its answer goes through a variable, so that a process that cannot be killed (waiting for a dead
-# file system) holds on to nothing that somebody reads.
-item() {
-    kind=$1 name=$2
-    shift 2
-    answer=$({ "$@" </dev/null; printf '\n%s' "$nonce"; } | head -c "$cap")
-    case $answer in
-    *"$nonce") status=0 answer=${answer%"$nonce"} ;;
-    *) if kill -0 "$nap"; then status=141; else status=137; fi ;; # cut, or killed
-    esac
-    printf '\n%s begin %s %s\n%s\n%s end %s\n' "$nonce" "$kind" "$name" "$answer" "$nonce" "$status"
-}
-
-pass() { exec cat; }
 
 # The whole answer in one piece: each write becomes a packet, which a client with hundreds of hosts has to take.
 at_once() {
@@ -107,35 +89,81 @@ at_once() {
     exec cat
 }
 
-# Kills what the stages wait for, not the stages: everything two levels or more below the pipeline's shell. At first not
-# those who carry the answers ("head", and the shell around it): they end by themselves and pass on what had been said,
-# unless somebody who cannot be killed holds on to them.
+# --- questions that can hang -----------------------------------------------------------------------------------------
+
+# A program or a function, whose output is the answer to question $1, each line after $2 and a tab if $2 is not empty.
+# Whoever waits for a dead file system may be unkillable, and holds on to a pipe: to that of his reader, not to ours.
+run() {
+    asked "$1"
+    about=${2:+$2	}
+    shift 2
+    "$@" 2>&1 </dev/null | answer &
+}
+
+# The shell itself reads: to start "head" would cost more.
+answer() {
+    trap '' TERM
+    status=0 size=0
+    while IFS= read -r line || [ -n "$line" ]; do
+        size=$((size + ${#line} + 1))
+        [ "$size" -le "$cap" ] || { status=141 && break; }
+        tell "$about$line"
+    done
+    kill -0 "$nap" || status=137
+    ended "$status"
+}
+
+asked() {
+    name=$1 piece=
+    printf '%s asked %s\n' "$nonce" "$name"
+}
+
+# A line of the answer to the question asked last. Lines are collected until a piece is full, or `flush`.
+tell() {
+    [ $((${#piece} + ${#1})) -lt 3000 ] || flush
+    piece=$piece$seam$1
+}
+
+flush() {
+    [ -z "$piece" ] || printf '%s told %s\t%.3500s\n' "$nonce" "$name" "${piece#"$seam"}"
+    piece=
+}
+
+ended() {
+    flush
+    printf '%s ended %s %s\n' "$nonce" "${1:-0}" "$name"
+}
+
+# Kills all programs: whoever reads their answers then tells what there was, and ends. If that does not help after a
+# second: the copies of this shell that are not readers. If that does not help either, somebody cannot be killed, and
+# those who wait for him are, wherever they are by now.
 stop_questions() {
     family=
     for stat in /proc/[0-9]*/stat; do
         read -r line <"$stat" || continue
-        pid=${line%% *} comm=${line#*(} line=${line##*) }
-        comm=${comm%%)*} line=${line#* }
-        family="$family $pid:$comm:${line%% *}"
+        pid=${line%% *} line=${line##*) }
+        line=${line#* }
+        family="$family $pid:${line%% *}"
     done
     for stage in $(children "$job"); do
-        for carrier in $(children "$stage"); do
-            if [ "$1" = gently ]; then
-                for writer in $(children "$carrier" head); do kill -9 "$writer" $(descendants "$writer"); done
-            else
-                kill -9 "$carrier" $(descendants "$carrier")
+        for process in $(descendants "$stage"); do
+            if ! is_shell "$process"; then
+                kill -9 "$process"
+            elif [ "$round" -ge 5 ]; then
+                kill -TERM "$process"
             fi
         done
     done
+    [ "$round" -ge 7 ] || return
+    for entry in $family; do
+        case ${entry%:*} in $$ | "$job") continue ;; esac
+        is_shell "${entry%:*}" && kill -9 "${entry%:*}"
+    done
 }
 
-# Of process $1, but those named $2. (A name with blanks or colons in it is cut by this list, and then is not "head".)
 children() {
     for entry in $family; do
-        case $entry in
-        *":${2-:}:$1") ;;
-        *":$1") echo "${entry%%:*}" ;;
-        esac
+        case $entry in *":$1") echo "${entry%%:*}" ;; esac
     done
 }
 
@@ -146,6 +174,14 @@ descendants() {
     done
 }
 
+# A copy of this one? The nonce is among its words.
+is_shell() {
+    words=
+    read -r ours <"/proc/$$/cmdline"
+    read -r words <"/proc/$1/cmdline"
+    [ "$words" = "$ours" ]
+}
+
 # What carries our mark and lives on after all (it was born while its parents were killed, or left their session): killed,
 # and named if that does not help.
 leftovers() {
@@ -154,10 +190,159 @@ leftovers() {
             pid=${environ#/proc/}
             pid=${pid%/environ}
             read -r comm <"/proc/$pid/comm" || continue
-            case $comm in grep | head) continue ;; esac # ours, right now
+            [ "$comm" = grep ] && continue # ours, right now
             if [ "$try" = 1 ]; then kill -9 "$pid"; else echo "$pid $comm"; fi
         done
     done
+}
+
+# Where each path would be created (the nearest directory above it that exists), and the room there.
+space() {
+    dirs=
+    for wanted in "$@"; do
+        [ -n "$wanted" ] || continue
+        near=$wanted
+        while [ -n "$near" ] && ! cd -P "$near" 2>/dev/null; do near=${near%/*}; done
+        [ -n "$near" ] || cd /
+        mode=ro
+        [ -w . ] && mode=rw
+        printf 'path\t%s\t%s\t%s\n' "$wanted" "$PWD" "$mode"
+        dirs=$dirs:$PWD
+        cd / # some are relative
+    done
+    IFS=:
+    set -f
+    df -Pk ${dirs#:} 2>/dev/null
+}
+
+environment_at() {
+    printf 'venv\t%s\n' "$1"
+    for file in "$1".d/*; do
+        case ${file##*/} in lock | bin | cache | tokens | '*') ;; *) printf 'beside\t%s\n' "${file##*/}" ;; esac
+    done
+    [ -d "$1" ] || return
+    [ -x "$1/bin/python" ] && printf 'python\t%s\n' "$1/bin/python"
+    for file in "$1"/lib/python3.*/site-packages/*.dist-info; do
+        [ -e "$file" ] && printf 'dist\t%s\n' "${file#"$1"/lib/}"
+    done
+    for file in "$1"/lib/libiomp5.so "$1"/lib/libtcmalloc*.so* "$1"/lib/libjemalloc.so*; do
+        [ -e "$file" ] && printf 'library\t%s\n' "$file"
+    done
+    for file in pyvenv.cfg ipexctl.json; do
+        [ -r "$1/$file" ] && printf 'file\t%s\n' "$file" && head -c 65536 "$1/$file" 2>/dev/null && echo
+    done
+}
+
+tools() {
+    for tool in bash python3 rsync tar zstd gzip numactl taskset lscpu setsid systemd-run gcc g++ cc uv git ssh curl \
+        srun sbatch sinfo qsub bsub module gdb py-spy perf ethtool; do
+        command -v "$tool"
+    done
+}
+
+# Those that PATH holds are asked for their versions. Which ones they are is told before the first one answers: in the
+# order in which they would be found.
+programs() {
+    asked 'mpirun --version'
+    asked 'python -V'
+    found=$(pythons && launchers)
+    IFS=$newline
+    set -f
+    for entry in $found; do
+        case $entry in python*) tell "${entry#*	}	" ;; listed*) tell "${entry#*	}	listed" ;; esac
+    done
+    ended 0
+    for entry in $found; do
+        file=${entry#*	}
+        case $entry in
+        python*) run 'python -V' "$file" "$file" -V ;;
+        mpirun*) run 'mpirun --version' "$file" "$file" --version ;;
+        esac
+    done
+    name='mpirun --version'
+    ended 0
+    wait
+}
+
+# Further interpreters are only listed (their paths say it), and so are the many wrappers that a version manager keeps on
+# PATH.
+pythons() {
+    IFS=:
+    set -f
+    set -- $path
+    set +f
+    seen=:
+    for dir in "$@" /usr/bin /usr/local/bin; do
+        [ -h "$dir" ] && continue # /bin on most systems
+        exact=
+        for minor in .6 .7 .8 .9 .10 .11 .12 .13 .14 .15 .16 .17 .18 .19 .20 .21 .22 .23 ''; do # no pattern: see libraries
+            file=$dir/python3$minor
+            [ -x "$file" ] && [ -f "$file" ] || continue
+            [ -n "$exact" ] && [ "$file" = "$dir"/python3 ] && continue
+            case $seen in *":$file:"*) exact=yes && continue ;; esac
+            seen=$seen$file:
+            if [ -x "$dir"/python3 ] && ! [ "$file" -ef "$dir"/python3 ]; then
+                read -r start <"$file" && [ "${start#\#!}" != "$start" ] && continue
+            fi
+            exact=yes
+            printf 'python\t%s\n' "$file"
+        done
+    done
+    for file in /opt/conda "$HOME"/miniconda3 "$HOME"/miniforge3 "$HOME"/anaconda3 "$HOME"/.local/share/uv/python/* \
+        "$HOME"/.pyenv/versions/* /opt/python/*; do
+        for file in "$file"/bin/python3.[0-9] "$file"/bin/python3.[0-9][0-9]; do
+            [ -x "$file" ] && [ -f "$file" ] && printf 'listed\t%s\n' "$file"
+        done
+    done
+    true
+}
+
+# One file by several names (/bin is /usr/bin, mpiexec is mpirun) is asked once: starting one costs more than all the rest.
+launchers() {
+    IFS=:
+    set -f
+    dirs=$path
+    set --
+    for dir in $dirs; do
+        for file in "${dir:-.}"/mpirun "${dir:-.}"/mpiexec; do
+            [ -x "$file" ] && [ -f "$file" ] || continue
+            for known in "$@"; do [ "$file" -ef "$known" ] && continue 2; done
+            set -- "$@" "$file"
+            printf 'mpirun\t%s\n' "$file"
+        done
+    done
+}
+
+# The flags say what the processor has; only the kernel says whether a process may use tiles
+# (arch_prctl 158, ARCH_REQ_XCOMP_PERM 0x1023, XTILEDATA 18: Documentation/arch/x86/xstate.rst). No shell can make that
+# call; where neither Perl nor Python is, nobody is asked and nothing is said.
+tiles() {
+    exec 2>/dev/null
+    perl -e 'print syscall(158, 0x1023, 18) == 0 ? "granted" : "refused " . ($! + 0), "\n"' || python3 -c 'import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+print("granted" if libc.syscall(158, 0x1023, 18) == 0 else "refused %d" % ctypes.get_errno())'
+}
+
+addresses() { ip addr show 2>/dev/null || ifconfig -a 2>/dev/null || cat /proc/net/fib_trie; }
+
+# Who else works here is worth asking only where the load says that somebody does.
+calm() {
+    read -r load rest </proc/loadavg
+    [ "${load%%.*}" -eq 0 ]
+}
+
+# Those that have used half a CPU or more over their life, and ten seconds at least: what idles is nobody's business, and
+# there may be thousands. "ps" alone would read three files of each.
+heavy() {
+    read -r uptime rest </proc/uptime
+    used='^[0-9]+ \(.*\) [A-Za-z]( -?[0-9]+){10} ([0-9]{4,} [0-9]+|[0-9]+ [0-9]{4,}) ' # ticks: 100 a second
+    found=$(grep -hsE "$used" /proc/[0-9]*/stat | while read -r line; do
+        pid=${line%% *}
+        set -- ${line##*) }
+        shift 11 # utime, stime, and starttime as the ninth
+        [ $(($1 + $2)) -ge $((50 * ${uptime%%.*} - $9 / 2)) ] && printf '%s,' "$pid"
+    done)
+    [ -z "$found" ] || run ps '' ps -o pcpu=,etime=,user=,pid=,comm= -p "${found%,}"
 }
 
 # --- the kernel's own files ------------------------------------------------------------------------------------------
@@ -206,15 +391,16 @@ kernel() {
 
 # All blocks are alike where sysfs tells the topology: the first is enough (on 256 CPUs the file has half a megabyte).
 cpuinfo() {
+    processor=
     if [ -r /sys/devices/system/cpu/cpu0/topology/thread_siblings_list ]; then
-        sed '/^$/q' /proc/cpuinfo
+        while IFS= read -r line && [ -n "$line" ]; do processor=$processor$line$newline; done </proc/cpuinfo
     else
-        sed -e '1,/^$/b' -e '/^flags/d' -e '/^bugs/d' -e '/^vmx/d' -e '/^power/d' /proc/cpuinfo
+        processor=$(sed -e '1,/^$/b' -e '/^flags/d' -e '/^bugs/d' -e '/^vmx/d' -e '/^power/d' /proc/cpuinfo)
     fi
 }
 
 # Do the kernel's files say enough? On 256 CPUs lscpu costs more time than all the rest.
-told() {
+tellable() {
     case $processor in *flags*) [ -r /sys/devices/system/cpu/cpu0/topology/thread_siblings_list ] ;; *) false ;; esac
 }
 
@@ -237,148 +423,28 @@ clock() { date +%s.%N; }
 # Equal only where two entries of a host file are one and the same machine: the boot id alone is equal in all containers.
 namespaces() { ls -ln /proc/self/ns; } # numbers: to look up names of users costs more than the rest
 
-# Who else works here is worth asking only where the load says that somebody does.
-calm() {
-    read -r load rest </proc/loadavg
-    [ "${load%%.*}" -eq 0 ]
-}
-
-# Those that use 10 % of a CPU or more: what idles is nobody's business, and there may be thousands.
-heavy() { ps -eo pcpu=,etime=,user=,pid=,comm= | grep -E '^ *[0-9][0-9]'; }
-
-addresses() { ip addr show || ifconfig -a || cat /proc/net/fib_trie; }
-
-tools() {
-    for tool in bash python3 rsync tar zstd gzip numactl taskset lscpu setsid systemd-run gcc g++ cc uv git ssh curl \
-        srun sbatch sinfo qsub bsub module gdb py-spy perf ethtool; do
-        command -v "$tool"
-    done
-}
-
-# One file by several names (/bin is /usr/bin, mpiexec is mpirun) is asked once: starting one costs more than all the rest.
-launchers() {
-    IFS=:
-    set -f
-    dirs=$path
-    set --
-    for dir in $dirs; do
-        for name in mpirun mpiexec; do
-            file=${dir:-.}/$name
-            [ -x "$file" ] && [ -f "$file" ] || continue
-            for known in "$@"; do [ "$file" -ef "$known" ] && continue 2; done
-            set -- "$@" "$file"
-            {
-                version=$("$file" --version 2>&1)$newline
-                first=${version%%"$newline"*} version=${version#*"$newline"}
-                printf '%s\t%s %s\n' "$file" "$first" "${version%%"$newline"*}"
-            } &
-        done
-    done
-    wait
-}
-
-# What would be found first is asked for its version. Further interpreters are only listed (their paths say it), and so
-# are the many wrappers that a version manager keeps on PATH.
-pythons() {
-    IFS=:
-    set -f
-    set -- $path
-    set +f
-    for dir in "$@" /usr/bin /usr/local/bin; do
-        [ -h "$dir" ] && continue # /bin on most systems
-        exact=
-        for file in "$dir"/python3.[0-9] "$dir"/python3.[0-9][0-9] "$dir"/python3; do
-            [ -x "$file" ] && [ -f "$file" ] || continue
-            [ -n "$exact" ] && [ "$file" = "$dir"/python3 ] && continue
-            case $seen in *":$file:"*) exact=yes && continue ;; esac
-            seen=${seen:-:}$file:
-            if read -r start <"$file" && [ "${start#\#!}" != "$start" ]; then
-                [ "$file" != "$dir"/python3 ] && [ -x "$dir"/python3 ] && continue
-            fi
-            exact=yes
-            printf '%s\t\n' "$file"
-            { version=$("$file" -V 2>&1) && printf '%s\t%s\n' "$file" "$version"; } &
-        done
-    done
-    for file in /opt/conda "$HOME"/miniconda3 "$HOME"/miniforge3 "$HOME"/anaconda3 "$HOME"/.local/share/uv/python/* \
-        "$HOME"/.pyenv/versions/* /opt/python/*; do
-        for file in "$file"/bin/python3.[0-9] "$file"/bin/python3.[0-9][0-9]; do
-            [ -x "$file" ] && [ -f "$file" ] && printf '%s\tlisted\n' "$file"
-        done
-    done
-    wait
-}
-
-# The flags say what the processor has; only the kernel says whether a process may use tiles
-# (arch_prctl 158, ARCH_REQ_XCOMP_PERM 0x1023, XTILEDATA 18: Documentation/arch/x86/xstate.rst). No shell can make that
-# call; where neither Perl nor Python is, nobody is asked and nothing is said.
-tiles() {
-    perl -e 'print syscall(158, 0x1023, 18) == 0 ? "granted" : "refused " . ($! + 0), "\n"' || python3 -c 'import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-print("granted" if libc.syscall(158, 0x1023, 18) == 0 else "refused %d" % ctypes.get_errno())'
-}
-
+# Names with patterns in them make the shell read whole directories, and these have thousands of entries: once each.
 libraries() {
     getconf GNU_LIBC_VERSION || ldd --version 2>&1 | head -n 1
     found=
     for dir in /lib/*-linux-gnu* /usr/lib/*-linux-gnu* /lib64 /usr/lib64 /usr/lib /lib /usr/local/lib /usr/local/lib64; do
         [ -h "$dir" ] && continue
-        # libstdc++.so.6.0.30 is the one that knows GLIBCXX_3.4.30
-        for file in "$dir"/libstdc++.so.6.0.* "$dir"/libzstd.so.1 "$dir"/libz.so.1 "$dir"/libgomp.so.1 \
-            "$dir"/libnuma.so.1 "$dir"/libtcmalloc.so.* "$dir"/libtcmalloc_minimal.so.* "$dir"/libjemalloc.so.* \
-            "$dir"/libiomp5.so "$dir"/ld-musl-*; do
+        case $dir in /lib/*) [ -h /lib ] && continue ;; esac
+        for file in "$dir"/lib[jst][ect][cdm]* "$dir"/libzstd.so.1 "$dir"/libz.so.1 "$dir"/libgomp.so.1 \
+            "$dir"/libnuma.so.1 "$dir"/libiomp5.so "$dir"/ld-musl-x86_64.so.1; do
+            # libstdc++.so.6.0.30 is the one that knows GLIBCXX_3.4.30
+            case ${file##*/} in
+            libtcmalloc.so.* | libtcmalloc_minimal.so.* | libjemalloc.so.* | libstdc++.so.6.0.*) ;;
+            lib[zgni]* | ld-*) ;;
+            *) continue ;;
+            esac
             [ -e "$file" ] || continue
             printf '%s\n' "$file"
             found="$found $file"
         done
     done
-    for file in "$venv"/lib/libiomp5.so "$venv"/lib/libtcmalloc*.so* "$venv"/lib/libjemalloc.so*; do
-        [ -e "$file" ] && printf '%s\n' "$file"
-    done
     case $found in *libstdc++*) case $found in *libzstd*) case $found in *libz.so*) return ;; esac ;; esac ;; esac
     ldconfig -p | grep -E 'lib(stdc\+\+|zstd|z|gomp|numa|tcmalloc|tcmalloc_minimal|jemalloc|iomp5)\.so'
-}
-
-# Where each path would be created (the nearest directory above it that exists), and the room there.
-space() {
-    places=
-    for wanted in "$@"; do
-        [ -n "$wanted" ] || continue
-        there=$wanted
-        while [ -n "$there" ] && ! cd -P "$there"; do there=${there%/*}; done
-        [ -n "$there" ] || cd /
-        mode=ro
-        [ -w . ] && mode=rw
-        printf 'path\t%s\t%s\t%s\n' "$wanted" "$PWD" "$mode"
-        places="$places:$PWD"
-    done
-    IFS=:
-    set -f
-    df -Pk ${places#:}
-}
-
-environment_at() {
-    [ -n "$1" ] || return
-    printf 'venv\t%s\n' "$1"
-    for file in "$1".d/*; do
-        case ${file##*/} in lock | bin | cache | tokens | '*') ;; *) printf 'beside\t%s\n' "${file##*/}" ;; esac
-    done
-    [ -d "$1" ] || return
-    [ -x "$1/bin/python" ] && printf 'python\t%s\n' "$1/bin/python"
-    for file in "$1"/lib/python3.*/site-packages/*.dist-info; do
-        [ -e "$file" ] && printf 'dist\t%s\n' "${file#"$1"/lib/}"
-    done
-    for file in pyvenv.cfg ipexctl.json; do
-        [ -r "$1/$file" ] && printf 'file\t%s\n' "$file" && head -c 65536 "$1/$file" && echo
-    done
-}
-
-addresses_of_names() {
-    read -r self </proc/sys/kernel/hostname
-    for name in "$self" $names; do
-        { found=$(getent hosts "$name") && printf '%s\t%s\n' "$name" "$found"; } &
-    done
-    wait
 }
 
 probe "$@" 2>/dev/null </dev/null

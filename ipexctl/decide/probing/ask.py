@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipexctl.decide.probing.bundle import CAP
+from ipexctl.decide.probing.bundle import CAP, CAP_ASIDE
 from ipexctl.model.commands import Command
 
 _GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
@@ -18,5 +18,5 @@ def probe(
     ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once.
     """
     seconds = max(1, round(limit))
-    argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP), venv, workdir, *names)
+    argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
     return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP)

@@ -17,7 +17,8 @@ from typing import Any
 from ipexctl.model.errors import Refused
 
 _NONE: Mapping[str, str] = MappingProxyType({})
-CAP = 1 << 20  # bytes of one item
+CAP = 1 << 20  # bytes of one frame
+CAP_ASIDE = 1 << 18  # bytes of one answer that is said aside: the host's shell reads it byte by byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,17 @@ def parse_bundle(text: str, source: str) -> Bundle:
 
 
 def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> Bundle:
-    """The bundle in an answer of ``remote/probe.sh``. Whatever stands outside of its frames is ignored; an item that
-    was killed at the time limit, is too long or not text is kept as far as it goes and named in ``unread``."""
+    """The bundle in an answer of ``remote/probe.sh``, whose head tells the form. Whatever stands outside of its frames
+    is ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
+    as far as it goes and named in ``unread``."""
+    said, framed = _aside(answer, nonce)
     files: dict[str, str] = {}
     commands: dict[str, str] = {}
     unread: dict[str, str] = {}
     item: tuple[str, str] | None = None
     whole = False
     following = b""
-    for piece in (b"\n" + answer).split(b"\n" + nonce.encode() + b" ")[1:]:
+    for piece in (b"\n" + framed).split(b"\n" + nonce.encode() + b" ")[1:]:
         line, _, text_after = piece.partition(b"\n")
         body, following = following, text_after  # what stands between the mark before and this one
         word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
@@ -113,10 +116,9 @@ def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -
         if word != "end" or item is None:
             continue
         (kind, name), item = item, None
-        why = _wrong(body, rest, limit, cap)
-        if why:
+        if why := _wrong(body, cap):
             unread[name] = why
-        text = body[:cap].decode("utf-8", "replace").replace("\x00", "�")
+        text = _text(body, cap)
         if kind == "grep":
             _gather(files, name, text)
         elif kind == "file":
@@ -125,6 +127,15 @@ def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -
             unread.update({f"process {line.strip()}": "could not be killed" for line in text.splitlines() if line})
         elif kind == "command":
             commands[name] = text
+    for name, question in said.items():
+        body = b"".join(line + b"\n" for line in question.lines)
+        commands[name] = _text(body, cap)
+        if question.open or 137 in question.statuses:
+            unread[name] = f"timed out after {limit:g} s"
+        elif 141 in question.statuses:
+            unread[name] = _too_long(body, CAP_ASIDE)
+        elif why := _wrong(body, cap):
+            unread[name] = why
     if item is not None:
         unread[item[1]] = "the answer ends in the middle"
     if not whole:
@@ -132,14 +143,55 @@ def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -
     return Bundle(files, commands, unread)
 
 
-def _wrong(body: bytes, status: str, limit: float, cap: int) -> str:
-    if status == "137":
-        return f"timed out after {limit:g} s"
-    if status == "141" or len(body) >= cap:
-        return f"malformed: longer than {cap >> 10} KiB: {_sample(body)}"
+@dataclass(slots=True)
+class _Question:
+    """What is said aside of one question; ``open`` counts those who work at it."""
+
+    open: int = 0
+    lines: list[bytes] = field(default_factory=list)
+    statuses: set[int] = field(default_factory=set)
+
+
+def _aside(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
+    """The questions that answered in lines of their own, and the answer without those lines."""
+    found: dict[str, _Question] = {}
+    seam = nonce[24:].encode() or nonce.encode()
+
+    def take(match: re.Match[bytes]) -> bytes:
+        word, rest = match[1], match[2]
+        status = 0
+        if word == b"ended":
+            number, _, rest = rest.partition(b" ")
+            status = int(number) if number.isdigit() else 0
+        name, _, text = rest.partition(b"\t")
+        question = found.setdefault(name.decode("utf-8", "replace"), _Question())
+        if word == b"asked":
+            question.open += 1
+        elif word == b"ended":
+            question.open -= 1
+            question.statuses.add(status)
+        else:
+            question.lines += text.split(seam)
+        return b""
+
+    framed = re.sub(re.escape(nonce.encode()) + rb" (asked|told|ended) ([^\n]*)\n", take, answer)
+    return found, framed
+
+
+def _text(body: bytes, cap: int) -> str:
+    return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
+
+
+def _wrong(body: bytes, cap: int) -> str:
+    if len(body) >= cap:
+        return _too_long(body, cap)
     if b"\x00" in body:
         return f"malformed: not text: {_sample(body)}"
     return ""
+
+
+def _too_long(body: bytes, cap: int) -> str:
+    return f"malformed: longer than {cap >> 10} KiB: {_sample(body)}"
 
 
 def _sample(body: bytes) -> str:

@@ -195,7 +195,9 @@ def musl(bundle: Bundle) -> bool:
 def library_paths(bundle: Bundle) -> dict[str, str]:
     """soname → path, of what the loader would find; the first one counts."""
     found: dict[str, str] = {}
-    for line in bundle.command("libraries").splitlines()[:_LINES]:
+    own = (line.partition("\t") for line in bundle.command("venv").splitlines()[:_LINES])
+    lines = [*bundle.command("libraries").splitlines(), *(path for word, _, path in own if word == "library")]
+    for line in lines[:_LINES]:
         cached = re.match(r"\s*(\S+) \(([^)]*)\) => (\S+)", line)
         if cached and "x86-64" in cached[2]:
             found.setdefault(cached[1], cached[3])
@@ -308,8 +310,12 @@ def _marker(text: str) -> Mapping[str, Any]:
 
 
 def launchers(bundle: Bundle) -> tuple[str, ...]:
-    rows = (line.partition("\t") for line in bundle.command("mpirun --version").splitlines()[:64])
-    return tuple(f"{path}: {' '.join(said.split())[:200]}" for path, tab, said in rows if tab)
+    """Each with the first two lines that it says of its version."""
+    said: dict[str, list[str]] = {}
+    for path, tab, line in (line.partition("\t") for line in bundle.command("mpirun --version").splitlines()[:_LINES]):
+        if tab:
+            said.setdefault(path, []).append(line)
+    return tuple(f"{path}: {' '.join(' '.join(lines[:2]).split())[:200]}" for path, lines in list(said.items())[:64])
 
 
 def tools(bundle: Bundle) -> dict[str, str]:

@@ -14,11 +14,17 @@ from ipexctl.decide.probing.numbers import cpus, whole
 from ipexctl.model.errors import Refused
 from tests.unit.doctor.corpus import uarchs
 
-MARK = "0123456789abcdef"
+MARK = "0123456789abcdef0123456789abcdef"
+SEAM = MARK[-8:]
 
 
-def framed(kind: str, name: str, body: str, status: int = 0) -> str:
-    return f"\n{MARK} begin {kind} {name}\n{body}\n{MARK} end {status}\n"
+def framed(kind: str, name: str, body: str) -> str:
+    return f"\n{MARK} begin {kind} {name}\n{body}\n{MARK} end\n"
+
+
+def aside(name: str, *lines: str, status: int = 0) -> str:
+    told = f"{MARK} told {name}\t{SEAM.join(lines)}\n" if lines else ""
+    return f"{MARK} asked {name}\n{told}{MARK} ended {status} {name}\n"
 
 
 def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
@@ -33,7 +39,7 @@ def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
 
 
 def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
-    forged = framed("command", "date", "9").replace(MARK, "f" * 16)
+    forged = framed("command", "date", "9").replace(MARK, "f" * 32)
     answer = framed("command", "ps", forged) + f"\n{MARK} done\n"
     assert unframe(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
 
@@ -45,15 +51,38 @@ def test_many_small_files_come_as_lines_with_their_paths() -> None:
 
 
 def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
-    answer = framed("command", "df", "half", 137) + framed("command", "ip", "a\0b") + f"\n{MARK} begin command env\nX=1"
+    answer = (
+        aside("df", "half", status=137)
+        + aside("getent", "so", "much", status=141)
+        + framed("command", "date", "a\0b")
+        + f"{MARK} asked venv\n\n{MARK} begin command env\nX=1"
+    )
     found = unframe(answer.encode(), MARK, limit=3)
     assert found.unread == {
         "df": "timed out after 3 s",
-        "ip": "malformed: not text: 'a\\x00b'",
+        "getent": "malformed: longer than 256 KiB: 'so\\nmuch\\n'",
+        "date": "malformed: not text: 'a\\x00b'",
+        "venv": "timed out after 3 s",
         "env": "the answer ends in the middle",
         "probe": "the answer is cut",
     }
-    assert found.commands["df"] == "half"
+    assert found.commands["df"] == "half\n"
+
+
+def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> None:
+    inner = aside("getent", "a\t10.0.0.1", "b\t10.0.0.2")
+    body = f"/proc/a:x{inner}y\n{inner}/proc/b:z"
+    found = unframe((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    assert found.files == {"/proc/a": "xy\n", "/proc/b": "z\n"}
+    assert found.commands == {"getent": 2 * "a\t10.0.0.1\nb\t10.0.0.2\n"}
+    assert found.unread == {}
+
+
+def test_one_who_does_not_end_is_missed_though_others_answered_the_same_question() -> None:
+    answer = f"{MARK} asked python -V\n" + aside("python -V", "/usr/bin/python3\tPython 3.12.1") + f"\n{MARK} done\n"
+    found = unframe(answer.encode(), MARK, limit=7)
+    assert found.unread == {"python -V": "timed out after 7 s"}
+    assert found.commands == {"python -V": "/usr/bin/python3\tPython 3.12.1\n"}
 
 
 def test_no_answer_is_told_from_a_short_one() -> None:

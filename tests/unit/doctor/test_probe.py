@@ -132,6 +132,39 @@ def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tm
     assert processes(f"IPEXCTL_PROBE={NONCE}") == []
 
 
+FREEZER = Path("/sys/fs/cgroup/freezer")  # of the first kind: whom it has frozen no signal ends
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer of control groups v1, or not root")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_program_that_cannot_be_killed_costs_only_its_own_answer(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    group = FREEZER / f"ipexctl-{NONCE}"
+    group.mkdir()
+    try:
+        (group / "freezer.state").write_text("FROZEN")
+        for name in ("df", "python3"):
+            shim(tmp_path, name, f"echo $$ >{group}/tasks\nsleep 1000")
+        begun = time.monotonic()
+        bundle = ask(f"{tmp_path}:/usr/bin:/bin", shell, limit=1)
+        assert time.monotonic() - begun < 6
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        while (group / "tasks").read_text():
+            time.sleep(0.05)
+        group.rmdir()
+    dead = {f"process {line}" for line in bundle.unread if line.startswith("process ")}
+    assert len(dead) >= 2
+    assert {name: why for name, why in bundle.unread.items() if not name.startswith("process ")} == {
+        "df -Pk": "timed out after 1 s",
+        "df -Pk /dev/shm /tmp": "timed out after 1 s",
+        "python -V": "timed out after 1 s",
+    }
+    told = facts(bundle)
+    assert told.cpus_online
+    assert told.interfaces
+    assert told.tools
+
+
 def test_a_question_that_runs_away_into_a_session_of_its_own_is_killed_too(tmp_path: Path) -> None:
     shim(tmp_path, "getent", "setsid sleep 1000 & sleep 1000")
     bundle = ask(f"{tmp_path}:/usr/bin:/bin", limit=1)
@@ -144,8 +177,9 @@ def test_an_answer_without_end_is_cut_and_marked(tmp_path: Path) -> None:
     shim(tmp_path, "df", "while :; do echo yes; done")
     begun = time.monotonic()
     bundle = ask(f"{tmp_path}:/usr/bin:/bin", limit=8)
-    assert time.monotonic() - begun < 8
-    assert "longer than 1024 KiB" in bundle.unread["df -Pk"]
+    assert time.monotonic() - begun < 12
+    assert bundle.unread["ip addr"] == "timed out after 8 s"  # a line without end
+    assert "longer than 256 KiB" in bundle.unread["df -Pk"]
     assert facts(bundle).cpus_online
 
 
@@ -197,7 +231,7 @@ def test_paths_with_blanks_quotes_and_commands_in_them_are_only_paths(tmp_path: 
 def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
     command = probe(TEXT, NONCE, venv="/v", names=["a", "b"], limit=7)
     assert command == Command(
-        ("sh", "-s", "--", NONCE, "7", str(1 << 20), "/v", "", "a", "b"),
+        ("sh", "-s", "--", NONCE, "7", str(1 << 18), "/v", "", "a", "b"),
         stdin=TEXT.encode(),
         timeout=12.0,
         cap=16 << 20,
