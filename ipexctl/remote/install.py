@@ -689,8 +689,9 @@ def fsync_directory(path: str) -> None:
 
 
 def used(venv: str, **_: Any) -> Dict[str, Any]:
-    """Environments that processes of this host have files of in memory: a running job keeps its own."""
-    base = store(venv)
+    """Environments that processes of this host have files of in memory: a running job keeps its own. The kernel tells
+    where these files really are, past all links (a home directory is one, on some clusters)."""
+    base = os.path.realpath(store(venv))
     ids = environments(base)[0]
     found: Set[str] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):

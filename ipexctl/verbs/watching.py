@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from ipexctl.act import engine
 from ipexctl.act.engine import Frame, Site, Watch
-from ipexctl.act.fanout import each
+from ipexctl.act.fanout import Emit, each
 from ipexctl.act.world import World
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
@@ -18,8 +18,6 @@ from ipexctl.model.events import Event, HostFailed, Proved, RunEnded, Said
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -35,6 +33,9 @@ class Watching:
     over: RunEnded | None = None
     interrupted: Interrupted | None = None
     silent: set[str] = field(default_factory=set)  # hosts that the keeper has lost
+    lost: bool = False  # the link to the head is down
+    undelivered: tuple[str, str] | None = None  # an order, and why it is given
+    again: float = 0.0  # monotonic: not to be tried to deliver before
 
     @property
     def head(self) -> Site:
@@ -53,6 +54,7 @@ class Watching:
             with self.world.interrupts.deferring():
                 while self.over is None:
                     yield from self._interruption()
+                    yield from self._deliver()
                     if self.interrupted and self.interrupted.number == signal.SIGHUP:
                         return True
                     frame = watch.take(0.2)
@@ -79,13 +81,28 @@ class Watching:
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
             yield Said("killing" if again else "stopping (again to kill)", "warning")
-            self.order("kill" if again else "stop", signal.Signals(taken.number).name)
+            self.undelivered, self.again = ("kill" if again else "stop", signal.Signals(taken.number).name), 0.0
+            if self.lost:
+                yield Said("link is down: it is told once the link is back", "warning", self.head.host.name)
+
+    def _deliver(self) -> Generator[Event, None, None]:
+        """What the keeper could not be told is told again: when the link is back, and every few seconds."""
+        if self.undelivered is None or self.lost or time.monotonic() < self.again:
+            return
+        if self.order(*self.undelivered):
+            self.undelivered = None
+        elif not self.again:  # it may just be ending
+            self.again = time.monotonic() + 1.0
+        else:
+            yield Said("the run's keeper cannot be told; trying again", "warning", self.head.host.name)
+            self.again = time.monotonic() + 5.0
 
     def _frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
         if frame.kind == "lost":
-            why = frame.data.decode()
+            why, self.lost = frame.data.decode(), True
             yield Said(f"link lost ({why}), the run goes on; reconnecting", "warning", self.head.host.name)
         elif frame.kind == "back":
+            self.lost, self.again = False, 0.0
             yield Said("link is back", host=self.head.host.name)
         elif frame.kind == "z":
             yield from log.end()
@@ -106,12 +123,13 @@ class Watching:
             code="watch",
         )
 
-    def order(self, what: str, why: str) -> None:
-        """Tells the keeper; a keeper that cannot be told any more is found out by the watch."""
+    def order(self, what: str, why: str) -> bool:
+        """Tells the keeper; False when it could not be told: its host does not answer, or it is gone (which the watch
+        finds out)."""
         try:
-            engine.tell(self.world.links.open(self.head.host), self.head, what, why)
+            return engine.tell(self.world.links.open(self.head.host), self.head, what, why)
         except LinkError:
-            pass
+            return False
 
     def wait_for_end(self) -> None:
         """Without showing anything: for a run that never came to be."""
@@ -137,19 +155,25 @@ class Watching:
 
     def prove(self, *, keep: bool = False) -> Generator[Event, None, None]:
         """Looks on every host for processes of the run, ends what is there, and removes the run's directories; with
-        ``keep`` the head's stays, where its output is."""
-        left: dict[str, tuple[int, ...]] = {}
+        ``keep`` the head's stays, where its output is. A signal ends the looking, not the proof."""
         hosts: list[Host] = [site.host for site in self.sites.values()]
-        unknown = [host for host in self.running.hosts_used if host not in self.sites]
         at = {site.host.name: site for site in self.sites.values()}
         kept = self.head.host.name if keep else ""
-        sweep = each(self.world, hosts, "sweep", lambda link, _: self._sweep(link, at[link.host.name], kept))
-        for name, found in (yield from _without_failures(sweep)).items():
-            if isinstance(found, Failure):
-                unknown.append(name)
-            elif found:
-                left[name] = found
-        yield Proved(self.running.run, self.running.hosts_used, left, tuple(unknown))
+        proved: dict[str, tuple[int, ...]] = {}
+
+        def sweep(link: Link, _: Emit) -> None:
+            proved[link.host.name] = self._sweep(link, at[link.host.name], kept)
+
+        try:
+            with closing(each(self.world, hosts, "sweep", sweep)) as story:
+                for event in story:
+                    if not isinstance(event, HostFailed):  # the proof tells of hosts that cannot be asked
+                        yield event
+        except Interrupted as interrupted:  # no more patience: what was not seen is said to be unknown
+            self.interrupted = interrupted
+        left = {name: pids for name, pids in proved.items() if pids}
+        unknown = tuple(host for host in self.running.hosts_used if host not in proved)
+        yield Proved(self.running.run, self.running.hosts_used, left, unknown)
 
     def _sweep(self, link: Link, site: Site, kept: str) -> tuple[int, ...]:
         patience = 10.0 if site.host.name in self.silent else 30.0  # it has been waited for once
@@ -159,15 +183,3 @@ class Watching:
         if not left and site.host.name != kept:
             engine.remove(link, site)
         return left
-
-
-def _without_failures(story: Generator[Event, None, T]) -> Generator[Event, None, T]:
-    """A host that cannot be asked is told by the proof, not as a failure of its own."""
-    while True:
-        try:
-            event = next(story)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        if not isinstance(event, HostFailed):
-            yield event

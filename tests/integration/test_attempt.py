@@ -6,20 +6,27 @@ import os
 import secrets
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ipexctl.model.errors import Kind
+from ipexctl.act.links import Links
+from ipexctl.model.errors import Failure, Interrupted, Kind
 from ipexctl.model.events import (
     HostFailed,
     Output,
+    Proved,
     RankEnded,
     RankStage,
     RunEnded,
     RunStarted,
     Said,
+    StepEnded,
+    StepStarted,
 )
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link, LinkError
 from ipexctl.remote import procs
 from ipexctl.verbs.attempt import Attempt
 from tests.integration.attempts import nothing_left, of, until, written
@@ -116,6 +123,52 @@ def test_ctrl_c_ends_ranks_politely(start):
     assert of(RunEnded, events)[0].reason == "stopped"
     assert any(said.text == "stopping (again to kill)" for said in of(Said, events))
     assert nothing_left(attempt, events)
+
+
+class Cable(Links):
+    """Links to the hosts that can be pulled."""
+
+    pulled = False
+
+    def open(self, host: Host) -> Link:
+        if self.pulled:
+            raise LinkError(Failure(host.name, Kind.UNREACHABLE, "no route to host"))
+        return super().open(host)
+
+
+def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
+    attempt = start("wait")
+    cable = Cable(config=None)
+    attempt.watching.world = attempt.world = replace(attempt.world, links=cable)
+    story, events = until(attempt, RankStage)
+    cable.pulled = True
+    seen = os.fsencode(attempt.watching.head.directory)
+    for watcher in [pid for pid in procs.everyone() if {b"watch", seen} <= set(line(pid))]:
+        os.kill(watcher, signal.SIGKILL)
+    for event in story:
+        events.append(event)
+        if isinstance(event, Said) and "link lost" in event.text:
+            attempt.world.interrupts.arrived(signal.SIGINT)
+        if isinstance(event, Said) and "told once the link is back" in event.text:
+            cable.pulled = False
+    assert of(RunEnded, events)[0].reason == "stopped"
+    assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
+    assert attempt.watching.exit == 128 + signal.SIGINT
+    assert nothing_left(attempt, events)
+
+
+def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start):
+    attempt = start("wait")
+    story, events = until(attempt, RankStage)
+    attempt.world.interrupts.arrived(signal.SIGINT)
+    for event in story:
+        events.append(event)
+        if isinstance(event, StepStarted) and event.step == "sweep":
+            events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
+    (proof,) = of(Proved, events)
+    assert set(proof.unknown) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
+    assert proof.unknown
+    assert attempt.watching.exit == 128 + signal.SIGINT
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start):

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -222,3 +223,22 @@ def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer:
     assert isinstance(told, Failure)
     assert told.host == "node0"
     assert "\x1b" not in told.what
+
+
+def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_path: Path) -> None:
+    real, home = tmp_path / "data" / "u", tmp_path / "u"
+    environment = real / "env.d" / "x"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "ipexctl.json").write_text("{}")
+    home.symlink_to(real)
+    program = environment / "bin" / "sleep"
+    shutil.copy(shutil.which("sleep") or "sleep", program)
+    process = subprocess.Popen([home / "env.d" / "x" / "bin" / "sleep", "60"])
+    try:
+        with start(PROGRAM) as session:
+            assert session.ask("used", venv=str(home / "env")) == {"used": ["x"]}
+            assert session.ask("remove", venv=str(home / "env")) == {"used": ["x"], "removed": []}
+        assert program.exists()
+    finally:
+        process.kill()
+        process.wait()
