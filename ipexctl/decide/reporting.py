@@ -334,8 +334,8 @@ class Folding:
                 causes.append(Exit.LOST)
         if left:
             causes.append(Exit.RESIDUE)
-        if unproved:  # out of reach: their guards end their part by themselves
-            causes.append(Exit.LOST)
+        if unproved:  # out of reach: their guards end their part by themselves; who has stopped a run wants to know
+            causes.append(Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST)
         if lost:
             causes.append(Exit.RECORD)
         return causes

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.links import Links
-from ipexctl.model.errors import Failure, Interrupted, Kind
+from ipexctl.decide.reporting import Folding
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import (
     HostFailed,
     Output,
@@ -22,6 +23,7 @@ from ipexctl.model.events import (
     RunEnded,
     RunStarted,
     Said,
+    Stamped,
     StepEnded,
     StepStarted,
 )
@@ -168,7 +170,10 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
     (proof,) = of(Proved, events)
     assert set(proof.unknown) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
     assert proof.unknown
-    assert attempt.watching.exit == 128 + signal.SIGINT
+    folding = Folding()
+    for event in events:
+        folding.take(Stamped(time.time(), event))
+    assert folding.report().exit is Exit.RESIDUE
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start):
