@@ -10,7 +10,8 @@ from ipexctl.model.events import Event
 
 
 class Told:
-    """Takes events; ``verb`` and ``plan`` are those of the story that is going on, ``dry`` whether nothing is done."""
+    """Takes events; ``verb`` and ``plan`` are those of the story that is going on, ``dry`` whether nothing is done: in
+    a play, whether that holds of all of it."""
 
     def __init__(self) -> None:
         self.verb = ""
@@ -27,7 +28,7 @@ class Told:
                 self.plan = text
             case e.Answer(value=value) if value != self._answered:
                 self._answered = value
-                self.dry = self.dry or is_dry(value)
+                self.dry = bool(value.get("dry")) if "play" in value else self.dry or is_dry(value)
                 return value
             case _:
                 pass
@@ -35,5 +36,5 @@ class Told:
 
 
 def is_dry(value: Mapping[str, Any]) -> bool:
-    """Whether an answer is that of a dry run: its plan is all that is to be shown."""
-    return bool(value.get("dry") or value.get("check") or set(value) == {"plan"})
+    """Whether an answer is that of a dry run: its plan is all that is to be shown. A play shows its steps."""
+    return "play" not in value and bool(value.get("dry") or value.get("check") or set(value) == {"plan"})

@@ -14,6 +14,7 @@ from ipexctl.model.errors import Exit, Failure, Refused
 from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import Running
+from ipexctl.model.text import printable
 from ipexctl.verbs.watching import Watching
 
 
@@ -70,13 +71,18 @@ def pick(seen: Survey, word: str | None) -> Found:
             exit=Exit.STEP,
         )
     if not fit:
-        raise Refused(
-            f"No run {word} is kept on these hosts" if word else "No run is kept on these hosts",
-            reasons=[f"{host} did not answer" for host in seen.unreachable],
-            hint="ipexctl replay shows runs that were watched to their end",
-            exit=Exit.UNREACHABLE if seen.unreachable else Exit.STEP,
-        )
+        raise nothing(word, seen)
     return fit[0]
+
+
+def nothing(word: str | None, seen: Survey) -> Refused:
+    """What is said where no run fits."""
+    return Refused(
+        f"no run {printable(word, 100)} is kept on these hosts" if word else "no run is kept on these hosts",
+        reasons=[f"{host} did not answer" for host in seen.unreachable],
+        hint="ipexctl replay shows runs that were watched to their end",
+        exit=Exit.UNREACHABLE if seen.unreachable else Exit.STEP,
+    )
 
 
 def watching(found: Found, inventory: Inventory, world: World) -> Watching:

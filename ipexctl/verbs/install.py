@@ -62,6 +62,7 @@ from ipexctl.verbs.crew import Ask, Crew, Story
 from ipexctl.verbs.locking import locked, mpi_of, read_lock, sources_of, wish_of
 from ipexctl.verbs.mpi import hosts_mpi
 from ipexctl.verbs.observe import observe
+from ipexctl.verbs.select import without
 from ipexctl.verbs.spreading import WHEELS, Parcel, spread
 
 DEFAULT = ".local/share/ipexctl/env"  # below the home directory
@@ -104,14 +105,14 @@ def install(
     failed: dict[str, Failure] = {}
     facts = yield from _facts(task, inventory, world, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        yield from _stopped("nothing was changed: some hosts could not be looked at", failed, task)
+        yield from _stopped("nothing was changed: some hosts could not be looked at", failed, len(inventory))
         return {}
     stack, engine = match(wish, facts, rows), None
     if task.mpi not in {"auto", "wheel"}:
         hosts = [inventory[name] for name in facts]
         found = yield from hosts_mpi(task.mpi, hosts, world, named=f"--mpi {task.mpi}")
         if not isinstance(found, Engine):
-            yield from _stopped("nothing was changed", {**failed, **found}, task)
+            yield from _stopped("nothing was changed", {**failed, **found}, len(inventory))
             return {}
         engine = found
         stack = with_mpi(stack, engine.dialect, engine.program, engine.version, str(engine))
@@ -285,7 +286,7 @@ class _Work(Crew):
         if dry or self.task.check:
             return (yield from self.answered(made, dry=True))
         if self.failed and not self.task.partial:
-            yield from _stopped("nothing was changed", self.failed, self.task)
+            yield from _stopped("nothing was changed", self.failed, len(self.inventory))
             return {}
         if made.nothing:
             return (yield from self.answered(made))
@@ -631,8 +632,8 @@ class _Work(Crew):
 # ------------------------------------------------------------------------------------------------------- saying
 
 
-def _stopped(what: str, failed: Mapping[str, Failure], task: Install) -> Story[None]:
-    yield Said(f"{what} (without {', '.join(failed)}: --limit; the others all the same: --partial)", "warning")
+def _stopped(what: str, failed: Mapping[str, Failure], of: int) -> Story[None]:
+    yield Said(f"{what}; {without([*failed])}, or --partial" if len(failed) < of else what, "warning")
     yield Answer({"changed": [], "failed": {name: failure.what for name, failure in failed.items()}})
     yield Ended("install", worst([failure.kind.exit for failure in failed.values()]))
 

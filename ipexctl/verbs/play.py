@@ -96,8 +96,9 @@ def play(
         yield Said("nothing was changed")
     exit = worst(codes)
     if known.lost and not how.dry:
-        yield Said(f"again only where it failed: ipexctl play {printable(book.source, 200)} --limit @failed")
-    yield Answer({"play": book.name or book.source, "steps": rows, "changed": known.changed, "lost": known.lost})
+        yield Said("again only where it failed: the same command with --limit @failed")
+    value = {"play": book.name or book.source, "steps": rows, "changed": known.changed, "lost": known.lost}
+    yield Answer(value | ({"dry": True} if how.dry else {}))
     yield Ended("play", exit)
     return exit
 
@@ -199,6 +200,9 @@ def _judged(
     for finding in found:  # the recap counts hosts by their steps
         for name in finding.hosts:
             yield StepEnded(name, step.title, "failed", f"{finding.code}: {finding.title}")
+    for rank in report.ranks:
+        if rank.state == "failed":
+            yield StepEnded(rank.host, step.title, "failed", f"rank {rank.rank} failed")
     bad = {host.host for host in report.hosts if not host.good} | {name for one in found for name in one.hosts}
     lost = tuple(name for name in batch if name in bad)
     if step.action in TOGETHER or not lost:

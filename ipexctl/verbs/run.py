@@ -39,6 +39,7 @@ from ipexctl.verbs.mpi import hosts_mpi, wish_of
 from ipexctl.verbs.observe import observe
 from ipexctl.verbs.options import options
 from ipexctl.verbs.restarting import restarting
+from ipexctl.verbs.select import without
 from ipexctl.verbs.sync import sync
 
 
@@ -177,7 +178,10 @@ def _facts(task: Run, inventory: Inventory, world: World) -> Generator[Event, No
     failures = unsound(facts)
     for failure in failures:
         yield HostFailed(failure)
-    return facts if len(facts) == len(inventory) and not failures else None
+    bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
+    if 0 < len(bad) < len(inventory):
+        yield Said(f"nothing was started; {without(bad)}", "warning")
+    return None if bad else facts
 
 
 def _carry(

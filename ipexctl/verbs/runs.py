@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 from ipexctl.act import engine
@@ -14,7 +15,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Output, Proved, RunEnded, RunStarted, Said, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
-from ipexctl.verbs.finding import Found, Survey, pick, survey, watching
+from ipexctl.verbs.finding import Found, Survey, nothing, pick, survey, watching
 from ipexctl.verbs.watching import Watching
 
 Story = Generator[Event, None, None]
@@ -134,8 +135,10 @@ def reap(word: str | None, inventory: Inventory, world: World) -> Story:
         for host, result in done.items():
             if isinstance(result, Failure):
                 unknown.append(host)
-            elif result:
-                left[host] = left.get(host, ()) + result
+            elif result.left:
+                left[host] = left.get(host, ()) + result.left
+        if not directories and not any(isinstance(one, Failure) or one.found for one in done.values()):
+            raise nothing(run, seen)  # neither a directory nor a process
     proof = Proved(",".join(doomed) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     yield Answer({"reaped": sorted(doomed), **_found(proof)})
@@ -157,14 +160,23 @@ def _doomed(seen: Survey, word: str | None) -> dict[str, dict[str, str]]:
     return doomed
 
 
-def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], tuple[int, ...]]:
-    def work(link: Link, _: Emit) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class _Reaped:
+    """Whether there was a process of the run on a host, and the ids of those that could not be ended."""
+
+    found: bool
+    left: tuple[int, ...] = ()
+
+
+def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], _Reaped]:
+    def work(link: Link, _: Emit) -> _Reaped:
         directory = directories.get(link.host.name, "")
         site = Site(link.host, directory, "python3")
-        left = engine.prove(link, site, run, reap=True)
+        found = bool(engine.prove(link, site, run))
+        left = engine.prove(link, site, run, reap=True) if found else ()
         if directory and not left:
             engine.remove(link, site)
-        return left
+        return _Reaped(found, left)
 
     return work
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from ipexctl.model.text import printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 FAILED = "@failed"
+_ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # they do nothing of their own on hosts
 _HINT = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
 
 
@@ -61,19 +62,24 @@ def limited(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
     known = [name for name in failed if name in inventory.names]
     if not command:
         raise Refused(f"--limit {FAILED}: no command of ipexctl is saved yet")
+    if not failed:
+        raise Refused(f"--limit {FAILED}: no host failed in the last command, {command}")
     if not known:
-        reasons = [f"of its hosts that failed, none is in {printable(inventory.source)}"] if failed else []
-        raise Refused(f"--limit {FAILED}: no host failed in the last command, {command}", reasons=reasons)
+        some = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
+        here = printable(inventory.source)
+        raise Refused(f"--limit {FAILED}: {some}, which failed in {command}, are not among the hosts of {here}")
     return reading.limit(inventory, limit.replace(FAILED, ",".join(known)))
 
 
 def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
-    """The last saved command that did or began anything on hosts, and the hosts that failed in it."""
+    """The last saved command that did or began something of its own on hosts, and the hosts that failed in it."""
     from ipexctl.show.record import REPORT, saved
 
     for directory in reversed(saved(runs)):
         try:
             report = json.loads((directory / REPORT).read_bytes())
+            if report["verb"] in _ABOUT_RUNS:
+                continue
             hosts = [(str(host["host"]), bool(host["failed"] or host["unreachable"])) for host in report["hosts"]]
             ranks = (report.get("run") or {}).get("ranks") or ()
             lost = {str(rank["host"]) for rank in ranks if rank["state"] in ("failed", "lost")}
@@ -82,6 +88,13 @@ def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
         if hosts:
             return directory.name, tuple(name for name, failed in hosts if failed or name in lost)
     return "", ()
+
+
+def without(hosts: Sequence[str]) -> str:
+    """How a command is given again without some of its hosts."""
+    if len(hosts) > 4:
+        return f"without {', '.join(hosts[:4])} and {len(hosts) - 4} more: --limit '!NAME,!NAME'"
+    return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 
 def from_file(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:

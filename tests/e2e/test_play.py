@@ -102,7 +102,7 @@ def test_a_run_does_not_begin_without_a_host_that_is_away_and_the_rest_comes_bac
     assert "rank 0" not in told.out
     assert hosts.exec("node2", ["test", "-f", "/root/ipexctl/code/work.py"]).returncode == 0
     assert hosts.exec("node1", ["test", "-f", "/root/ipexctl/code/work.py"]).returncode != 0
-    assert "again only where it failed: ipexctl play book.yaml --limit @failed" in told.err
+    assert "again only where it failed: the same command with --limit @failed" in told.err
     chosen = desk("hosts", "--limit", "@failed", "--json").answer["hosts"]
     assert [host["name"] for host in chosen] == ["node1"]
     only = desk("play", "book.yaml", "--limit", "@failed", "--json")
@@ -142,6 +142,10 @@ def test_a_failed_run_that_is_ignored_still_brings_its_logs(desk: Desk) -> None:
     told = desk("play", "book.yaml", "--json")
     assert told.code == 5, told
     assert [row["exit"] for row in told.answer["steps"]][3:] == [5, None]
+    told = desk("play", "book.yaml")
+    recap = [line for line in told.out.splitlines() if "skipped=" in line]
+    assert len(recap) == 3
+    assert len([line for line in recap if "failed=1" in line]) == 1
 
 
 def test_lint_and_schema_need_no_host(desk: Desk) -> None:

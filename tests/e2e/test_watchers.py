@@ -183,10 +183,16 @@ def test_reap_takes_away_what_a_killed_keeper_left(desk: Desk, start: Start, hos
     assert runs(desk) == []
 
 
+def test_reap_of_a_run_that_never_was_says_so(desk: Desk) -> None:
+    told = desk("reap", "1120-000000-none")
+    assert told.code == 4, told
+    assert "no run 1120-000000-none is kept on these hosts" in told.err
+
+
 def test_attach_to_nothing_says_so(desk: Desk) -> None:
     told = desk("attach")
     assert told.code == 4, told
-    assert "No run is kept on these hosts" in told.err
+    assert "no run is kept on these hosts" in told.err
 
 
 def test_ctrl_c_before_anything_runs_gives_the_prompt_back(start: Start, hosts: Cluster) -> None:

@@ -230,7 +230,8 @@ def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], **more: 
     directory.mkdir(parents=True)
     (directory / "events.jsonl").touch()
     rows = [{"host": host, "failed": failed, "unreachable": away} for host, (failed, away) in hosts.items()]
-    (directory / "report.json").write_text(json.dumps({"hosts": rows, **more}))
+    verb = name.rpartition("-")[2]
+    (directory / "report.json").write_text(json.dumps({"verb": verb, "hosts": rows, **more}))
 
 
 def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: Path) -> None:
@@ -241,6 +242,11 @@ def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: 
     ranks = [{"host": "n3", "state": "failed"}, {"host": "n0", "state": "ok"}]
     record(tmp_path, "2026-01-01T1200-run", {"n0": (0, 0), "n3": (0, 0)}, run={"ranks": ranks})
     assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    record(tmp_path, "2026-01-01T1230-attach", {"n0": (0, 0)})
+    assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    record(tmp_path, "2026-01-01T1240-play", {"elsewhere": (0, 1)})
+    with pytest.raises(Refused, match="elsewhere, which failed in 2026-01-01T1240-play, are not among the hosts of"):
+        limited(HOSTS, "@failed", tmp_path)
     record(tmp_path, "2026-01-01T1300-sync", {"n0": (0, 0)})
     with pytest.raises(Refused, match="no host failed in the last command, 2026-01-01T1300-sync"):
         limited(HOSTS, "@failed", tmp_path)
