@@ -128,7 +128,8 @@ def test_a_run_may_say_how_many_hosts_can_be_missing(desk: Desk, hosts: Cluster)
 
 
 def test_a_failed_run_that_is_ignored_still_brings_its_logs(desk: Desk) -> None:
-    (desk.path / "code/work.py").write_text(WORK + "sys.exit(int(os.environ['RANK']) == 1)\n")
+    fails = "if os.environ['RANK'] == '1':\n    import time\n    time.sleep(2)\n    sys.exit(1)\n"  # all have written
+    (desk.path / "code/work.py").write_text(WORK + fails)
     (desk.path / "book.yaml").write_text(
         BOOK.replace("  - name: train\n", "  - name: train\n    ignore_errors: true\n")
     )
