@@ -1,6 +1,8 @@
-"""All-reduce of float32 over impi and over Gloo, turn and turn about in one job. Rank 0 prints one JSON line a size.
+"""All-reduce of float32 over impi, Gloo and nothing, turn and turn about in one job. Rank 0 prints a JSON line a size.
 
-Run by run.py under mpirun. Times are in seconds, one value a block, the longest over the ranks.
+"Nothing" is torch's own "fake" backend, compiled, which sends and sums nothing: what a call of `dist.all_reduce` costs
+before any backend has begun, and so the least that one can take. Run by run.py under mpirun. Times are in seconds, one
+value a block, the longest over the ranks.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers "fake"
 
 torch.set_num_threads(1)
 dist.init_process_group("impi", init_method="mpi://")
 gloo = dist.new_group(backend="gloo")
-groups = {"impi": None, "gloo": gloo}
+groups = {"impi": None, "gloo": gloo, "nothing": dist.new_group(backend="fake")}
 blocks = int(sys.argv[1])
 for size in map(int, sys.argv[2:]):
     tensor = torch.zeros(size // 4)  # zeros stay zeros however often they are summed

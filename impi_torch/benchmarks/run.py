@@ -3,9 +3,10 @@
     python benchmarks/run.py OUT.json [--quick]      measure a round, added to those in OUT.json (as root)
     python benchmarks/run.py --report OUT.json DIR   write DIR/impi-benchmark.md and DIR/impi-benchmark.svg
 
-Every figure is a median; impi and Gloo alternate in blocks within one job, IMB's jobs alternate with theirs. What
-else runs on the machine hits all of them alike; the load is written down with each round. Each rank has one core of its
-own, as long as there are enough: two hosts of the test are then two machines with a core each.
+Every figure is a median; impi, Gloo and a backend that does nothing alternate in blocks within one job, IMB's jobs
+alternate with theirs. What else runs on the machine hits all of them alike; the load is written down with each round.
+Each rank has one core of its own, as long as there are enough: two hosts of the test are then two machines with a core
+each.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def collected(rows: list[dict[str, Any]], key: str, place: tuple[int, int]) -> d
     for row in rows:
         if (row["ranks"], row["hosts"]) == place:
             into = found.setdefault(row[key], {})
-            for name in ("impi", "gloo", "time"):
+            for name in ("impi", "gloo", "nothing", "time"):
                 into.setdefault(name, []).extend(
                     row[name] if isinstance(row.get(name), list) else [row[name]] if name in row else []
                 )
@@ -113,17 +114,19 @@ def report(source: Path, folder: Path) -> None:
         lines += [
             f"### All-reduce, {title}",
             "",
-            "| size | impi | Gloo | IMB | Gloo ÷ impi | impi ÷ IMB |",
-            "|---:|---:|---:|---:|---:|---:|",
+            "| size | impi | Gloo | IMB | Gloo ÷ impi | impi ÷ IMB | nothing ÷ IMB |",
+            "|---:|---:|---:|---:|---:|---:|---:|",
         ]
         drawn[title] = []
         for size in sorted(table):
             ours, gloo = median(table[size]["impi"]), median(table[size]["gloo"])
             theirs = median(peer[size]["time"]) if peer.get(size, {}).get("time") else float("nan")
+            least = median(table[size]["nothing"]) if table[size].get("nothing") else float("nan")
             drawn[title].append((size, ours, gloo, theirs))
             lines.append(
                 f"| {bytes_in_words(size)} | {seconds(ours)} | {seconds(gloo)} | {seconds(theirs)} | "
-                f"{gloo / ours:.1f} | {'–' if isnan(theirs) else f'{ours / theirs:.2f}'} |"
+                f"{gloo / ours:.1f} | {'–' if isnan(theirs) else f'{ours / theirs:.2f}'} | "
+                f"{'–' if isnan(theirs) or isnan(least) else f'{least / theirs:.2f}'} |"
             )
         lines.append("")
     lines += ["### DDP steps a second", "", "| model | place | impi | Gloo | impi ÷ Gloo |", "|---|---|---:|---:|---:|"]
