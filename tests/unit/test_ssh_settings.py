@@ -1,16 +1,39 @@
-"""How a host is reached is asked by many threads at once."""
+"""What is read of ssh_config, held against `ssh -G` of the real one, and that many threads may ask at once."""
 
 from __future__ import annotations
 
+import getpass
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 
-from ipexctl.act.links.settings import SSHSettings
+from ipexctl.act.links.settings import Settings, SSHSettings
+from ipexctl.model.errors import Refused
 from ipexctl.model.hosts import Host
+
+with_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+
+# As RHEL 9 has them, but for the place of the crypto policy.
+REDHAT = """
+# The options in this file are included in the system's, before anything else is read.
+Match final all
+\t# Follow system-wide Crypto Policy, if defined:
+\tInclude policy.config
+
+\tGSSAPIAuthentication yes
+\tForwardX11Trusted yes
+\tConnectTimeout 9
+"""
 
 
 @pytest.fixture
@@ -22,6 +45,38 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def written(place: Path, files: Mapping[str, str]) -> Path:
+    """Files of ssh_config in one directory, where their Include lines find one another; the first is answered."""
+    for name, text in files.items():
+        lines = [
+            re.sub(r"(?<=\w )(\S)", rf"{place}/\1", line) if "Include" in line else line for line in text.split("\n")
+        ]
+        (place / name).write_text("\n".join(lines))
+        (place / name).chmod(0o600)
+    return place / next(iter(files))
+
+
+def ours(config: Path, host: str, system: Path = Path("/none")) -> Settings:
+    return SSHSettings(config, system).of(Host(host, host))
+
+
+def theirs(config: Path, host: str) -> dict[str, str]:
+    """What ssh itself would do."""
+    asked = ["ssh", "-G", "-F", str(config), host]
+    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    return dict(line.split(" ", 1) for line in said.stdout.splitlines() if " " in line)
+
+
+def compared(config: Path, host: str, system: Path = Path("/none"), *, as_one: Path | None = None) -> Settings:
+    """Our settings, equal to those of ssh, which gets both files as the one ``as_one`` (-F leaves the system's out)."""
+    found, real = ours(config, host, system), theirs(as_one or config, host)
+    assert (found.address, found.user, found.port) == (real["hostname"], real["user"], int(real["port"]))
+    assert found.timeout == (None if real["connecttimeout"] == "none" else float(real["connecttimeout"]))
+    assert ",".join(found.jumps) == real.get("proxyjump", "")
+    return found
+
+
 def test_many_threads_may_ask_at_once(tmp_path: Path, hasty_threads: None) -> None:
     config = tmp_path / "config"
     config.write_text("Host n*\n  User someone\n  Port 2200\n")
@@ -30,3 +85,168 @@ def test_many_threads_may_ask_at_once(tmp_path: Path, hasty_threads: None) -> No
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda n: configuration.of(Host(f"n{n}", f"n{n}")), range(320)))
     assert [(one.address, one.user, one.port) for one in found] == [(f"n{n}", "someone", 2200) for n in range(320)]
+
+
+# -- Match -------------------------------------------------------------------------------------------------------------
+
+
+@with_ssh
+def test_the_system_file_of_red_hat_is_read(tmp_path: Path) -> None:
+    system = written(
+        tmp_path,
+        {
+            "ssh_config": "Include redhat.conf\nHost *\n  User someone\n",
+            "redhat.conf": REDHAT,
+            "policy.config": "Ciphers aes256-ctr\n",
+        },
+    )
+    text = "Host node?\n  HostName 10.0.0.1\n  Port 2200\nHost other\n  ConnectTimeout 3\n"
+    config = written(tmp_path, {"config": text})
+    both = written(tmp_path, {"both": "Include config\nInclude ssh_config\n"})
+    found = compared(config, "node1", system, as_one=both)
+    assert (found.address, found.user, found.port, found.timeout) == ("10.0.0.1", "someone", 2200, 9)
+    assert compared(config, "other", system, as_one=both).timeout == 3, "what was set before counts"
+
+
+@with_ssh
+def test_final_asks_for_a_second_pass_against_the_name_that_was_found(tmp_path: Path) -> None:
+    text = "Host 10.*\n  User ten\nMatch canonical\n  Port 7\nHost n1\n  HostName 10.0.0.1\nMatch user ten\n  Port 8\n"
+    once = compared(written(tmp_path, {"once": text}), "n1")
+    assert (once.user, once.port) == (getpass.getuser(), 22)
+    more = {"twice": f"{text}Host never\n  Include more\n", "more": "Match final all\n"}
+    twice = compared(written(tmp_path, more), "n1")
+    assert (twice.user, twice.port) == ("ten", 7)
+
+
+@with_ssh
+@pytest.mark.parametrize(
+    ("match", "holds"),
+    [
+        ("all", True),
+        ("!all", False),
+        ("final all", True),
+        ("!final all", True),  # in the first pass
+        ("final host nobody", False),
+        ("Host=10.0.0.1 !user nobody", True),
+        ("originalhost n1,!n2", True),
+        ("host 10.0.0.*", True),
+        ('exec "test %n = n1"  # a word', True),
+        ("!exec true", False),
+        ("exec false", False),
+    ],
+)
+def test_a_match_line_holds_where_it_does_for_ssh(tmp_path: Path, match: str, holds: bool) -> None:
+    config = written(tmp_path, {"config": f"Host n1\n  HostName 10.0.0.1\nMatch {match}\n  Port 77\n"})
+    assert (compared(config, "n1").port == 77) is holds
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        "localnetwork 0.0.0.0/0", "tagged here", "version OpenSSH_*", "sessiontype exec", "command *", "!command x",
+        "new-one x", "new-one", "host n1 sessiontype=exec", "sessiontype exec final all",
+    ],
+)  # fmt: skip
+def test_a_match_line_with_a_criterion_that_cannot_be_judged_never_holds(tmp_path: Path, match: str) -> None:
+    config = written(tmp_path, {"config": f"Match {match}\n  Port 77\nMatch all\n  User someone\n"})
+    found = ours(config, "n1")
+    assert (found.user, found.port) == ("someone", 22)
+
+
+def test_a_command_of_match_does_not_read_our_input(tmp_path: Path) -> None:
+    config = written(tmp_path, {"config": "Match exec cat\n  Port 77\n"})
+    asking = f"""
+import sys, pathlib
+from ipexctl.act.links.settings import SSHSettings
+from ipexctl.model.hosts import Host
+print(SSHSettings(pathlib.Path({str(config)!r})).of(Host("n1", "n1")).port, sys.stdin.read())
+"""
+    said = subprocess.run([sys.executable, "-c", asking], input="the answer", capture_output=True, text=True)
+    assert said.stdout == "77 the answer\n", said.stderr
+
+
+# -- Include -----------------------------------------------------------------------------------------------------------
+
+
+@with_ssh
+def test_what_stands_below_an_include_is_in_the_scope_above_it(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        {
+            "config": "Include *.conf\nUser alice\nPort 2222\nHost node*\n  ConnectTimeout 5\n",
+            "a.conf": "Host bastion\n  User bob\n",
+            "b.conf": "ProxyJump bastion\n",  # not for bastion alone: each file begins where the Include line stands
+        },
+    )
+    node = compared(config, "node1")
+    assert (node.user, node.port, node.timeout, node.jumps) == ("alice", 2222, 5, ("bastion",))
+    assert compared(config, "bastion").user == "bob"
+
+
+@with_ssh
+def test_an_include_in_a_scope_is_for_that_scope_only(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        {
+            "config": "Host n*\n  Include inner\n  Port 9\nUser someone\n",
+            "inner": "ConnectTimeout 4\nHost n1 m1\n  User one\nMatch all\n  ProxyJump bastion\n",
+        },
+    )
+    one, two, other = (compared(config, host) for host in ("n1", "n2", "m1"))
+    assert (one.user, one.port, one.timeout, one.jumps) == ("one", 9, 4, ("bastion",))
+    assert (two.user, two.port, two.timeout, two.jumps) == ("someone", 9, 4, ("bastion",))
+    assert (other.user, other.port, other.timeout, other.jumps) == (getpass.getuser(), 22, None, ())
+
+
+@with_ssh
+def test_a_scope_holds_on_although_an_included_file_changed_what_it_asked_for(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        {
+            "config": f"Match user {getpass.getuser()} host n1\n  Include inner\n  Port 9\n",
+            "inner": "HostName 10.0.0.1\nUser bob\n",
+        },
+    )
+    found = compared(config, "n1")
+    assert (found.address, found.user, found.port) == ("10.0.0.1", "bob", 9)
+
+
+def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
+    config = written(tmp_path, {"config": "Include config\nInclude config\n"})
+    with pytest.raises(Refused, match="nested more than 16 deep"):
+        SSHSettings(config)
+
+
+@pytest.mark.parametrize("line", ["Port", 'Host "a', "Match host", "Match user 'a"])
+def test_a_line_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, line: str) -> None:
+    config = written(tmp_path, {"config": f"Include inner\n{line}\n", "inner": "User a\n"})
+    with pytest.raises(Refused, match=f"{config}:2"):
+        SSHSettings(config)
+
+
+SCOPES = [
+    "Host n1", "Host n? !n2", "Host 10.*", "Host *", "Host a b", "Match all", "Match final all", "Match host n1,10.*",
+    "Match originalhost n*", "Match user bob", "Match !user bob", "Match canonical", "Match final user alice",
+    f"Match localuser {getpass.getuser()}",
+]  # fmt: skip
+OPTIONS = [
+    "User bob",
+    "User alice",
+    "Port 1",
+    "Port 2",
+    "ConnectTimeout 3",
+    "HostName 10.0.0.%h",
+    "ProxyJump b",
+    "hostname=n2",
+]
+LINES = st.lists(st.sampled_from([*SCOPES, *OPTIONS, "Include b", "Include c", "Include b c"]), max_size=9)
+
+
+@with_ssh
+@examples(max_examples=80, deadline=None)
+@given(LINES, LINES, st.lists(st.sampled_from([*SCOPES, *OPTIONS]), max_size=5), st.sampled_from(["n1", "n2", "m"]))
+def test_any_files_mean_what_they_mean_to_ssh(top: list[str], b: list[str], c: list[str], host: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        b = [line.replace("Include b", "Include c") for line in b]
+        files = {name: "\n".join(lines) for name, lines in {"config": top, "b": b, "c": c}.items()}
+        compared(written(Path(place), files), host)

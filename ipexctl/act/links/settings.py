@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shlex
@@ -10,19 +9,15 @@ import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 
 import fabric
-from paramiko.config import SSHConfig
-from paramiko.ssh_exception import ConfigParseError
 
+from ipexctl.act.links.sshconfig import File, OpenSSHConfig, read
 from ipexctl.model.errors import Refused
 from ipexctl.model.hosts import Host
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
-_INCLUDE = re.compile(r"^\s*include(?:\s*=\s*|\s+)(.+?)\s*$", re.IGNORECASE)
-_DEEP = 16  # nested Include lines, as in OpenSSH
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +46,19 @@ class Settings:
 
 
 class SSHSettings:
-    """Reads ssh_config once (``path`` and the system's; None reads none) and answers for hosts.
+    """Reads ssh_config once (``path``, then the ``system``'s; without a path neither) and answers for hosts.
 
     Raises `Refused` for a file that cannot be read as ssh_config, or that others can write.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._text = ""
+    def __init__(self, path: Path | None, system: Path = _SYSTEM) -> None:
+        files: tuple[File, ...] = ()
         if path is not None:
             own = path.expanduser()
             if own.exists():
                 _safe(own)
-            self._text = _included(own, own.parent) + "\nHost *\n" + _included(_SYSTEM, _SYSTEM.parent)
-        self._config = _parsed(self._text)
+            files = (read(own, own.parent), read(system, system.parent))
+        self._config = OpenSSHConfig(*files)
         # Lazy: no fabric.yml of anybody is read. Shared by all connections, because building one costs a millisecond.
         # Fabric merges into it while a connection is made, so two threads may not do that at once.
         self._fabric = fabric.Config(ssh_config=self._config, lazy=True)
@@ -110,8 +105,8 @@ class SSHSettings:
         found = connection.ssh_config
         if (user or port) and (found.get("proxycommand") or "%" in found.get("proxyjump", "")):
             # What the user says beats the file, also where the file refers to it as %r and %p.
-            said = "Host *\n" + (f"User {user}\n" if user else "") + (f"Port {port}\n" if port else "")
-            found = _parsed(said + self._text).lookup(address)
+            said = {name: str(value) for name, value in (("user", user), ("port", port)) if value}
+            found = self._config.lookup(address, said)
         files = found.get("userknownhostsfile")
         if vars.get("known_hosts"):
             files = shlex.quote(vars["known_hosts"])
@@ -132,34 +127,6 @@ class SSHSettings:
             command=found.get("proxycommand") if not jump or jump.lower() == "none" else None,
             jumps=() if not jump or jump.lower() == "none" else tuple(hop.strip() for hop in jump.split(",")),
         )
-
-
-def _parsed(text: str) -> SSHConfig:
-    try:
-        return SSHConfig.from_file(StringIO(text))
-    except ConfigParseError as error:
-        raise Refused(f"The SSH configuration cannot be read: {error}.") from None
-
-
-def _included(path: Path, base: Path, depth: int = 0) -> str:
-    """The text of a file with its Include lines replaced by what they name."""
-    try:
-        lines = path.read_text("utf-8", "surrogateescape").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}.") from None
-    out: list[str] = []
-    for line in lines:
-        found = _INCLUDE.match(line)
-        if not found:
-            out.append(line)
-        elif depth < _DEEP:
-            for word in _words(found[1]):
-                pattern = os.path.expanduser(word)  # noqa: PTH111 - a pattern, not yet a path
-                for name in sorted(glob.glob(pattern if pattern.startswith("/") else f"{base}/{pattern}")):  # noqa: PTH207
-                    out.append(_included(Path(name), base, depth + 1))
-    return "\n".join(out)
 
 
 def _words(text: str) -> list[str]:
