@@ -134,6 +134,13 @@ def http(client: socket.socket) -> None:
     client.sendall(b"HTTP/1.1 400 Bad \x1b[31mRequest\r\nServer: x\r\n\r\n")
 
 
+def pour(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
 def after_the_banner(client: socket.socket) -> None:
     client.sendall(b"SSH-2.0-silent\r\n")
     silent(client)
@@ -489,6 +496,50 @@ def test_a_dead_host_behind_a_living_jump_host_is_told_apart(server: Server, tmp
         found = failure(links, server.host(port=port))
         assert found.code == "no-route"
         assert found.what.startswith(f"jump host bastion cannot reach 127.0.0.1:{port}: connect")
+        links.close()
+
+
+def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server: Server, tmp_path: Path) -> None:
+    tries: list[socket.socket] = []
+    with sshd(tmp_path / "jump") as jump, listening(tries.append) as port:
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"), connect_timeout=5)
+        found = failure(links, server.host(port=port))
+        assert (found.code, found.what) == ("banner", f"connection closed before a banner came (127.0.0.1:{port})")
+        assert len(tries) > 1, "as for a host without a jump host: a busy sshd closes connections before they begin"
+        assert links.open(server.host(vars={"known_hosts": str(server.known_hosts)})).run(UNAME).ok
+        links.close()
+
+
+def test_a_busy_host_behind_a_jump_host_is_reached_later(server: Server, tmp_path: Path) -> None:
+    busy = [True, True]
+
+    def relay(client: socket.socket) -> None:
+        if busy:
+            busy.pop()
+            return
+        with socket.create_connection(("127.0.0.1", server.port)) as real:
+            back = threading.Thread(target=pour, args=(real, client), daemon=True)
+            back.start()
+            pour(client, real)
+            back.join()
+
+    with sshd(tmp_path / "jump") as jump, listening(relay) as port:
+        known = tmp_path / "known"
+        known.write_text(f"[127.0.0.1]:{port} {server.public()}\n")
+        links = Links(config=jumping(tmp_path, jump, "127.0.0.1"))
+        assert links.open(server.host(port=port, vars={"known_hosts": str(known)})).run(UNAME).ok
+        links.close()
+
+
+def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server, tmp_path: Path) -> None:
+    with sshd(tmp_path / "jump") as jump, listening(lambda client: None) as port:
+        config = jumping(tmp_path, jump, "127.0.0.1")
+        more = f"Host second\n  HostName 127.0.0.1\n  Port {port}\nHost *\n  ProxyJump bastion,second\n"
+        config.write_text(config.read_text().replace("  ProxyJump bastion\n", "") + more)
+        links = Links(config=config, connect_timeout=5)
+        found = failure(links, server.host())
+        words = f"jump host second: connection closed before a banner came (127.0.0.1:{port})"
+        assert (found.code, found.what) == ("jump", words)
         links.close()
 
 

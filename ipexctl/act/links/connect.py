@@ -283,12 +283,29 @@ class Dialler:
     ) -> Transport:
         if settings.command:
             return self._login(self._proxy(settings.command), settings, deadline, limit, opening, notes)
-        if not jumps:
-            return self._direct(settings, deadline, limit, opening, notes)
-        name = jumps[-1]
-        jump = self._jump(jumps, deadline, limit, notes)
+
+        def socket_to_it() -> Any:
+            if not jumps:
+                return _tcp(settings, deadline, limit, opening)
+            return self._channel(self._jump(jumps, deadline, limit, notes), jumps[-1], settings, deadline, limit)
+
+        pause = 0.1
+        while True:
+            try:
+                return self._login(socket_to_it(), settings, deadline, limit, opening, notes)
+            except EOFError:
+                # A busy sshd closes connections at random before they begin (MaxStartups): come again, later.
+                pause = pause * 2 + random.random() * 0.2
+                if time.monotonic() + pause > deadline or pause > 2:
+                    raise Trouble("banner", f"connection closed before a banner came ({settings.at})") from None
+                time.sleep(pause)
+
+    def _channel(
+        self, jump: Transport, name: str, settings: Settings, deadline: float, limit: float
+    ) -> paramiko.Channel:
+        """A way to the host through the jump host of that name."""
         try:
-            channel = jump.open_channel(
+            return jump.open_channel(
                 "direct-tcpip",
                 (settings.address, settings.port),
                 ("", 0),
@@ -306,7 +323,6 @@ class Dialler:
                     "timeout", f"no answer within {limit:g} s through jump host {name} ({settings.at})"
                 ) from None
             raise Trouble("jump", f"jump host {name}: the connection was lost") from None
-        return self._login(channel, settings, deadline, limit, opening, notes)
 
     def _proxy(self, command: str) -> socket.socket:
         """A ProxyCommand, talked to over a real socket. OpenSSH, too, gives it to a shell."""
@@ -348,20 +364,6 @@ class Dialler:
             raise jump.trouble or Trouble("jump", f"jump host {jumps[-1]}: the connection was lost")
         return jump.transport
 
-    def _direct(
-        self, settings: Settings, deadline: float, limit: float, opening: Callable[[Any], None], notes: list[str]
-    ) -> Transport:
-        pause = 0.1
-        while True:
-            try:
-                return self._login(_tcp(settings, deadline, limit, opening), settings, deadline, limit, opening, notes)
-            except EOFError:
-                # A busy sshd closes connections at random before they begin (MaxStartups): come again, later.
-                pause = pause * 2 + random.random() * 0.2
-                if time.monotonic() + pause > deadline or pause > 2:
-                    raise Trouble("banner", f"connection closed before a banner came ({settings.at})") from None
-                time.sleep(pause)
-
     def _login(
         self,
         sock: Any,
@@ -371,7 +373,8 @@ class Dialler:
         opening: Callable[[Any], None],
         notes: list[str],
     ) -> Transport:
-        """Key exchange, the judgement of the host's key, then authentication."""
+        """Key exchange, the judgement of the host's key, then authentication. Raises `EOFError` where the other side
+        went before it said a word, else `Trouble`."""
         known, name, also = self._known_to(settings)
         transport = Transport(sock)
         opening(transport)
