@@ -7,6 +7,7 @@ user name and a password; those reach uv through its environment, never through 
 from __future__ import annotations
 
 import configparser
+import fcntl
 import hashlib
 import json
 import netrc
@@ -21,8 +22,9 @@ import threading
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -574,11 +576,77 @@ def fetch(
 def _download(
     http: _Http, wheel: Wheel, path: Path, limits: Limits, told: Callable[[Wheel, int], None], stop: threading.Event
 ) -> str | None:
-    """None, or what is wrong after the last try."""
-    import urllib3
-
+    """None, or what is wrong after the last try. Two that want the same wheel load it once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
+    with _alone(part, lambda have: told(wheel, have), limits, stop):
+        if path.is_file() and digest(path) == wheel.sha256:  # somebody else has just finished it
+            told(wheel, path.stat().st_size)
+            return None
+        return _completed(http, wheel, part, path, limits, told, stop)
+
+
+@contextmanager
+def _alone(part: Path, told: Callable[[int], None], limits: Limits, stop: threading.Event) -> Iterator[None]:
+    """With the unfinished file for oneself; while another ipexctl has it, waits and tells how many bytes it has.
+
+    The kernel holds the lock, so one whose holder was killed is free. Raises `OSError` when ``stop`` is set, and when
+    the file has not grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself).
+    """
+    size, moved = -1, time.monotonic()
+    while (handle := _claimed(part)) is None:
+        there = _found(part)
+        have = there.st_size if there else 0
+        if have != size:
+            size, moved = have, time.monotonic()
+            told(have)
+        if time.monotonic() - moved > limits.stall:
+            raise TimeoutError(f"another ipexctl that loads it makes no progress for {limits.stall:g} s")
+        if stop.wait(0.1):
+            raise InterruptedError("stopped")
+    try:
+        yield
+    finally:
+        if not os.fstat(handle).st_size:
+            part.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _claimed(part: Path) -> int | None:
+    """A descriptor that holds the lock on the file, made if need be; None while another holds it."""
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        return handle  # a file system without locks: the hash still tells what two have mixed up
+    there = _found(part)
+    if there and os.path.samestat(there, os.fstat(handle)):
+        return handle
+    os.close(handle)  # it was finished between the two calls, and has the name of a wheel now
+    return None
+
+
+def _found(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _completed(
+    http: _Http,
+    wheel: Wheel,
+    part: Path,
+    path: Path,
+    limits: Limits,
+    told: Callable[[Wheel, int], None],
+    stop: threading.Event,
+) -> str | None:
+    import urllib3
+
     where = f"{wheel.filename} from {redacted(wheel.url).partition(wheel.filename)[0]}"
     problem = ""
     for attempt in range(limits.tries):
@@ -596,7 +664,7 @@ def _download(
                 part.replace(path)
                 return None
             got = part.stat().st_size
-            part.unlink()
+            os.truncate(part, 0)  # not removed: it bears the lock
             problem = f"damaged: sha256 {found[:16]}… of {got} bytes, expected {wheel.sha256[:16]}…" + (
                 f" of {wheel.size} bytes" if wheel.size else ""
             )
@@ -608,7 +676,7 @@ def _download(
 def _attempt(
     http: _Http, wheel: Wheel, part: Path, limits: Limits, told: Callable[[Wheel, int], None], stop: threading.Event
 ) -> str:
-    start = part.stat().st_size if part.exists() else 0
+    start = part.stat().st_size
     response = http.get(wheel.url, start=start)
     try:
         if response.status == 416:  # nothing after what we have: the hash will tell

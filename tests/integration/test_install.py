@@ -677,6 +677,103 @@ def test_of_two_installs_at_once_one_wins_and_the_other_says_for_whom_it_waits(b
     assert bench.play(index).answer["changed"] == []
 
 
+@dataclass
+class Loading:
+    """Downloads of one wheel into one cache, by processes of their own; the first is stopped in the middle."""
+
+    index: Index
+    cache: Path
+    built: wheels.Built
+    halfway: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event = field(default_factory=threading.Event)
+    ranges: list[str] = field(default_factory=list)  # what each was to begin with
+
+    def misbehave(self, path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+        self.ranges.append(handler.headers.get("Range", ""))
+        if len(self.ranges) > 1:
+            return False
+        data = self.built.data
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data[: len(data) // 2])
+        self.halfway.set()
+        self.gate.wait(30)
+        handler.wfile.write(data[len(data) // 2 :])
+        return True
+
+    def start(self, stall: float = 30.0) -> subprocess.Popen[str]:
+        url = self.index.url.replace("/simple", f"/files/{self.built.filename}")
+        code = f"""
+import os, threading
+from pathlib import Path
+from ipexctl.act.index import Limits, Sources, fetch
+from ipexctl.model.errors import Refused
+from ipexctl.model.stack import Wheel
+wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
+def told(have, size, name): print(have, flush=True)
+try:
+    fetch([wheel], Path({str(self.cache)!r}), Sources(), os.environ, Limits(stall={stall}), told, threading.Event())
+except Refused as error:
+    print(error.reasons[0])
+"""
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def kept(self) -> list[str]:
+        """Files in the cache, whose contents are those of the wheel."""
+        files = [path for path in self.cache.rglob("*") if path.is_file()]
+        assert all(path.read_bytes() == self.built.data for path in files)
+        return [path.name for path in files]
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Iterator[Loading]:
+    big = wheels.torch(ballast=4 << 20)
+    with serving(Index([big])) as index:
+        one = Loading(index, tmp_path / "cache", big)
+        index.misbehave = one.misbehave
+        yield one
+        one.gate.set()
+
+
+def test_two_installs_that_want_the_same_wheel_load_it_once(loading: Loading) -> None:
+    first = loading.start()
+    assert loading.halfway.wait(20)
+    second = loading.start()
+    assert second.stdout
+    assert int(second.stdout.readline()) > 0, "it tells how far the other one is"
+    loading.gate.set()
+    said = [process.communicate(timeout=30)[0].splitlines()[-1] for process in (first, second)]
+    assert said == [str(len(loading.built.data))] * 2
+    assert loading.ranges == [""]
+    assert loading.kept() == [loading.built.filename]
+
+
+def test_who_waits_for_a_download_goes_on_with_it_when_the_other_is_killed(loading: Loading) -> None:
+    first = loading.start()
+    assert loading.halfway.wait(20)
+    second = loading.start()
+    assert second.stdout
+    have = int(second.stdout.readline())
+    assert have > 0
+    first.kill()
+    first.communicate()
+    assert second.communicate(timeout=30)[0].splitlines()[-1] == str(len(loading.built.data))
+    begun = int(loading.ranges[1].removeprefix("bytes=").removesuffix("-"))
+    assert begun >= have
+    assert loading.kept() == [loading.built.filename]
+
+
+def test_who_waits_for_a_download_that_stands_still_says_so_in_time(loading: Loading) -> None:
+    first = loading.start()
+    assert loading.halfway.wait(20)
+    first.send_signal(signal.SIGSTOP)
+    said = loading.start(stall=1.0).communicate(timeout=20)[0].splitlines()[-1]
+    first.kill()
+    first.communicate()
+    assert said == f"{loading.built.filename}: another ipexctl that loads it makes no progress for 1 s"
+
+
 @pytest.mark.parametrize("moment", [0.5, 1.0, 1.6, 2.2])
 def test_an_install_whose_controller_is_killed_leaves_the_old_environment_and_the_next_one_heals(
     bench: Bench, moment: float
