@@ -43,8 +43,17 @@ def fitted(text: bytes) -> Carried:
     """A line of sh of any length."""
     if len(text) < _LONGEST:
         return Carried(text)
-    # head reads exactly so many bytes from a pipe, so the command's own input stays where it is
-    return Carried(b'eval "$(head -c %d)"' % len(text), text)
+    return Carried(_taking(len(text)), text)
+
+
+def _taking(size: int) -> bytes:
+    """A line of sh that executes so many bytes of its stdin, and leaves those behind them to what they start.
+
+    dd with ``fullblock`` takes exactly them out of a pipe, that of coreutils and that of busybox. busybox's head reads
+    ahead, up to 4 KiB of the command's own input, and throws them away; coreutils' does not, and stands in for a dd
+    that does not know the word (which then has read nothing).
+    """
+    return b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size)
 
 
 def carried(text: bytes, mark: bytes) -> Carried:
@@ -54,7 +63,7 @@ def carried(text: bytes, mark: bytes) -> Carried:
     line = b"exec /bin/sh -c " + _quoted(way.line)
     if len(line) < _LONGEST:
         return Carried(line, way.stdin)
-    return Carried(b"exec /bin/sh -c " + _quoted(b'eval "$(head -c %d)"' % len(way.line)), way.line)
+    return Carried(b"exec /bin/sh -c " + _quoted(_taking(len(way.line))), way.line)
 
 
 def _quoted(text: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +50,24 @@ def test_a_word_of_a_hundred_kilobytes_comes_through_every_login_shell(shell: st
     out, _, status = through(shell, (word,))
     assert status == 0
     assert out == word.encode() + b"\0"
+
+
+@pytest.mark.parametrize("word", [b"x" * 50_000, b"x" * 150_000, b'"x"' * 30_000])  # the last is long once it is quoted
+@pytest.mark.parametrize("tools", ["coreutils", "busybox", "a dd that does not know the word"])
+def test_a_command_of_any_length_has_its_own_input(tmp_path: Path, tools: str, word: bytes) -> None:
+    busybox = shutil.which("busybox")
+    if tools == "busybox" and not busybox:
+        pytest.skip("there is no busybox here")
+    for tool in ("sh", "cat", "dd", "head"):
+        (tmp_path / tool).symlink_to(str(busybox if tools == "busybox" else shutil.which(tool)))
+    if tools.startswith("a dd"):
+        (tmp_path / "dd").unlink()
+        (tmp_path / "dd").symlink_to("/bin/false")
+    own = b"the command's own\n" * 10_000
+    for way in (fitted(b": %s; cat" % word), carried(b": %s; cat" % word, b"mark")):
+        given, env = way.stdin + own, {"PATH": str(tmp_path)}
+        done = subprocess.run([tmp_path / "sh", "-c", way.line], input=given, capture_output=True, env=env, timeout=30)
+        assert done.stdout.rpartition(b"mark ")[2].lstrip(b"0123456789").lstrip(b"\n") == own, done.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS)
