@@ -165,6 +165,22 @@ print(SSHSettings(pathlib.Path({str(config)!r})).of(Host("n1", "n1")).port, sys.
     assert said.stdout == "77 the answer\n", said.stderr
 
 
+@with_ssh
+def test_a_comment_may_stand_behind_a_value(tmp_path: Path) -> None:
+    lines = [
+        "Port 2222  # the head's",
+        "User a#b",
+        'HostKeyAlias "a # b" # c',
+        "ProxyCommand nc %h # %p",
+        "ConnectTimeout 3",
+    ]
+    config = written(tmp_path, {"config": "\n".join(lines)})
+    found, real = compared(config, "n1"), theirs(config, "n1")
+    assert (found.port, found.user, found.alias, found.command) == (2222, "a#b", "a # b", "nc n1 # 2222")
+    assert (real["hostkeyalias"], real["proxycommand"]) == ("a # b", "nc %h # %p")
+    assert compared(written(tmp_path, {"jump": "ProxyJump b # the bastion\n"}), "n1").jumps == ("b",)
+
+
 # -- Include -----------------------------------------------------------------------------------------------------------
 
 

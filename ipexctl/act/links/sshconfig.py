@@ -33,6 +33,8 @@ from ipexctl.model.errors import Refused
 from ipexctl.model.text import printable
 
 _LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+_UNCOMMENTED = re.compile(r'(?:"[^"]*"|\S|\s(?!\s*#))*')
+_WHOLE_LINE = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")  # "#" and all
 _DEEP = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
 _JUDGED = ("host", "originalhost", "user", "localuser", "exec")
@@ -131,6 +133,8 @@ def _entry(keyword: str, value: str, base: Path, depth: int) -> _Option | _Hosts
         return _Match(tuple(_criteria(_words(value))))
     if keyword == "include":
         return _Include(tuple(read(path, base, depth + 1) for word in _words(value) for path in _named(word, base)))
+    if keyword not in _WHOLE_LINE:
+        value = _UNCOMMENTED.match(value)[0]  # type: ignore[index]  # it matches anything
     return _Option(keyword, value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value)
 
 
