@@ -43,7 +43,13 @@ def fitted(text: bytes) -> Carried:
     """A line of sh of any length."""
     if len(text) < _LONGEST:
         return Carried(text)
-    return Carried(_taking(len(text)), text)
+    return _through_stdin(text)
+
+
+def _through_stdin(text: bytes) -> Carried:
+    """In braces: of a text that did not arrive whole, sh executes nothing."""
+    whole = b"{ " + text + b"\n}"
+    return Carried(_taking(len(whole)), whole)
 
 
 def _taking(size: int) -> bytes:
@@ -63,7 +69,8 @@ def carried(text: bytes, mark: bytes) -> Carried:
     line = b"exec /bin/sh -c " + _quoted(way.line)
     if len(line) < _LONGEST:
         return Carried(line, way.stdin)
-    return Carried(b"exec /bin/sh -c " + _quoted(_taking(len(way.line))), way.line)
+    way = _through_stdin(way.line)
+    return Carried(b"exec /bin/sh -c " + _quoted(way.line), way.stdin)
 
 
 def _quoted(text: bytes) -> bytes:

@@ -52,6 +52,16 @@ def test_a_word_of_a_hundred_kilobytes_comes_through_every_login_shell(shell: st
     assert out == word.encode() + b"\0"
 
 
+def test_of_a_long_command_that_did_not_arrive_whole_nothing_is_executed(tmp_path: Path) -> None:
+    way = fitted(b"touch early; : %s; touch late" % (b"x" * 150_000))
+    for cut in (20, 100_000, len(way.stdin) - 1):
+        done = subprocess.run(["sh", "-c", way.line], input=way.stdin[:cut], capture_output=True, cwd=tmp_path)
+        assert done.returncode != 0
+    assert not list(tmp_path.iterdir())
+    subprocess.run(["sh", "-c", way.line], input=way.stdin, check=True, cwd=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("word", [b"x" * 50_000, b"x" * 150_000, b'"x"' * 30_000])  # the last is long once it is quoted
 @pytest.mark.parametrize("tools", ["coreutils", "busybox", "a dd that does not know the word"])
 def test_a_command_of_any_length_has_its_own_input(tmp_path: Path, tools: str, word: bytes) -> None:
