@@ -22,7 +22,7 @@ from ipexctl.remote import files, procs, pulse, spool, wire
 
 PING = 2.0  # seconds between two words to each guard
 GREET = 5.0  # seconds a stranger may take to prove itself
-STRANGERS = 64  # waiting places for those who have not
+STRANGERS = 64  # waiting places for those who have not, beside one for each host
 HELD = 1 << 16  # bytes of the journal that wait for space before the reserve is used
 INQUIRY = 20.0  # seconds in which the guards must have said where their ranks stand
 ORDERLY = 1.0  # seconds mpirun gets for its own end after that of its ranks
@@ -120,10 +120,7 @@ class Keeper:
                 guard.send({"do": "load"})
         for link in list(self.wires):
             link.flush()
-            if not link.open:
-                self.drop(link)
-            elif not link.role and now - link.since > GREET:
-                link.close()
+            if not link.open or (not link.role and now - link.since > GREET):
                 self.drop(link)
         if any(link.role == "watch" for link in self.wires):
             self.watched = now
@@ -330,19 +327,19 @@ class Keeper:
     def accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             return
-        if sum(1 for link in self.wires if not link.role) >= STRANGERS:
-            sock.close()
-            return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = wire.Wire(sock)
+        strangers = [link for link in self.wires if not link.role]
+        if len(strangers) >= STRANGERS + len(self.spec["hosts"]):
+            # Ours prove themselves in a moment: whoever has waited longest is none of them.
+            self.drop(min(strangers, key=lambda link: link.since))
+        link = wire.Wire(sock, wire.GREETS)
         self.wires.add(link)
         self.selector.register(sock, selectors.EVENT_READ, lambda _: self.hear(link))
         wire.challenge(link)
 
     def hear(self, link: wire.Wire) -> None:
-        sock = link.sock
         for message in link.take():
             if not link.role:
                 role = wire.believe(link, message, self.spec["token"])
@@ -357,7 +354,7 @@ class Keeper:
                 continue
             getattr(self, "from_" + link.role, self.ignore)(link, message)
         if not link.open:
-            self.drop(link, sock)
+            self.drop(link)
 
     def ignore(self, link: wire.Wire, message: Dict[str, Any]) -> None:
         """Roles that only listen."""
@@ -472,9 +469,10 @@ class Keeper:
         os.close(fd)
         self.sinks.pop(fd).close()
 
-    def drop(self, link: wire.Wire, sock: Optional[socket.socket] = None) -> None:
+    def drop(self, link: wire.Wire) -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
         self.wires.discard(link)
+        link.close()
         for key in list(self.selector.get_map().values()):
             if key.fileobj is link.sock:
                 self.selector.unregister(key.fileobj)

@@ -15,6 +15,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 LINE = 1 << 20  # longest message, bytes
+GREETS = 1 << 12  # the same of somebody who has not proved itself yet
 GREETING = "ipexctl-run-1"
 
 
@@ -23,15 +24,17 @@ class Refused(Exception):
 
 
 def proof(token: str, challenge: str, role: str, name: str) -> str:
-    message = "\n".join([GREETING, challenge, role, name]).encode()
+    message = _bytes("\n".join([GREETING, challenge, role, name]))
     return hmac.new(token.encode(), message, hashlib.sha256).hexdigest()
 
 
 class Wire:
-    """One connection. ``send`` queues without blocking; ``take`` returns the messages that have arrived whole."""
+    """One connection. ``send`` queues without blocking; ``take`` returns the messages that have arrived whole, of
+    ``most`` bytes each."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, most: int = LINE) -> None:
         self.sock = sock
+        self.most = most
         self.sock.setblocking(False)
         self.inbox = b""
         self.outbox = b""
@@ -59,8 +62,8 @@ class Wire:
                 self.close()
 
     def take(self) -> List[Dict[str, Any]]:
-        """Messages received since the last call; closes the wire at its end or at rubbish."""
-        while self.open and len(self.inbox) <= LINE:
+        """Messages received since the last call; closes the wire at its end or at rubbish. Raises nothing."""
+        while self.open and len(self.inbox) <= self.most:
             try:
                 piece = self.sock.recv(65536)
             except (BlockingIOError, InterruptedError):
@@ -73,17 +76,15 @@ class Wire:
             self.inbox += piece
             self.heard = time.monotonic()
         *lines, self.inbox = self.inbox.split(b"\n")
-        if len(self.inbox) > LINE:
+        if len(self.inbox) > self.most:
             self.close()
         messages = []
         for line in lines:
-            try:
-                message = json.loads(line.decode())
-            except ValueError:
+            message = _message(line) if len(line) <= self.most else None
+            if message is None:
                 self.close()
                 break
-            if isinstance(message, dict):
-                messages.append(message)
+            messages.append(message)
         return messages
 
     def close(self) -> None:
@@ -115,23 +116,38 @@ def challenge(wire: Wire) -> None:
 
 def believe(wire: Wire, message: Dict[str, Any], token: str) -> str:
     """Checks the answer to `challenge`; the other side's role, which the wire now carries, or "" for a stranger."""
-    role, name = str(message.get("role", "")), str(message.get("name", ""))
-    if not hmac.compare_digest(str(message.get("proof", "")), proof(token, wire.challenge, role, name)):
+    role, name, given = message.get("role"), message.get("name"), message.get("proof")
+    if not (isinstance(role, str) and isinstance(name, str) and isinstance(given, str)):
         return ""
-    wire.role, wire.name = role, name
+    if not hmac.compare_digest(_bytes(given), _bytes(proof(token, wire.challenge, role, name))):
+        return ""
+    wire.role, wire.name, wire.most = role, name, LINE
     wire.send({"welcome": True})
     return role
 
 
 def _line(sock: socket.socket) -> Dict[str, Any]:
     text = b""
-    while not text.endswith(b"\n") and len(text) < LINE:
+    while not text.endswith(b"\n") and len(text) < GREETS:
         piece = sock.recv(1)
         if not piece:
             raise Refused("the connection was closed before the greeting")
         text += piece
+    message = _message(text)
+    if message is None:
+        raise Refused("the greeting is not the keeper's")
+    return message
+
+
+def _message(line: bytes) -> Optional[Dict[str, Any]]:
+    """What a line says; None for rubbish."""
     try:
-        message: Optional[Dict[str, Any]] = json.loads(text.decode())
-    except ValueError:
-        raise Refused("the greeting is not the keeper's") from None
-    return message if isinstance(message, dict) else {}
+        message = json.loads(line.decode())
+    except (ValueError, RecursionError):  # the latter for "[[[[…"
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _bytes(text: str) -> bytes:
+    """Of any text: JSON can name half a character ("\\ud800"), which UTF-8 cannot."""
+    return text.encode("utf-8", "surrogatepass")
