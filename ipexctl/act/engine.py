@@ -30,9 +30,9 @@ QUIET = 30.0  # seconds without a frame (one comes every two) after which the li
 GIVE_UP = 60.0  # seconds of failed reconnecting after which a watcher lets go
 
 
-def flags(python: str) -> tuple[str, ...]:
-    """An interpreter that nothing in the account's files or variables can influence."""
-    return (python, "-E", "-s", "-S")
+# Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
+# $p is gone, because its environment was removed after the run.
+_PYTHON = '[ -x "$p" ] || p=python3; exec "$p" -E -s -S'
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,12 @@ class Site:
 
     def agent(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
         env = {"IPEXCTL_RUN": run} if run else {}
-        return Command(
-            (*flags(self.python), f"{self.directory}/{AGENT}", role, *words), env=env, timeout=timeout, cwd="/"
-        )
+        return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/")
+
+    def script(self, *words: str) -> bytes:
+        """A program that is the agent with these words first."""
+        agent = shlex.join((f"{self.directory}/{AGENT}", *words))
+        return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
 
 
 def prepare(link: Link, site: Site, spec: Mapping[str, Any]) -> None:
@@ -55,14 +58,13 @@ def prepare(link: Link, site: Site, spec: Mapping[str, Any]) -> None:
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
     """
-    start = " ".join(map(shlex.quote, (*flags(site.python), f"{site.directory}/{AGENT}")))
     put(
         link,
         {
             "spec.json": json.dumps(spec).encode(),
             AGENT: agent.archive(),
-            ROLE: f'#!/bin/sh\nexec {start} "$@"\n'.encode(),
-            SHIM: f'#!/bin/sh\nexec {start} shim {shlex.quote(site.directory)} "$@"\n'.encode(),
+            ROLE: site.script(),
+            SHIM: site.script("shim", site.directory),
             f"{HOOKS}/sitecustomize.py": agent.hook(),
         },
         site.directory,
@@ -115,7 +117,7 @@ def prove(link: Link, site: Site, run: str, *, reap: bool = False, patience: flo
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
     has not said so within ``patience`` seconds."""
     program = agent.script("procs.py").encode()  # the run's own directory may be gone by now
-    words = (*flags(site.python), "-", "reap" if reap else "prove", run)
+    words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", "reap" if reap else "prove", run)
     done = link.run(Command(words, stdin=program, timeout=patience))
     if not done.ok:
         raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.last_words(1)}"))
@@ -123,10 +125,15 @@ def prove(link: Link, site: Site, run: str, *, reap: bool = False, patience: flo
 
 
 def runs(link: Link) -> dict[str, Any]:
-    """The runs kept on a host: ``runs`` whose head it is, and ``stray`` directories. Raises `LinkError`."""
+    """The runs kept on a host: ``runs`` whose head it is, and ``stray`` directories. Raises `LinkError`.
+
+    Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
+    believed, and when none does, that is not taken for "no runs".
+    """
     script = (
-        f'for a in "$HOME"/{RUNS}/*/{ROLE}; do [ -x "$a" ] && exec "$a" list "$HOME/{RUNS}"; done; '
-        """echo '{"runs": [], "stray": []}'"""
+        f'tried=; all="$HOME/{RUNS}"; for d in "$all"/*; do [ -x "$d/{ROLE}" ] || continue; tried=1; '
+        f'"$d/{ROLE}" list "$all" || python3 -E -s -S "$d/{AGENT}" list "$all" && exit 0; done; '
+        """[ "$tried" ] || echo '{"runs": [], "stray": []}'"""
     )
     return _ask(link, Command(("/bin/sh", "-c", script), timeout=20.0), "its runs cannot be listed")
 
