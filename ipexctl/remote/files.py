@@ -20,6 +20,7 @@ PLACE = "place.json"  # which host this directory is for: homes may be shared
 ENDING = "ending.json"  # the run is being ended: no rank is to start any more
 FRESH = 60.0  # seconds a run may take from its directories to its keeper and guards
 RANKS = "ranks"  # a file per rank and kind of news, written by wrappers
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
 
 
 def read(directory: str, name: str) -> Dict[str, Any]:
@@ -35,7 +36,7 @@ def write(directory: str, name: str, value: Dict[str, Any]) -> None:
     try:
         _replace(os.path.join(directory, name), value)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise
         for base in (directory, os.path.dirname(directory)):
             free(base)
@@ -97,9 +98,14 @@ def torn(directory: str) -> bool:
     return os.path.isdir(directory) and not os.path.exists(os.path.join(directory, SPEC)) and not fresh(directory)
 
 
-def news(directory: str, rank: int, kind: str, value: Dict[str, Any]) -> None:
-    """A wrapper's word to its guard: ``ranks/<rank>.<kind>.json``."""
-    write(os.path.join(directory, RANKS), "%d.%s.json" % (rank, kind), value)
+def news(directory: str, rank: int, kind: str, value: Dict[str, Any]) -> str:
+    """A wrapper's word to its guard: ``ranks/<rank>.<kind>.json``. Why it could not be written, or ""; it never raises:
+    a rank does not end because there is no space for its record."""
+    try:
+        write(os.path.join(directory, RANKS), "%d.%s.json" % (rank, kind), value)
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def survive(directory: str, role: str, work: Callable[[], None]) -> None:
@@ -107,7 +113,9 @@ def survive(directory: str, role: str, work: Callable[[], None]) -> None:
     try:
         work()
     except BaseException:
-        with open(os.path.join(directory, role + ".crash"), "w", encoding="utf-8") as text:
-            text.write(traceback.format_exc())
-        os._exit(1)
+        try:
+            with open(os.path.join(directory, role + ".crash"), "w", encoding="utf-8") as text:
+                text.write(traceback.format_exc())
+        finally:
+            os._exit(1)
     os._exit(0)

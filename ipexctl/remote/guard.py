@@ -37,6 +37,8 @@ def main(argv: List[str]) -> int:
     for name in os.listdir(base):
         if files.torn(os.path.join(base, name)):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+    if not spec["head"]:  # there the keeper has done so
+        files.reserve(directory)
     files.write(directory, files.PLACE, {"host": files.here()})
     os.makedirs(os.path.join(directory, files.RANKS), mode=0o700, exist_ok=True)
     try:
@@ -141,7 +143,10 @@ class Guard:
             self.spec["port"] = message["port"]
             files.write(self.directory, "port.json", {"port": message["port"]})
         elif order == "term":
-            files.write(self.directory, files.ENDING, {"at": time.time()})
+            try:
+                files.write(self.directory, files.ENDING, {"at": time.time()})
+            except OSError:
+                pass  # only a wrapper that begins at this moment misses it: the hard stop is for that
             procs.send(self.ranks(), signal.SIGTERM)
             procs.send(self.ranks(), signal.SIGCONT)
         elif order == "kill":

@@ -54,7 +54,10 @@ def main(argv: List[str]) -> int:
     if place is None:
         sys.stderr.write("ipexctl: rank %d was planned for another host than %s\n" % (rank, spec["host"]))
         return 1
-    files.news(directory, rank, "begin", {"pid": os.getpid()})  # first, so that a killed wrapper is missed
+    unwritten = files.news(directory, rank, "begin", {"pid": os.getpid()})  # first, so that a killed wrapper is missed
+    if unwritten:
+        sys.stderr.write("ipexctl: rank %d did not start on %s: %s\n" % (rank, spec["host"], unwritten))
+        return 1
     notes = Notes(directory, rank)
     environment = _environment(directory, spec, place, rank)
     preload = _loadable(spec.get("preload", []), spec["argv"][0], notes)
@@ -112,8 +115,10 @@ def main(argv: List[str]) -> int:
         record.update(autopsy.of(directory, rank, child.pid, record["signal"], kernel, elastic))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    files.news(directory, rank, "end", record)
-    if frames or spec.get("independent"):
+    unwritten = files.news(directory, rank, "end", record)
+    if unwritten:
+        sys.stderr.write("ipexctl: the end of rank %d on %s is not recorded: %s\n" % (rank, spec["host"], unwritten))
+    elif frames or spec.get("independent"):
         return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
     return status if status >= 0 else 128 - status
 
