@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import signal
@@ -47,13 +48,15 @@ class Kernel:
 
 
 def of(directory: str, rank: int, pid: int, number: int, kernel: Kernel, elastic: str) -> Dict[str, Any]:
-    """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE."""
-    found: Dict[str, Any] = {}
+    """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
+
+    What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
+    only where nothing else tells, and not for a script that a signal ended.
+    """
     base = os.path.join(directory, files.RANKS, "%d" % rank)
-    try:
-        found.update(files.read(directory, base + ".error"))  # an exception that nobody caught
-    except (OSError, ValueError):
-        found.update(_elastic(elastic))
+    kept = _uncaught(base)
+    found = _of_script(kept, pid) or _elastic(elastic) or ({} if number else next(iter(kept.values()), {}))
+    found = {name: found[name] for name in ("error", "traceback") if name in found}
     if number in CRASHES and not found.get("traceback"):  # torch's threads may abort at the exit after an exception
         trace = _fatal(base + ".stacks")
         if trace:
@@ -63,6 +66,32 @@ def of(directory: str, rank: int, pid: int, number: int, kernel: Kernel, elastic
         if said:
             found["kernel"] = said
     return found
+
+
+def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
+    """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
+    found = {}
+    for path in sorted(glob.glob(glob.escape(base) + ".*.error"), key=_written, reverse=True):
+        try:
+            found[int(path.split(".")[-2])] = files.read("/", path)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _of_script(kept: Dict[int, Dict[str, Any]], pid: int) -> Dict[str, Any]:
+    """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
+    Accelerate does of the user's script), that command's."""
+    own = kept.get(pid, {})
+    return next((one for one in kept.values() if "of" in own and one.get("argv") == own["of"]), own)
+
+
+def _written(path: str) -> float:
+    """When, in Unix seconds; 0 when the file is gone by now."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _fatal(path: str) -> str:

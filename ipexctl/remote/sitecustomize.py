@@ -2,7 +2,7 @@
 report, lets the guard ask where the program stands (signal `ASK`), and keeps Python's end from tripping over Gloo's
 threads. It changes nothing else, and never raises.
 
-Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.error``, ``<rank>.stacks``.
+Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ COLLECTIVES = (
     "reduce_scatter_tensor",
 )
 
+ERRORS = 8  # exceptions kept of one rank's processes: the latest
+WORDS = 8000  # letters kept of a command line
 
 LOOP = b"pt_gloo_runloop"  # what torch calls the threads of Gloo that let go of tensors (ProcessGroupGloo.cpp)
 LOOK = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
@@ -65,9 +67,17 @@ class Hooks:
 
                 text = "".join(traceback.format_exception(kind, error, trace))
                 last = "".join(traceback.format_exception_only(kind, error)).strip()
-                fd = os.open(self.base + ".error", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(fd, "w") as out:
-                    json.dump({"error": last[-2000:], "traceback": text[-20000:]}, out)
+                kept = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
+                if kind.__name__ == "CalledProcessError":
+                    kept["of"] = words(error.cmd)  # type: ignore[attr-defined]
+                path = "%s.%d.error" % (self.base, os.getpid())
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+                    json.dump(kept, out)
+                import glob
+
+                # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
+                for old in sorted(glob.glob(glob.escape(self.base) + ".*.error"), key=os.path.getmtime)[:-ERRORS]:
+                    os.unlink(old)
             except Exception:
                 pass  # whatever goes wrong here must not hide the user's own error
             before(kind, error, trace)
@@ -195,6 +205,17 @@ def loops() -> Any:
         if lines.get(b"Name", b"").strip() == LOOP:
             found[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
     return found
+
+
+def words(command: Any) -> str:
+    """A command line, comparable with others."""
+    return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
+
+
+def own_words() -> str:
+    """What this process was started with."""
+    with open("/proc/self/cmdline", "rb") as cmdline:
+        return words(os.fsdecode(cmdline.read()).split("\0")[:-1])
 
 
 def _install() -> None:
