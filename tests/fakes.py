@@ -48,12 +48,15 @@ class FakeChannel:
         self.written = bytearray()
         self._input_ended = False
         self._closed = threading.Event()
+        both: tuple[tuple[Stream, bytes], ...] = (("out", completed.out), ("err", completed.err))
+        self._pieces = [(stream, data) for stream, data in both if data]
 
     def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
-        pieces: tuple[tuple[Stream, bytes], ...] = (("out", self._completed.out), ("err", self._completed.err))
-        for stream, data in pieces:
-            if data and not self._closed.is_set():
-                yield stream, data
+        while (pieces := self.read(None)) is not None:
+            yield from pieces
+
+    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
+        return [self._pieces.pop(0)] if self._pieces and not self._closed.is_set() else None
 
     def write(self, data: bytes) -> None:
         if self._closed.is_set() or self._input_ended:

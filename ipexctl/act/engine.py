@@ -18,7 +18,7 @@ from ipexctl.act.world import World
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.links import Channel, Link, LinkError
 
 AGENT = "agent.pyz"  # as in decide.launching.spec
 SHIM = "shim"  # what Hydra calls in place of ssh
@@ -26,7 +26,8 @@ ROLE = "agent"  # the agent with its interpreter: `agent list DIRECTORY`
 RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host
 HOOKS = "hooks"
 FRAME = struct.Struct("!cQI")  # as in ipexctl.remote.client
-QUIET = 30.0  # seconds without a frame (one comes every two) after which the link counts as lost
+QUIET = 30.0  # seconds without a word (one comes every two) after which the link counts as lost
+TICK = 1.0  # seconds between two looks at what came
 GIVE_UP = 60.0  # seconds of failed reconnecting after which a watcher lets go
 
 
@@ -207,13 +208,13 @@ class Watch:
             self.take(0.05)
 
     def _read(self) -> None:
-        since, pause, lost = time.monotonic(), 0.5, False
+        since, pause, lost = 0.0, 0.5, False
         while not self._over.is_set():
             try:
                 for frame in self._connect():
                     if lost:
                         self._frames.put(Frame("back"))
-                    lost, since, pause = False, time.monotonic(), 0.5
+                    lost, pause = False, 0.5
                     if frame.kind != "t":
                         self._frames.put(frame)
                     if frame.kind == "z" or self._over.is_set():
@@ -223,7 +224,7 @@ class Watch:
                 why = error.failure.what
             if not lost:
                 self._frames.put(Frame("lost", why.encode()))
-            lost = True
+                lost, since = True, time.monotonic()
             if time.monotonic() - since > GIVE_UP:
                 self._frames.put(Frame("gave-up", why.encode()))
                 return
@@ -236,9 +237,7 @@ class Watch:
         command = self._site.agent("watch", self._site.directory, *words, *self._once, timeout=0)
         with link.stream(command) as channel:
             held = b""
-            for stream, data in channel:
-                if stream == "err":
-                    continue
+            for data in self._heard(channel):
                 held += data
                 while len(held) >= FRAME.size:
                     kind, offset, length = FRAME.unpack_from(held)
@@ -251,3 +250,16 @@ class Watch:
                             yield Frame(f"missing-{name}", b"%d" % (offset - self._offsets[name]))
                         self._offsets[name] = offset + length
                     yield Frame(name, piece)
+
+    def _heard(self, channel: Channel) -> Iterator[bytes]:
+        """What the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for `QUIET`
+        seconds: its host or its disk hangs, while sshd may still answer for them."""
+        silent = 0.0  # not by the clock: a controller that slept has not waited
+        while (pieces := channel.read(TICK)) is not None and not self._over.is_set():
+            said = b"".join(data for stream, data in pieces if stream == "out")
+            silent = 0.0 if said else silent + (0.0 if pieces else TICK)
+            if said:
+                yield said
+            elif silent >= QUIET:
+                what = f"no sign of life for {QUIET:g} s"
+                raise LinkError(Failure(self._site.host.name, Kind.UNREACHABLE, what, code="lost"))

@@ -116,6 +116,15 @@ def test_a_stream_gives_out_and_err_and_the_status(link: Link) -> None:
     assert said == {"out": b"one\n", "err": b"two\n"}
 
 
+def test_a_stream_is_read_piece_by_piece_to_its_end(link: Link) -> None:
+    with link.stream(sh("echo one")) as channel:
+        said = b""
+        while (pieces := channel.read(5.0)) is not None:
+            said += b"".join(data for stream, data in pieces if stream == "out")
+        assert said == b"one\n"
+        assert channel.read(5.0) is None
+
+
 def test_writing_after_the_input_was_ended_is_refused(link: Link) -> None:
     with link.stream(Command(("cat",))) as channel:
         channel.end_input()
@@ -186,6 +195,16 @@ def test_pieces_of_a_stream_come_as_they_are_written(real_link: Link) -> None:
         channel.end_input()
         assert list(pieces) == []
         assert channel.status() == 0
+
+
+def test_reading_a_silent_stream_takes_no_longer_than_allowed(real_link: Link) -> None:
+    with real_link.stream(Command(("cat",), stdin=b"first\n")) as channel:
+        assert channel.read(5.0) == [("out", b"first\n")]
+        start = time.monotonic()
+        assert channel.read(0.2) == []
+        assert 0.1 < time.monotonic() - start < 2
+        channel.write(b"second\n")
+        assert channel.read(5.0) == [("out", b"second\n")]
 
 
 def test_closing_a_stream_from_another_thread_ends_the_reading_at_once(real_link: Link, tmp_path: Path) -> None:
