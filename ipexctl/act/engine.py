@@ -28,6 +28,7 @@ HOOKS = "hooks"
 FRAME = struct.Struct("!cQI")  # as in ipexctl.remote.client
 QUIET = 30.0  # seconds without a word (one comes every two) after which the link counts as lost
 TICK = 1.0  # seconds between two looks at what came
+BEAT = 2.0  # seconds between two signs that we listen; as ipexctl.remote.client.SILENT expects
 GIVE_UP = 60.0  # seconds of failed reconnecting after which a watcher lets go
 
 
@@ -236,6 +237,8 @@ class Watch:
         link = self._world.links.open(self._site.host)
         command = self._site.agent("watch", self._site.directory, *words, *self._once, timeout=0)
         with link.stream(command) as channel:
+            # Of its own, so that a screen that stands still does not look like a controller that is gone.
+            threading.Thread(target=_beat, args=(channel,), name="beat", daemon=True).start()
             held = b""
             for data in self._heard(channel):
                 held += data
@@ -263,3 +266,13 @@ class Watch:
             elif silent >= QUIET:
                 what = f"no sign of life for {QUIET:g} s"
                 raise LinkError(Failure(self._site.host.name, Kind.UNREACHABLE, what, code="lost"))
+
+
+def _beat(channel: Channel) -> None:
+    """Tells the watcher on the head, until the channel ends, that somebody listens: it has no other way to know."""
+    try:
+        while True:
+            channel.write(b".")
+            time.sleep(BEAT)
+    except (OSError, LinkError):
+        return

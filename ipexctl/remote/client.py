@@ -7,6 +7,7 @@ import os
 import select
 import struct
 import sys
+import threading
 import time
 from typing import Any, BinaryIO, Dict, List, Optional
 
@@ -15,6 +16,7 @@ from ipexctl.remote import files, procs, spool, wire
 FRAME = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 PIECE = 1 << 18
 IDLE = 2.0  # seconds after which a watcher shows that it lives
+SILENT = 10.0  # seconds without a byte from the controller (one comes every two) after which nobody is there
 
 
 def main(argv: List[str]) -> int:
@@ -64,12 +66,15 @@ def watch(argv: List[str]) -> int:
     end; with ``once`` until the files' present end. Needs no keeper.
 
     Frames: ``j`` journal, ``o`` and ``e`` mpirun's outputs, ``t`` a sign of life, ``z`` the end ("end", "gone", "now").
+    Ends early when the controller falls silent (`_attend`).
     """
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read(directory, files.SPEC)
     sink = sys.stdout.buffer
     once = argv[4:] == ["once"]
     link: Optional[wire.Wire] = None
+    if not once:
+        threading.Thread(target=_attend, daemon=True).start()
     try:
         link = None if once else _connect(directory, spec, "watch", "controller")
     except (OSError, ValueError, wire.Refused):
@@ -101,6 +106,23 @@ def watch(argv: List[str]) -> int:
                 link.take()
         else:
             time.sleep(pause)
+
+
+def _attend() -> None:
+    """Ends this process, however busy, when its input falls silent for `SILENT` seconds or ends.
+
+    Of a laptop that fell asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that
+    for a watcher: the run may have a lease. The controller, when it is back, starts another one. A controller that
+    never writes (of a version that did not) is taken to be there.
+    """
+    try:
+        if not os.read(0, PIECE):
+            return
+        while select.select([0], [], [], SILENT)[0] and os.read(0, PIECE):
+            pass
+    except OSError:
+        return  # it has no input
+    os._exit(0)
 
 
 def list_runs(argv: List[str]) -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,8 @@ from ipexctl.act.engine import AGENT, ROLE, Site, Watch
 from ipexctl.act.links import Links
 from ipexctl.act.world import World
 from ipexctl.model.hosts import Host
-from tests.unit.keeping.runs import Kept, keeping, until
+from ipexctl.remote import procs
+from tests.unit.keeping.runs import PLAIN, Kept, keeping, remote, until
 
 HERE = Host("here", "localhost", vars={"local": "yes"})
 
@@ -47,11 +52,11 @@ def at(kept: Kept, agent_is: str = "") -> Site:
 def watchers(kept: Kept) -> list[int]:
     """The processes that watch this run."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            words = (entry / "cmdline").read_bytes().split(b"\0") if (entry / "cmdline").exists() else []
+    for pid in procs.everyone():
+        with suppress(OSError):  # it has ended
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"watch" in words and os.fsencode(kept.directory) in words:
-                found.append(int(entry.name))
+                found.append(pid)
     return found
 
 
@@ -95,3 +100,90 @@ def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, world: Wo
     begun = time.monotonic()
     watch.close()
     assert time.monotonic() - begun < 3.0
+
+
+# Whoever listens to the watcher's process shows it by a byte now and then.
+
+
+def alone(kept: Kept, **more: Any) -> subprocess.Popen[bytes]:
+    """The watcher's process, impatient, without a controller; its input is open."""
+    words = remote("client", "watch", str(kept.directory), "0", "0", "0", before="client.SILENT = 1.0")
+    process = kept.start(words, stdout=subprocess.PIPE, **more)
+    until(lambda: kept.state()["watchers"] == 1)
+    return process
+
+
+def beats(process: subprocess.Popen[bytes], seconds: float) -> None:
+    assert process.stdin is not None
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        process.stdin.write(b".")
+        process.stdin.flush()
+        time.sleep(0.2)
+
+
+def test_a_watcher_ends_when_its_controller_falls_silent(kept: Kept) -> None:
+    process = alone(kept)
+    beats(process, 2.0)
+    assert kept.state()["watchers"] == 1
+    assert process.wait(5.0) == 0
+    until(lambda: kept.state()["watchers"] == 0)
+
+
+def test_a_controller_that_never_writes_is_taken_to_be_there(kept: Kept) -> None:
+    process = alone(kept)
+    time.sleep(2.0)
+    assert process.poll() is None
+    assert kept.state()["watchers"] == 1
+
+
+def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
+    tmp_path: Path,
+) -> None:
+    loud = ["/bin/sh", "-c", "yes | head -c 3000000; exec sleep 300"]
+    with keeping(tmp_path, lease=2.0, mpiexec=loud) as kept:
+        guard = kept.connect("guard", "a")
+        guard.send({"say": "start", "rank": 0, "at": time.time()})
+        process = alone(kept)
+        beats(process, 3.0)  # longer than the lease; nobody reads what it says, so it waits in the middle of writing
+        assert kept.state()["state"] == "running"
+        journal = kept.directory / "journal.jsonl"
+        until(lambda: "watcher lost: nobody watched for 2 s" in journal.read_text())
+        assert process.wait(5.0) == 0
+
+
+def test_a_screen_that_stands_still_is_a_watcher_all_the_same(
+    kept: Kept, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BEAT", 0.3)
+    impatient = remote("client", before="client.SILENT = 1.0")
+    watch = Watch(world, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+    try:
+        until(lambda: kept.state()["watchers"] == 1)
+        first = watchers(kept)
+        time.sleep(3.0)
+        assert kept.state()["watchers"] == 1
+        assert watchers(kept) == first
+        os.kill(first[0], signal.SIGSTOP)  # and a head that stood still finds what was said meanwhile
+        time.sleep(2.0)
+        os.kill(first[0], signal.SIGCONT)
+        time.sleep(1.0)
+        assert watchers(kept) == first
+    finally:
+        watch.close()
+    until(lambda: kept.state()["watchers"] == 0)
+
+
+def test_a_controller_that_stood_still_goes_on_where_it_was(
+    kept: Kept, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BEAT", 3.0)  # too rare for this watcher: as if it were stopped in between
+    impatient = remote("client", before="client.SILENT = 1.0")
+    watch = Watch(world, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+    try:
+        seen = [frame for _ in range(20) if (frame := watch.take(0.3))]
+        kinds = [frame.kind for frame in seen if frame.kind != "t"]
+        assert kinds[:2] == ["j", "lost"]
+        assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
+    finally:
+        watch.close()
