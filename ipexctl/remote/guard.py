@@ -27,6 +27,7 @@ def main(argv: List[str]) -> int:
     Says ``busy`` instead, with what is known of the other run, when one holds this account's lock on the host.
     """
     directory, address, port = argv[0], argv[1], int(argv[2])
+    umask = os.umask(0o077)  # as the keeper's
     spec = files.read(directory, files.SPEC)
     # A home directory may be shared: each host has a lock of its own in it.
     other = claim(os.path.join(os.path.dirname(directory), "lock-" + files.here()), spec)
@@ -48,7 +49,7 @@ def main(argv: List[str]) -> int:
         return 1
     print(json.dumps({"ready": True}))
     if procs.detach():
-        files.survive(directory, "guard", Guard(directory, spec, keeper).watch)
+        files.survive(directory, "guard", Guard(directory, spec, keeper, umask).watch)
     return 0
 
 
@@ -79,9 +80,10 @@ def claim(path: str, spec: Dict[str, Any]) -> Optional[Dict[str, Any]]:
 
 
 class Guard:
-    def __init__(self, directory: str, spec: Dict[str, Any], keeper: wire.Wire) -> None:
+    def __init__(self, directory: str, spec: Dict[str, Any], keeper: wire.Wire, umask: int) -> None:
         self.directory = directory
         self.spec = spec
+        self.umask = umask  # the login's, for the ranks
         self.mark = procs.of_seat(spec["run"], spec["label"])
         self.group = procs.group_of(spec["run"], spec["label"])
         self.keeper = keeper
@@ -174,6 +176,7 @@ class Guard:
             return
         try:
             os.setsid()
+            os.umask(self.umask)
             procs.join(self.group)
             for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)

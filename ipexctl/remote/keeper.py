@@ -33,6 +33,7 @@ _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 def main(argv: List[str]) -> int:
     """``keeper RUNDIR``: listens, prints where, and goes on in the background."""
     directory = argv[0]
+    umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
     spec = files.read(directory, files.SPEC)
     listener = socket.socket(socket.AF_INET6 if ":" in spec["address"] else socket.AF_INET)
     try:
@@ -43,14 +44,15 @@ def main(argv: List[str]) -> int:
     listener.listen(128)
     print(json.dumps({"port": listener.getsockname()[1]}))
     if procs.detach():
-        files.survive(directory, "keeper", Keeper(directory, spec, listener).keep)
+        files.survive(directory, "keeper", Keeper(directory, spec, listener, umask).keep)
     return 0
 
 
 class Keeper:
-    def __init__(self, directory: str, spec: Dict[str, Any], listener: socket.socket) -> None:
+    def __init__(self, directory: str, spec: Dict[str, Any], listener: socket.socket, umask: int) -> None:
         self.directory = directory
         self.spec = spec
+        self.umask = umask  # the login's, for mpirun and the ranks it starts itself
         self.listener = listener
         self.selector = selectors.DefaultSelector()
         self.journal = open(os.path.join(directory, files.JOURNAL), "ab", buffering=0)
@@ -236,7 +238,7 @@ class Keeper:
                 stdout=out_write,
                 stderr=err_write,
                 start_new_session=True,
-                preexec_fn=procs.die_with_parent,
+                preexec_fn=self.in_launcher,
             )
         except OSError as error:
             self.stop("launch", "cannot start %s: %s" % (self.spec["mpiexec"][0], error))
@@ -256,6 +258,11 @@ class Keeper:
         self.publish([os.getpid(), self.launcher.pid])
         self.state, self.began, self.watched = "running", time.monotonic(), time.monotonic()
         self.note("launched", pid=self.launcher.pid, port=port)
+
+    def in_launcher(self) -> None:
+        """In mpirun's process, before it is mpirun."""
+        procs.die_with_parent()
+        os.umask(self.umask)
 
     def free_port(self) -> int:
         with socket.socket(self.listener.family) as probe:
