@@ -45,7 +45,7 @@ def accelerate_config(
         config = replace(wish, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
         unknown = [host.name for host in inventory if not host.slots] if n is None and ppn is None else []
         if unknown and len(inventory) > 1:
-            yield Said(f"{', '.join(unknown)}: unknown slots, counted as 1 rank each", "warning")
+            yield Said(f"{', '.join(unknown)}: slots are not known, counted as 1 rank each", "warning")
         if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
             yield Said(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:

@@ -100,11 +100,13 @@ def _openmpi(inventory: Inventory) -> Written:
 def _deepspeed(inventory: Inventory) -> Written:
     """DeepSpeed: ``address slots=n``; the slots are not optional there."""
 
-    def lost(host: Host) -> list[str]:
-        unknown = [] if host.slots else ["unknown slots (1 is written)"]
-        return [*unknown, *_lost(host, user=True, port=True)]
+    def line(host: Host) -> str:
+        return f"{_bracketed(host.address)} slots={host.slots or 1}"
 
-    return _flat(inventory, "DeepSpeed", lambda host: f"{_bracketed(host.address)} slots={host.slots or 1}", lost)
+    def guessed(host: Host) -> str:
+        return "" if host.slots else "its slots are not known, DeepSpeed is told 1"
+
+    return _flat(inventory, "DeepSpeed", line, lambda host: _lost(host, user=True, port=True), guessed)
 
 
 def _ansible(inventory: Inventory) -> Written:
@@ -133,11 +135,11 @@ def _ansible(inventory: Inventory) -> Written:
 def _accelerate(inventory: Inventory) -> Written:
     """A ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
     ranks = sum(host.slots or 1 for host in inventory)
-    warnings = [f"{host.name}: unknown slots, counted as 1 rank" for host in inventory if not host.slots]
+    warnings = [f"{host.name}: its slots are not known, counted as 1 rank" for host in inventory if not host.slots]
     if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
         warnings.append(f"{inventory.head.name}: the other hosts cannot reach main_process_ip {inventory.head.address}")
     text = f"""\
-# The hosts themselves are in the file 'hostfile': ipexctl hosts --as mpi > hostfile
+# The hosts themselves are in a file of their own: ipexctl hosts --as mpi > mpi-hostfile
 compute_environment: LOCAL_MACHINE
 debug: false
 distributed_type: MULTI_CPU
@@ -149,7 +151,7 @@ main_training_function: main
 mixed_precision: bf16
 mpirun_config:
   mpirun_ccl: '1'
-  mpirun_hostfile: hostfile
+  mpirun_hostfile: mpi-hostfile
 num_machines: {len(inventory)}
 num_processes: {ranks}
 rdzv_backend: static
@@ -171,14 +173,20 @@ DIALECTS: Mapping[str, Callable[[Inventory], Written]] = {
 
 
 def _flat(
-    inventory: Inventory, tool: str, line: Callable[[Host], str], lost: Callable[[Host], list[str]]
-) -> Written:  # fmt: skip
-    """One line a host, its name as a comment where it is not the address, and what is lost above it."""
+    inventory: Inventory,
+    tool: str,
+    line: Callable[[Host], str],
+    lost: Callable[[Host], list[str]],
+    guessed: Callable[[Host], str] = lambda _: "",
+) -> Written:
+    """One line a host, its name as a comment where it is not the address; above it what is lost, and guessed."""
     lines: list[str] = []
     warnings: list[str] = []
     for host in inventory:
-        if missing := lost(host):
-            warnings.append(f"{host.name}: {tool} cannot be told {', '.join(missing)}")
+        missing = lost(host)
+        about = [guessed(host), f"{tool} cannot be told {', '.join(missing)}" if missing else ""]
+        for what in filter(None, about):
+            warnings.append(f"{host.name}: {what}")
             lines.append(f"# {printable(warnings[-1], 500)}")
         lines.append(line(host) + (f"  # {host.name}" if host.name != host.address else ""))
     return Written("\n".join(lines) + "\n", tuple(warnings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from dataclasses import replace
 
@@ -142,6 +143,21 @@ def test_each_dialect_in_its_own_words() -> None:
     accelerate = write(inventory, "accelerate").text
     assert "num_machines: 2\nnum_processes: 6\n" in accelerate
     assert 'main_process_ip: "10.0.0.1"\n' in accelerate
+
+
+def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
+    for dialect in DIALECTS:
+        assert not re.search(r"> *(\./)?hostfile\b", write(parse("n0\nn1 slots=2", "hostfile"), dialect).text)
+    accelerate = write(parse("n0 slots=2", "hostfile"), "accelerate").text
+    assert "ipexctl hosts --as mpi > mpi-hostfile\n" in accelerate
+    assert "  mpirun_hostfile: mpi-hostfile\n" in accelerate
+
+
+def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
+    written = write(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
+    told = ("n0: its slots are not known, DeepSpeed is told 1", "n0: DeepSpeed cannot be told port=2222")
+    assert written.warnings == told
+    assert written.text == f"# {told[0]}\n# {told[1]}\nn0 slots=1\nn1 slots=2\n"
 
 
 def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
