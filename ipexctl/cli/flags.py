@@ -263,13 +263,14 @@ def perform(tell: Callable[[World], Story], values: dict[str, Any], *, acting: b
     raise typer.Exit(int(loop.perform(warned, how(values), acting=acting)))
 
 
-def pairs(words: list[str]) -> dict[str, str]:
-    """NAME=value words as a mapping. Raises `Refused`."""
+def pairs(flag: str, words: list[str]) -> dict[str, str]:
+    """The NAME=value words of a flag as a mapping. Raises `Refused`."""
     from ipexctl.model.errors import Refused
+    from ipexctl.model.text import printable
 
-    bad = [word for word in words if "=" not in word]
+    bad = [f"'{printable(word)}'" for word in words if not word.partition("=")[0] or "=" not in word]
     if bad:
-        raise Refused("--env takes NAME=value", reasons=[repr(word.partition("=")[0]) for word in bad])
+        raise Refused(f"{flag} takes NAME=value, not {', '.join(bad)}")
     return dict(word.split("=", 1) for word in words)
 
 

@@ -249,7 +249,7 @@ def run(
     def tell(world: World) -> Story:
         from ipexctl.verbs.run import run as verb
 
-        values["env"] = pairs(env or [])
+        values["env"] = pairs("--env", env or [])
         form = emit.value if emit else None
         return verb(task("Run", values), inventory(values), world, os.environ, dry=dry, emit=form)
 

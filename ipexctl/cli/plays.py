@@ -74,7 +74,7 @@ def play(
     def linted(_: World) -> Story:
         from ipexctl.verbs.lint import lint
 
-        return lint(files[1:], environ=os.environ, cwd=Path.cwd(), variables=pairs(var or []))
+        return lint(files[1:], environ=os.environ, cwd=Path.cwd(), variables=pairs("--var", var or []))
 
     def tell(world: World) -> Story:
         from ipexctl.model.errors import Refused
@@ -85,7 +85,7 @@ def play(
 
         if len(files) > 1:
             raise Refused(f"play takes one playbook, not {len(files)}", hint="ipexctl play lint FILE... checks several")
-        book = read_play(files[0], environ=os.environ, cwd=Path.cwd(), variables=pairs(var or []))
+        book = read_play(files[0], environ=os.environ, cwd=Path.cwd(), variables=pairs("--var", var or []))
         told = {name: common[name] for name in ("hostfile", "hosts")}
         everyone = select_for(book, **told, environ=os.environ, cwd=Path.cwd())
         chosen = None if limit is None else limited(everyone, limit, world.state / "runs")

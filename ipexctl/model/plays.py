@@ -61,4 +61,5 @@ class Play:
     name: str = ""
     hostfile: str | None = None
     inventory: Inventory | None = None
+    variables: frozenset[str] = field(default=frozenset(), compare=False)  # that it sets or uses
     warnings: tuple[str, ...] = field(default=(), compare=False)  # of reading it; a verb says them first

@@ -22,26 +22,32 @@ def lint(
     """Reads the playbooks, the hostfiles they name and looks for the scripts they start. Raises `Refused` with all
     that is wrong, before the first event."""
     wrong: list[str] = []
-    hints: list[str] = []
+    hints: list[str | None] = []
     good: list[dict[str, Any]] = []
     warnings: list[str] = []
+    unknown = set(variables) if len(files) > 1 else set()  # to all of them: each may have some of its own
     for file in files:
         try:
-            book = read_play(file, environ=environ, cwd=cwd, variables=variables)
+            book = read_play(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
+            unknown -= book.variables
             missing = [*missing_files(book.steps)]
             inventory = _hosts(book, cwd)
         except Refused as refused:
             wrong += refused.reasons or (refused.sentence,)
-            hints += [refused.hint] if refused.hint else []
+            hints.append(refused.hint)
+            unknown.clear()  # what this one has of them cannot be told
             continue
         wrong += missing
+        hints += [None for _ in missing]
         warnings += book.warnings
         hosts = {"hosts": len(inventory)} if inventory else {}
         good += [] if missing else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
+    wrong += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
+    hints += [None for _ in unknown]
     if wrong:
         count = f"{len(wrong)} error{'' if len(wrong) == 1 else 's'}"
         where = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
-        raise Refused(f"{where}: {count}", reasons=wrong, hint=hints[0] if hints else None)
+        raise Refused(f"{where}: {count}", reasons=wrong, hint=hints[0] if len({*hints}) == 1 else None)
     yield Started("lint", "", ())
     for warning in warnings:
         yield Said(warning, "warning")

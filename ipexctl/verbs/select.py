@@ -104,13 +104,15 @@ def from_file(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     return replace(inventory, warnings=(*inventory.warnings, *given.warnings))
 
 
-def read_play(path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] = _NONE) -> Play:
-    """The playbook in a file; ``variables`` win over its own. Raises `Refused`."""
+def read_play(
+    path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] = _NONE, strict: bool = True
+) -> Play:
+    """The playbook in a file; ``variables`` win over its own. With ``strict`` it must know them. Raises `Refused`."""
     from ipexctl.decide.reading import playbook
 
     given = read_input(path, cwd=cwd)
     base = str(given.path.parent.absolute())
-    play = playbook.parse(given.text, path, base=base, environ=environ, variables=variables)
+    play = playbook.parse(given.text, path, base=base, environ=environ, variables=variables, strict=strict)
     inventory = _anchored(play.inventory, given.path.parent) if play.inventory else None
     return replace(play, inventory=inventory, warnings=given.warnings)
 

@@ -36,6 +36,26 @@ def test_a_wrong_value_says_what_the_flag_takes(tmp_path: Path, words: tuple[str
     assert "Value error" not in told.output
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("play", "play.yaml", "--var", "a"), "--var takes NAME=value, not 'a'"),
+        (("play", "play.yaml", "--var", "=a"), "--var takes NAME=value, not '=a'"),
+        (("run", "--env", "a", "--env", "b", "play.yaml"), "--env takes NAME=value, not 'a', 'b'"),
+        (("play", "play.yaml", "--var", "ppm=4", "--check"), "the playbook has no variable 'ppm' (did you mean ppn?)"),
+        (("play", "play.yaml", "--var", "ppm=4", "--list-steps"), "the playbook has no variable 'ppm'"),
+        (("play", "lint", "play.yaml", "--var", "ppm=4"), "the playbook has no variable 'ppm'"),
+    ],
+)
+def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("play.yaml").write_text("hosts: [node0]\nvars: {ppn: 1}\nsteps: [{doctor: }]\n")
+    told = CliRunner().invoke(app, [*words])
+    assert (told.exit_code, said in told.output) == (2, True), told.output
+
+
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     with pytest.raises(Refused) as refused:
         task("Run", {"script": "train.py", "mpi": "mvapich", "env_file": ()})

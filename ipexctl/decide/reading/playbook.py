@@ -63,11 +63,13 @@ def parse(
     base: str = "",
     environ: Mapping[str, str] = _NONE,
     variables: Mapping[str, str] = _NONE,
+    strict: bool = True,
 ) -> Play:
     """The play in ``text``; raises `Refused` with every error in it.
 
     ``base`` is the directory of the playbook, where relative paths on this machine start; ``environ`` is what
-    ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``.
+    ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With ``strict`` those
+    that the playbook neither sets nor uses are errors.
     """
     problems = Problems(source)
     root = nodes.read(text.removeprefix("\ufeff"), source, problems)
@@ -79,6 +81,10 @@ def parse(
         problems.refuse()
         raise AssertionError("unreachable: a root that is no mapping is a problem")
     play = _play(root, source, base, environ, variables, problems)
+    if strict:
+        for name in variables.keys() - play.variables:
+            what = f"the playbook has no variable '{printable(name)}'{nearest(name, play.variables)}"
+            problems.add(Origin(""), what)
     problems.refuse()
     return play
 
@@ -188,6 +194,7 @@ def _play(
         name=_text(scope.fill(root.get("name")), "name", problems),
         hostfile=hostfile,
         inventory=inventory,
+        variables=frozenset(scope.known),
     )
 
 
@@ -436,6 +443,7 @@ def _variables(
         return dict(given)
     variables = dict(given)
     scope.variables = variables
+    scope.known |= {key.text for key, _ in node.pairs}
     for key, value in node.pairs:
         if not _NAME.fullmatch(key.text):
             problems.add(key.origin, "name of a variable must be letters, digits and '_'", found=key.text)
@@ -488,6 +496,7 @@ class _Scope:
         self.environ = environ
         self.allowed = allowed
         self.problems = problems
+        self.known: set[str] = set()  # the names that the playbook sets or uses
 
     def fill(self, node: Any) -> Any:
         """The same node with every text replaced; keys stay as they are."""
@@ -514,9 +523,11 @@ class _Scope:
             if name.startswith("env:"):
                 value = self._from_environ(name.removeprefix("env:"), node)
                 return found[0] if value is None else value
+            self.known.add(name)
             if name not in self.variables:
                 what = f"variable '{printable(name)}' is not set{nearest(name, self.variables)}"
-                self.problems.add(node.origin, what, found=node.text, hint="$${ is a literal ${")
+                hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else "$${ is a literal ${"
+                self.problems.add(node.origin, what, found=node.text, hint=hint)
                 return found[0]
             return self.variables[name]
 

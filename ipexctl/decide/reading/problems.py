@@ -20,7 +20,7 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        return f"{printable(str(self.origin), 300)}: {self.what}"
+        return f"{printable(str(self.origin), 300)}: {self.what}" if self.origin.file else self.what
 
 
 class Problems:
@@ -48,7 +48,7 @@ class Problems:
         if not self._all:
             return
         found = sorted(self._all.values(), key=lambda p: (p.origin.file != self.source, p.origin.line, p.origin.column))
-        hint = next((problem.hint for problem in found if problem.hint), None)
+        hint = found[0].hint if len({problem.hint for problem in found}) == 1 else None  # one that helps with all
         if len(found) == 1:
             raise Refused(str(found[0]), hint=hint)
         reasons = [str(problem) for problem in found[:_SHOWN]]

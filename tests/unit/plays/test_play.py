@@ -261,8 +261,8 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     (tmp_path / "d.yaml").write_text("steps: [{doctor: }]")
     (tmp_path / "hostfile").write_text("n0\n")
 
-    def linted(*names: str) -> list[Event]:
-        return [*lint([f"{name}.yaml" for name in names], environ={}, cwd=tmp_path, variables={})]
+    def linted(*names: str, **variables: str) -> list[Event]:
+        return [*lint([f"{name}.yaml" for name in names], environ={}, cwd=tmp_path, variables=variables)]
 
     with pytest.raises(Refused) as refused:
         linted("a", "b", "c", "d", "e")
@@ -275,6 +275,13 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
         "unknown key 'instal' of a step",
     ]
     assert refused.value.exit is Exit.INPUT
+    with pytest.raises(Refused, match="the playbook has no variable 'x'"):
+        linted("d", x="1")
+    (tmp_path / "f.yaml").write_text("vars: {x: 1}\nsteps: [{doctor: }]")
+    assert linted("d", "f", x="1")
+    with pytest.raises(Refused) as refused:
+        linted("d", "f", y="1")
+    assert refused.value.reasons == ("the playbooks have no variable 'y'",)
     assert [event.value for event in linted("d") if isinstance(event, Answer)] == [
         {"playbooks": [{"playbook": "d.yaml", "steps": 1}]}
     ]

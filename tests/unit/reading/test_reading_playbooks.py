@@ -86,6 +86,28 @@ def test_variables_from_outside_win() -> None:
     assert step.task == Execute(argv=("9", "9", "7"))
 
 
+def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
+    text = "vars: {ppn: 1}\nsteps: [{command: {argv: ['${ppn}', '${used}']}}]"
+    assert play(text, variables={"used": "1"}).variables == {"ppn", "used"}
+    wrong = refusal(text, variables={"used": "1", "ppm": "4"})
+    assert (wrong.sentence, wrong.reasons) == ("the playbook has no variable 'ppm' (did you mean ppn?)", ())
+    assert play(text, variables={"used": "1", "ppm": "4"}, strict=False).steps
+    assert refusal("steps: [{doctor: }]", variables={"a": "1"}).sentence == "the playbook has no variable 'a'"
+    both = refusal(text, variables={"usde": "1"})
+    assert both.reasons == (
+        "play.yaml:2:36: variable 'used' is not set (did you mean usde?), found '${used}'",
+        "the playbook has no variable 'usde' (did you mean used?)",
+    )
+
+
+def test_a_hint_of_several_errors_is_one_that_helps_with_all() -> None:
+    unset = "{command: {argv: ['${a}']}}"
+    assert refusal(f"steps: [{unset}]").hint == "--var a=VALUE, or set it in vars"
+    assert refusal(f"steps: [{unset}, {unset}]").hint == "--var a=VALUE, or set it in vars"
+    assert refusal(f"steps: [{unset}, {{doctr: }}]").hint is None
+    assert refusal("steps: [{command: {argv: ['${a b}']}}]").hint == "$${ is a literal ${"
+
+
 def test_a_variable_that_looks_like_one_is_not_replaced_again() -> None:
     (step,) = play("steps: [{command: {argv: ['${a}']}}]", variables={"a": "${b}"}).steps
     assert step.task == Execute(argv=("${b}",))
