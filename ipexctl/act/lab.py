@@ -117,7 +117,7 @@ def tools() -> Tools:
     missing = [name for name, place in found.items() if place is None]
     if missing:
         raise Refused(
-            f"The lab needs OpenSSH: {', '.join(missing)} not found.",
+            f"the lab needs OpenSSH: {', '.join(missing)} not found",
             hint="apt-get install openssh-server (dnf: openssh-server openssh-clients)",
             exit=Exit.STEP,
         )
@@ -129,19 +129,19 @@ def tools() -> Tools:
 def held(directory: Path) -> Iterator[None]:
     """The lab's directory, made if need be, for us alone. Raises `Refused` when it is unfit, or (7) busy."""
     if bad := _UNFIT.search(str(directory)):
-        raise Refused(f"A lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path.")
+        raise Refused(f"a lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(directory)
         directory.chmod(0o700)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise Refused(f"A lab cannot lie in {directory}: {error.strerror}.", exit=Exit.STEP) from None
+        raise Refused(f"a lab cannot lie in {directory}: {error.strerror}", exit=Exit.STEP) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise Refused(f"Another ipexctl is working on the lab in {directory}.", exit=Exit.BUSY) from None
+        raise Refused(f"another ipexctl is working on the lab in {directory}", exit=Exit.BUSY) from None
     try:
         yield
     finally:
@@ -155,7 +155,7 @@ def _check_owner(directory: Path) -> None:
         shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _private(status.st_gid))
         shared = shared and place != directory and not status.st_mode & stat.S_ISVTX
         if shared or status.st_uid not in (0, os.geteuid()):
-            raise Refused(f"A lab cannot lie in {directory}: others may change {place}.", exit=Exit.STEP)
+            raise Refused(f"a lab cannot lie in {directory}: others may change {place}", exit=Exit.STEP)
 
 
 def _private(gid: int) -> bool:
@@ -179,7 +179,7 @@ def load(directory: Path) -> Lab | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(
-            f"The lab's own record {directory / 'lab.json'} cannot be read: {printable(str(error))}.", exit=Exit.STEP
+            f"the lab's own record {directory / 'lab.json'} cannot be read: {printable(str(error))}", exit=Exit.STEP
         ) from None
 
 
@@ -191,7 +191,7 @@ def create(directory: Path, count: int, tools: Tools) -> Lab:
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise Refused(f"User {os.geteuid()} has no entry in the user database, so sshd lets nobody in.") from None
+        raise Refused(f"user {os.geteuid()} has no entry in the user database, so sshd lets nobody in") from None
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _boot_id())
     _save(lab)
@@ -370,7 +370,7 @@ def stop(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
     Servers end first, so that nobody comes in any more. Raises `Refused` when we are in the lab ourselves.
     """
     if os.getpid() in processes(lab):
-        raise Refused("This shell is a session of the lab itself.", hint="exit, then ipexctl lab down")
+        raise Refused("this shell is a session of the lab itself", hint="exit, then ipexctl lab down")
     masters = {server.pid for server in lab.servers if alive(lab, server)}
     known = processes(lab)
     _kill(masters, signal.SIGTERM)
@@ -484,7 +484,7 @@ def _keygen(tools: Tools, path: Path) -> str:
     argv = [tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise Refused(f"No key could be made: {_last(done.stderr)}.", exit=Exit.STEP)
+        raise Refused(f"no key could be made: {_last(done.stderr)}", exit=Exit.STEP)
     return path.with_name(path.name + ".pub").read_text("utf-8").strip()
 
 

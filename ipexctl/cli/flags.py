@@ -228,7 +228,7 @@ def task(kind: str, values: dict[str, Any]) -> Any:
             f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {said(each)}, not {each['input']!r:.80}"
             for each in error.errors(include_url=False)
         ]
-        raise Refused("The options cannot be used", reasons=reasons) from None
+        raise Refused("the options cannot be used", reasons=reasons) from None
 
 
 def inventory(values: dict[str, Any]) -> Inventory:

@@ -43,10 +43,10 @@ def fetch(
     wrong = [f"{pattern!r} {why}" for pattern in task.paths if (why := planning.unfit(pattern))]
     wrong += [f"{host}: {where!r} {why}" for host, where in wheres.items() if (why := unfit_place(where))]
     if wrong:
-        raise Refused("What is to be fetched cannot be used", reasons=wrong)
+        raise Refused("what is to be fetched cannot be used", reasons=wrong)
     here = rsync.here() is not None
     if task.transfer == "rsync" and not here:
-        raise Refused("There is no rsync on this machine", hint="leave out --transfer rsync")
+        raise Refused("there is no rsync on this machine", hint="leave out --transfer rsync")
     patterns = [planning.asked(pattern) for pattern in task.paths]
     left_out, folded = ignoring(task.exclude), receive.folds(into)
     yield Started("fetch", f"{planning.some(task.paths)} of {_hosts(len(hosts))} into {printable(task.into, 200)}",

@@ -127,8 +127,9 @@ def _check(answers: Answers, target: Target, scripts: list[str], ask: Ask | None
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
             names = " and ".join(printable(str(_shown(path))) for path in there)
             raise Refused(f"{names} {'is' if len(there) == 1 else 'are'} there already", hint="ipexctl init --force")
-    if answers.script is not None and not (target.playbook.parent / answers.script).is_file():
-        raise Refused(f"The script {printable(answers.script, 300)} does not exist")
+    if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
+        shown = printable(answers.script, 300)
+        raise Refused(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")
     if answers.script is None and ask is None and len(scripts) != 1:
         reasons = [f"there are several here: {', '.join(scripts[:5])}"] if scripts else []
         raise Refused("init needs a script to start", reasons=reasons, hint="ipexctl init --yes train.py")

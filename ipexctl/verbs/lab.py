@@ -27,7 +27,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         if old and old.ready and not act.dead(old):
             if len(old.names) != hosts:
                 raise Refused(
-                    f"A lab of {len(old.names)} hosts is up in {directory}.", hint="ipexctl lab down", exit=Exit.BUSY
+                    f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
                 )
             yield Started("lab up", _title(hosts, directory), old.names)
             for server in old.servers:

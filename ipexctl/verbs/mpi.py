@@ -55,7 +55,7 @@ def wish_of(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
         return program, f"install --mpi {dialect}"
     if asked == "impi" and recorded.get("kind") == "system":
         raise Refused(
-            "The environment has no Intel MPI: it was installed for the hosts' own MPI",
+            "the environment has no Intel MPI: it was installed for the hosts' own MPI",
             reasons=[f"{recorded.get('said') or dialect} at {program}"],
             hint="run without --mpi, or ipexctl install --mpi wheel",
             exit=Exit.STEP,

@@ -146,14 +146,18 @@ def _script(task: Run) -> Path:
         base = Path(*task.script.split("."))
         if not base.with_suffix(".py").is_file() and not (base / "__main__.py").is_file():
             raise Refused(
-                f"The module {task.script} does not exist",
+                f"the module {task.script} does not exist",
                 reasons=[f"neither {base}.py nor {base}/__main__.py is below {Path.cwd()}"],
                 hint="start ipexctl in the directory that holds it",
             )
         return Path()
     script = Path(task.script)
     if not script.is_file():
-        raise Refused(f"The script {task.script} does not exist", hint="give the path of a Python file on this machine")
+        what = f"{task.script} is {'a directory' if script.is_dir() else 'not a regular file'}"
+        raise Refused(
+            what if script.exists() else f"the script {task.script} does not exist",
+            hint="give the path of a Python file on this machine",
+        )
     return script
 
 

@@ -49,7 +49,7 @@ def sync(
     wheres = _destinations(task, inventory, root)
     here = rsync.here() is not None
     if task.transfer == "rsync" and not here:
-        raise Refused("There is no rsync on this machine", hint="leave out --transfer rsync")
+        raise Refused("there is no rsync on this machine", hint="leave out --transfer rsync")
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise Refused(f"{task.source} is empty, and --delete would remove everything on the hosts")
@@ -178,7 +178,7 @@ def _source(task: tasks.Sync) -> Path:
     """The directory to carry: the source itself, or that of the script it names."""
     said = Path(task.source).expanduser()
     if not said.exists():
-        raise Refused(f"The source {printable(task.source, 200)} does not exist")
+        raise Refused(f"the source {printable(task.source, 200)} does not exist")
     root = Path(os.path.abspath(said if said.is_dir() else said.parent))  # noqa: PTH100 - links stay as they are written
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         raise Refused(
@@ -201,7 +201,7 @@ def _destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[st
     reasons = [f"{name}: {where!r} {why}" for name, where in wheres.items() if (why := unfit(where))]
     if reasons:
         raise Refused(
-            "The working directory on the hosts cannot be used", reasons=reasons, hint="name another one with --workdir"
+            "the working directory on the hosts cannot be used", reasons=reasons, hint="name another one with --workdir"
         )
     return wheres
 

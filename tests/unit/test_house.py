@@ -57,6 +57,27 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+NAMES = ("Accelerate", "DeepSpeed", "Intel", "IPEX", "Open MPI", "SSH")  # a sentence may begin with one
+
+
+def sentences(path: Path) -> Iterator[tuple[str, str]]:
+    """How each sentence of a refusal in a file begins and ends; where a value stands there, nothing is told."""
+    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Refused" and call.args:
+            first = call.args[0]
+            for text in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+                parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                said = [str(part.value) if isinstance(part, ast.Constant) else "" for part in parts]
+                yield said[0], said[-1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_refusals_begin_small_and_end_without_a_stop(path: Path) -> None:
+    for begin, end in sentences(path):
+        assert not begin[:1].isupper() or begin.startswith(NAMES), begin
+        assert not end.endswith("."), end
+
+
 def test_every_floor_is_known() -> None:
     assert {floor(path) for path in FILES} - {"__init__", "__main__"} <= BELOW.keys()
 

@@ -74,7 +74,7 @@ def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) ->
 
 def test_only_one_ipexctl_works_on_a_lab(tmp_path: Path) -> None:
     with act.held(tmp_path / "lab"):
-        with pytest.raises(Refused, match="Another ipexctl") as refused, act.held(tmp_path / "lab"):
+        with pytest.raises(Refused, match="another ipexctl") as refused, act.held(tmp_path / "lab"):
             pass
         assert refused.value.exit == Exit.BUSY
     with act.held(tmp_path / "lab"):

@@ -56,6 +56,24 @@ def test_a_variable_that_is_none_blames_the_flag_it_was_given_to(
     assert (told.exit_code, said in told.output) == (2, True), told.output
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("s", "s is a directory"),
+        ("pipe", "pipe is not a regular file"),
+        ("s/none.py", "the script s/none.py does not exist"),
+    ],
+)
+def test_what_is_no_script_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s").mkdir()
+    os.mkfifo("pipe")
+    told = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
+    assert (told.exit_code, told.output.splitlines()[0].strip()) == (2, said)
+
+
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     with pytest.raises(Refused) as refused:
         task("Run", {"script": "train.py", "mpi": "mvapich", "env_file": ()})

@@ -144,4 +144,4 @@ def _safe(path: Path) -> None:
     """As OpenSSH: a configuration that others can write may not say which programs we start."""
     found = path.stat()
     if found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
-        raise Refused(f"{path} can be written by others.", hint=f"chmod go-w {shlex.quote(str(path))}")
+        raise Refused(f"{path} can be written by others", hint=f"chmod go-w {shlex.quote(str(path))}")

@@ -51,7 +51,7 @@ def asked(
         else:
             settings[name] = Setting(value, "--env")
     if problems:
-        raise Refused("The variables for the ranks cannot be used", reasons=problems)
+        raise Refused("the variables for the ranks cannot be used", reasons=problems)
     return settings
 
 

@@ -25,7 +25,7 @@ _PORT = 29500  # torch's own
 def write(launch: Launch, form: str) -> str:
     """The text of one form. Raises `Refused` for a launch that the form cannot say."""
     if launch.independent:
-        raise Refused("Instances cannot be written for another program", hint="--dry-run shows what each is given")
+        raise Refused("instances cannot be written for another program", hint="--dry-run shows what each is given")
     if launch.backend == "impi" and form in {"sbatch", "torchrun", "pytorchjob"}:
         raise Refused(
             f"{form} starts ranks without mpirun, which the backend impi needs",

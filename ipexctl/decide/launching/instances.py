@@ -46,7 +46,7 @@ def check(task: Run) -> None:
     if task.cpus is not None and task.logical_cores:
         reasons.append("--cpus names logical CPUs already, so --logical-cores says nothing more")
     if reasons:
-        raise Refused("The cores cannot be given out like this", reasons=reasons)
+        raise Refused("the cores cannot be given out like this", reasons=reasons)
 
 
 def pool(task: Run, facts: Facts, host: str) -> Cores:
@@ -96,7 +96,7 @@ def spread(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tupl
         what = f"Instances of {size} cores" if size else f"{counts[0][1]} instances"
         raise Refused(f"{what} do not fit", reasons=short, hint="ask for fewer --instances, or smaller ones")
     if task.instance is not None and (few := [host for host, count in counts if count <= task.instance]):
-        raise Refused(f"There is no instance {task.instance} on {', '.join(few)}", hint="instances are counted from 0")
+        raise Refused(f"there is no instance {task.instance} on {', '.join(few)}", hint="instances are counted from 0")
     return counts
 
 

@@ -210,7 +210,7 @@ def _machines(hosts: Sequence[Host], stations: Mapping[str, Station], allowed: b
     ]
     if twice:
         raise Refused(
-            "Some entries are one machine, so their ranks would share it",
+            "some entries are one machine, so their ranks would share it",
             reasons=[" = ".join(f"{host.name} ({host.origin or host.address})" for host in group) for group in twice],
             hint="remove all but one of them, or use --allow-duplicates",
             exit=Exit.STEP,
@@ -229,15 +229,15 @@ def choose(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
         )
     if task.backend == "ccl" and not ccl:
         raise Refused(
-            "The environment has no oneccl_bind_pt, which the backend ccl needs",
+            "the environment has no oneccl_bind_pt, which the backend ccl needs",
             hint="ipexctl install --backend ccl, or run with --backend gloo",
             exit=Exit.STEP,
         )
     if (task.backend == "impi" or task.backend_override) and not impi:
         raise Refused(
-            "The environment has no impi_torch, which the backend impi needs"
+            "the environment has no impi_torch, which the backend impi needs"
             if runtimes[0].dialect != "mpich"
-            else "The hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it",
+            else "the hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it",
             hint="ipexctl install --backend impi, or run with --backend gloo"
             if runtimes[0].dialect != "mpich"
             else "run without --mpi, or with --backend gloo",

@@ -68,8 +68,8 @@ def parse(
     """The play in ``text``; raises `Refused` with every error in it.
 
     ``base`` is the directory of the playbook, where relative paths on this machine start; ``environ`` is what
-    ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With ``strict`` those
-    that the playbook neither sets nor uses are errors.
+    ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With
+    ``strict`` those that the playbook neither sets nor uses are errors.
     """
     problems = Problems(source)
     root = nodes.read(text.removeprefix("\ufeff"), source, problems)

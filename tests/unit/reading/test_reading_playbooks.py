@@ -95,7 +95,7 @@ def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -
     assert refusal("steps: [{doctor: }]", variables={"a": "1"}).sentence == "the playbook has no variable 'a'"
     both = refusal(text, variables={"usde": "1"})
     assert both.reasons == (
-        "play.yaml:2:36: variable 'used' is not set (did you mean usde?), found '${used}'",
+        "play.yaml:2:37: variable 'used' is not set (did you mean usde?), found '${used}'",
         "the playbook has no variable 'usde' (did you mean used?)",
     )
 
