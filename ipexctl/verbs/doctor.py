@@ -65,7 +65,8 @@ def doctor(
         yield from explain(task.explain)
         return
     if task.recorded:
-        yield from recorded({name: _recording(path) for name, path in _named(task.recorded).items()})
+        paths = _named(task.recorded)
+        yield from recorded({name: _recording(path) for name, path in paths.items()}, paths)
         return
     allowed = _asking(task, ask)
     yield Started("doctor", _hosts(len(inventory)), inventory.names)
@@ -138,9 +139,10 @@ def _cluster(inventory: Inventory, seen: Mapping[str, Seen | Failure]) -> Cluste
     return Cluster(inventory, facts, failures, versions())
 
 
-def recorded(texts: Mapping[str, str]) -> Generator[Event, None, None]:
-    """Judges saved probes, name → text of the file, without any host. Raises `Refused`."""
-    bundles = {name: parse_bundle(text, name) for name, text in texts.items()}
+def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
+    """Judges saved probes, name → text of the file, without any host; a refusal names it by its path. Raises
+    `Refused`."""
+    bundles = {name: parse_bundle(text, str((paths or {}).get(name, name))) for name, text in texts.items()}
     inventory = Inventory(tuple(Host(name, name) for name in bundles), "--recorded")
     yield Started("doctor", f"{_hosts(len(inventory))}, recorded", inventory.names)
     uarchs = table()

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ipexctl.model.errors import Refused
+from ipexctl.model.text import printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 CAP = 1 << 20  # bytes of one frame
@@ -78,17 +79,24 @@ def parse_bundle(text: str, source: str) -> Bundle:
     """A saved bundle. Raises `Refused` naming ``source``."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{source} is not a saved probe", reasons=[f"not JSON: {error}"]) from None
+    except json.JSONDecodeError as error:
+        raise _not_saved(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
+    except (ValueError, RecursionError):
+        raise _not_saved(source, "its JSON holds a number that is too long, or is nested too deeply") from None
     parts: dict[str, dict[str, str]] = {}
     for key in ("files", "commands", "unread"):
         part = value.get(key, {}) if isinstance(value, dict) else None
         if not isinstance(part, dict) or not all(isinstance(inner, str) for inner in part.values()):
-            raise Refused(f"{source} is not a saved probe", reasons=[f"{key!r} is not an object of texts"])
+            raise _not_saved(source, f"{key!r} is not an object of texts")
         parts[key] = part
     if not parts["files"] and not parts["commands"]:
-        raise Refused(f"{source} is not a saved probe", reasons=["it has neither files nor commands"])
+        raise _not_saved(source, "it has neither files nor commands")
     return Bundle(**parts)
+
+
+def _not_saved(source: str, why: str) -> Refused:
+    hint = "ipexctl doctor --save-bundle DIRECTORY saves one for each host"
+    return Refused(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 
 def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> Bundle:

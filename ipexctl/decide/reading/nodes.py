@@ -6,12 +6,14 @@ converts it. Tags, anchors and aliases, several documents, duplicate keys and de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ipexctl.decide.reading.problems import Problems
 from ipexctl.model.errors import Origin
+from ipexctl.model.text import printable
 
 MAX_DEPTH = 50
 MAX_NODES = 100_000  # an inventory of 4096 hosts has fewer
@@ -68,12 +70,43 @@ def read(text: str, source: str, problems: Problems) -> Node | None:
         origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         problems.add(origin, "character is not allowed in YAML", found=text[error.position : error.position + 1])
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        said = error.problem or error.context or ""
+        words, begun = _plainly(said)
+        mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
-        problems.add(origin, f"not YAML: {error.problem or error.context}")
+        problems.add(origin, f"not YAML: {words}")
     except _Stop:
         pass
     return None
+
+
+_OTHERWISE = "this is indented otherwise than the lines it belongs to"
+_PLAIN = (
+    (
+        r"mapping values are not allowed here",
+        "a second ':' in one line: quote the text, or mend the indentation",
+        False,
+    ),
+    (r"expected <block end>, but found '<scalar>'", "more text behind a value that has ended: quote all of it", False),
+    (r"expected <block end>, but found '[],}]'", "this bracket was never opened", False),
+    (r"expected <block end>, .*", _OTHERWISE, False),
+    (r"could not find expected ':'", "a line without 'key:' or '- ' before it", True),
+    (r"found character '\\t' that cannot .*", "a tab: YAML is indented with spaces", False),
+    (r"found character '(.)' that cannot .*", r"a value cannot begin with \1: quote it", False),
+    (r"expected ',' or '(.)', but got .*", r"this is not closed with \1, or lacks a comma", True),
+    (r"found unexpected end of stream", "this quote is not closed", True),
+    (r"expected the node content, but found '<.*", "a value is missing", False),
+    (r"expected the node content, but found (.*)", r"a value is missing before \1", False),
+    (r"expected alphabetic or numeric character, .*", "a value cannot begin with * or &: quote it", True),
+)
+"""What the parser's commonest errors mean, and whether the place to look at is where the thing begins."""
+
+
+def _plainly(error: str) -> tuple[str, bool]:
+    for pattern, words, begun in _PLAIN:
+        if found := re.fullmatch(pattern, error):
+            return found.expand(words), begun
+    return printable(error, 200), False
 
 
 class _Stop(Exception):

@@ -240,5 +240,12 @@ def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {"a": 1}}', "{}", "null"])
 def test_what_is_no_saved_probe_is_refused_with_its_name(text: str) -> None:
-    with pytest.raises(Refused, match=r"x\.json is not a saved probe"):
+    with pytest.raises(Refused, match=r"x\.json is not a saved probe") as refused:
         parse_bundle(text, "x.json")
+    assert "--save-bundle" in str(refused.value.hint)
+
+
+def test_what_is_not_json_is_told_in_plain_words() -> None:
+    with pytest.raises(Refused) as refused:
+        parse_bundle('{"files":\n oh}', "x.json")
+    assert refused.value.reasons == ("it is not JSON from line 2, column 2 on",)

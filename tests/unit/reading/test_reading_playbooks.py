@@ -86,6 +86,29 @@ def test_variables_from_outside_win() -> None:
     assert step.task == Execute(argv=("9", "9", "7"))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps:\n  - run:\n      script: a\n     ppn: 2\n",
+         "4:6: not YAML: this is indented otherwise than the lines it belongs to"),
+        ("- a\nb: 1\n", "2:1: not YAML: this is indented otherwise than the lines it belongs to"),
+        ("a: b: c", "1:5: not YAML: a second ':' in one line: quote the text, or mend the indentation"),
+        ("a: 1\nb\nc: 2\n", "2:1: not YAML: a line without 'key:' or '- ' before it"),
+        ("a:\n\tb: 1\n", "2:1: not YAML: a tab: YAML is indented with spaces"),
+        ("a: @x", "1:4: not YAML: a value cannot begin with @: quote it"),
+        ("a: *.pt", "1:4: not YAML: a value cannot begin with * or &: quote it"),
+        ("a: [1, 2\nb: 3\n", "1:4: not YAML: this is not closed with ], or lacks a comma"),
+        ("a: {b: 1\n", "1:4: not YAML: this is not closed with }, or lacks a comma"),
+        ("a: 'b\nc: d\n", "1:4: not YAML: this quote is not closed"),
+        ('a: "b" c', "1:8: not YAML: more text behind a value that has ended: quote all of it"),
+        ("a: ]", "1:4: not YAML: a value is missing before ']'"),
+        ('a: "\\d"', "1:6: not YAML: found unknown escape character 'd'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_yaml_is_told_in_plain_words_and_where(text: str, said: str) -> None:
+    assert refusal(text).sentence == f"play.yaml:{said}"
+
+
 def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
     text = "vars: {ppn: 1}\nsteps: [{command: {argv: ['${ppn}', '${used}']}}]"
     assert play(text, variables={"used": "1"}).variables == {"ppn", "used"}
