@@ -623,7 +623,8 @@ class _Work(Crew):
             "hosts": dict(self.found),
         }
         if made.nothing and not self.failed:
-            yield Said(f"nothing to do: {self.stack.name} is installed on {_hosts(len(made.steps))}, changed 0")
+            has = "has" if len(made.steps) == 1 else "have"
+            yield Said(f"{_hosts(len(made.steps))} {has} {self.stack.name} already: nothing to do, changed 0")
         yield Answer(value)
         yield Ended("install", worst([failure.kind.exit for failure in self.failed.values()]))
         return value

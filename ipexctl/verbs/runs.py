@@ -71,7 +71,7 @@ def stop(word: str | None, inventory: Inventory, world: World, *, kill: bool = F
         yield Ended("stop", Exit.OK)
         return
     watch.order("kill" if kill else "stop", "ipexctl stop")
-    yield Said("told to stop")
+    yield Said(f"run {watch.running.run} was told to stop")
     reason = ""
     for event in _silently(watch):
         if isinstance(event, RunEnded):

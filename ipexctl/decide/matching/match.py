@@ -50,8 +50,30 @@ def match(wish: Wish, facts: Mapping[str, Facts], table: Table) -> Stack:
             return _stack(row, wish, python, facts, table, notes)
         refusals.append((row, reasons))
     row, reasons = refusals[0]
+    if wish.python and not _hold(row, replace(wish, python=None), facts)[0]:
+        raise _no_python(wish.python, facts)
     raise Refused(
         f"these hosts cannot hold {row.name}", reasons=reasons, hint=_way_out(wish, facts, table), exit=Exit.STEP
+    )
+
+
+def _no_python(wanted: str, facts: Mapping[str, Facts]) -> Refused:
+    """Only the Python that was asked for stands in the way."""
+    have = {host: [python for python in fact.pythons if minor(python.version or "") == wanted]
+            for host, fact in facts.items()}  # fmt: skip
+    lacking = [host for host, found in have.items() if not any(python.usable for python in found)]
+    what = f"{'a usable ' if any(have[host] for host in lacking) else ''}Python {wanted}"
+    alone = "has no" if len(lacking) == 1 else "have no"
+    seen: dict[str, list[str]] = {}
+    for host in lacking:
+        seen.setdefault(_found(facts[host]), []).append(host)
+    return Refused(
+        f"no host has {what}"
+        if len(lacking) == len(facts)
+        else f"{_spoken(lacking)} {alone} {what.removeprefix('a ')}",
+        reasons=[f"{_spoken(hosts)}: {found}" for found, hosts in seen.items()],
+        hint="leave out --python",
+        exit=Exit.STEP,
     )
 
 
@@ -67,10 +89,11 @@ def why(wish: Wish, table: Table) -> tuple[str, ...]:
     except Refused as refusal:
         return (refusal.sentence, *refusal.reasons)
     row = stack.row
-    said = [f"{stack.name} goes together ({row.source})", *stack.why]
+    said = [f"{stack.name} go together ({row.source})", *stack.why]
     if row.isa:
         said.append(
-            f"needs {row.isa} or better, glibc {row.glibc}" + (f", GLIBCXX_{row.glibcxx}" if row.glibcxx else "")
+            f"IPEX {row.ipex} needs {row.isa} or better, glibc {row.glibc}"
+            + (f", GLIBCXX_{row.glibcxx}" if row.glibcxx else "")
         )
     return tuple(dict.fromkeys(said))
 
@@ -400,7 +423,9 @@ def _with_python(wish: Wish, table: Table) -> str | None:
 
 def _way_out(wish: Wish, facts: Mapping[str, Facts], table: Table) -> str | None:
     """A row that these hosts could hold, if the wish gave up its versions."""
-    for other in (Wish(backend=wish.backend, track=wish.track), Wish(backend="gloo"), Wish(track="native")):
+    ways = (Wish(backend=wish.backend, track=wish.track), Wish(backend="gloo"), Wish(track="native"))
+    kept = [replace(other, python=wish.python) for other in ways] if wish.python else []
+    for other in (*kept, *ways):
         if other == wish:
             continue
         for row in _meant(other, table):
@@ -408,6 +433,7 @@ def _way_out(wish: Wish, facts: Mapping[str, Facts], table: Table) -> str | None
                 words = [f"--torch {row.torch}"]
                 words += ["--backend gloo"] if other.backend == "gloo" else []
                 words += ["--track native"] if not row.ipex else []
+                words += ["without --python"] if wish.python and not other.python else []
                 return f"these hosts can hold {row.name}: {' '.join(words)}"
     return None
 

@@ -112,6 +112,6 @@ def _row(item: Mapping[str, Any], shared: Mapping[str, Any], releases: Mapping[t
         unconfirmed=tuple(item.get("unconfirmed", ())),
         yanked=(release.get("yanked") or shared.get("yanked", "")) if ipex else "",
         avoid=release["why"] if release.get("avoid") else "",
-        notes=tuple(notes) if ipex else (),
+        notes=tuple(f"IPEX {ipex} {note}" for note in notes) if ipex else (),
         source=item["source"],
     )

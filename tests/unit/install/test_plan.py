@@ -62,8 +62,7 @@ def test_the_text_of_a_plan_is_the_dry_run() -> None:
         f"environment  /x/env → env.d/{LOCK.id}",
         "wheels       210 MiB in 2 files; once from here to each host; each host fetches them itself",
         "note         backend impi: there is no oneccl_bind_pt in torch 2.8.0 + ipex 2.8.0",
-        "note         "
-        "the last IPEX; no CPU wheel of oneccl_bind_pt exists for it, so the collectives are impi's or gloo's",
+        "note         IPEX 2.8.0 is the last one: there will be none for a newer torch",
         "node0  build: nothing is installed",
         "n1     build: nothing is installed; this host does not reach host.example:443",
         "then on every host: imports, one training step in bf16, mpiexec -V; only then the switch",

@@ -114,6 +114,29 @@ def test_a_host_that_cannot_hold_the_row_is_a_reason_and_exit_4(facts: Facts, re
     assert reason in str(refused)
 
 
+def test_a_python_that_no_host_has_is_what_is_told_and_not_that_they_cannot_hold_the_row() -> None:
+    refused = refusal(Wish(torch="2.8.0", backend="gloo", python="3.9"), a=XEON, b=XEON)
+    assert (refused.sentence, refused.hint, refused.exit) == ("no host has Python 3.9", "leave out --python", Exit.STEP)
+    assert refused.reasons == ("a, b: /usr/bin/python3.11 is 3.11.2",)
+    nine = Python("/usr/bin/python3.9", "3.9.2")
+    refused = refusal(Wish(torch="2.8.0", python="3.9"), a=XEON, b=but(pythons=(*XEON.pythons, nine)))
+    assert refused.sentence == "a has no Python 3.9"
+    broken = but(pythons=(*XEON.pythons, Python("/usr/bin/python3.9", "3.9.2", False, "has no ensurepip")))
+    refused = refusal(Wish(torch="2.8.0", python="3.9"), a=broken, b=broken)
+    assert refused.sentence == "no host has a usable Python 3.9"
+    weak = refusal(Wish(torch="2.8.0", python="3.9"), a=but(isa_level="below"))
+    assert weak.sentence == "these hosts cannot hold torch 2.8.0 + ipex 2.8.0"
+    assert (weak.hint or "").endswith("--track native without --python")
+
+
+def test_every_note_has_its_subject() -> None:
+    for row in TABLE.rows:
+        assert all(note.startswith(f"IPEX {row.ipex} ") for note in row.notes)
+    gloo = match(Wish(torch="2.8.0", backend="gloo"), {}, TABLE).why
+    assert gloo == ("IPEX 2.8.0 is the last one: there will be none for a newer torch",)
+    assert why(Wish(torch="2.13.0"), TABLE)[0].startswith("torch 2.13.0 + impi-rt 2021.18.1, Python 3.14 go together (")
+
+
 def test_all_hosts_reasons_are_told_at_once_and_equal_ones_together() -> None:
     old = but(pythons=(Python("/usr/bin/python3", "3.7.3"),))
     refused = refusal(
