@@ -140,11 +140,15 @@ def _stage(
     if refused:
         refusal(refused, err)
     if broken:
-        done = [host.host for host in report.hosts if host.steps and host.good]
-        err.write(
-            f"interrupted{': ' + ', '.join(done) + ' had got somewhere' if done else ''}; the same command goes on\n"
-        )
+        err.write(_broken_off(report) if recorded else "interrupted\n")
     return exit
+
+
+def _broken_off(report: Report) -> str:
+    """The last line of a command that acts, and that does what is left when it is typed again."""
+    done = [host.host for host in report.hosts if host.steps and host.good]
+    far = f": {', '.join(done)} had got somewhere" if done else ""
+    return f"interrupted{far}; type the same command again to go on\n"
 
 
 def _judged(report: Report, refused: Refused | None, broken: Interrupted | None) -> Exit:

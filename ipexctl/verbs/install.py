@@ -34,6 +34,7 @@ from ipexctl.decide.launching.engines import Engine
 from ipexctl.decide.matching import match, parse, runtime
 from ipexctl.decide.matching.match import minor, remedy, with_mpi
 from ipexctl.decide.matching.runtime import Runtime, candidates, layout
+from ipexctl.decide.matching.sound import DEFAULT
 from ipexctl.decide.matching.table import Table
 from ipexctl.decide.planning.install import Plan, Rates, Seen, as_observed, groups, origins, plan, pylock, unpacked
 from ipexctl.model.commands import Command
@@ -65,7 +66,6 @@ from ipexctl.verbs.observe import observe
 from ipexctl.verbs.select import without
 from ipexctl.verbs.spreading import WHEELS, Parcel, spread
 
-DEFAULT = ".local/share/ipexctl/env"  # below the home directory
 _BUILD = 3600.0  # seconds one host may take to unpack everything
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
 _LONG = 0.2  # seconds a sending must take for its speed to mean something

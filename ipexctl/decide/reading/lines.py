@@ -58,7 +58,8 @@ def read_list(text: str, source: str, problems: Problems) -> Tree:
     for start, item in _items(text):
         if item.strip(_BLANK):
             origin = Origin(source, 1, start + 1)
-            tree.add(read_host(item, origin=origin, problems=problems, comments=False), problems)
+            commas = "separate hosts with commas"
+            tree.add(read_host(item, origin=origin, problems=problems, comments=False, apart=commas), problems)
     return tree
 
 
@@ -69,9 +70,11 @@ def read_host(
     problems: Problems,
     open_keys: bool = False,
     comments: bool = True,
+    apart: str = "write one host a line",
     words: Mapping[str, Word] = MappingProxyType({}),
 ) -> list[Entry]:
-    """The hosts of one line. ``origin`` is that of its first character, ``words`` is what is known of them already."""
+    """The hosts of one line. ``origin`` is that of its first character, ``words`` is what is known of them already,
+    ``apart`` how several hosts are written here."""
 
     def at(column: int) -> Origin:
         return Origin(origin.file, origin.line, origin.column + column)
@@ -80,7 +83,7 @@ def read_host(
     end = next((i for i in range(start, len(line)) if line[i] in _BLANK or (comments and line[i] == "#")), len(line))
     host = Word(line[start:end], at(start))
     own = dict(words)
-    for key, value in _pairs(line, end, at, host, problems, comments=comments):
+    for key, value in _pairs(line, end, at, host, problems, comments=comments, apart=apart):
         put(own, key, value, problems, open_keys=open_keys)
     names = _names(host, own, problems, ansible=open_keys)
     if "address" in own and len(names) > 1:
@@ -173,7 +176,7 @@ def _hosts(text: str, origin: Origin, problems: Problems) -> list[str]:
 
 
 def _pairs(
-    line: str, i: int, at: Callable[[int], Origin], host: Word, problems: Problems, *, comments: bool
+    line: str, i: int, at: Callable[[int], Origin], host: Word, problems: Problems, *, comments: bool, apart: str
 ) -> Iterator[tuple[Word, Word]]:
     """The ``key=value`` words of a line from offset ``i`` on. Values may be quoted; nothing is ever expanded."""
     while i < len(line):
@@ -196,7 +199,8 @@ def _pairs(
             bare = line[i:end]
             hint = f"write slots={bare}" if not allow.slots(bare) else None
             if not hint and not allow.host(bare) and not allow.host(host.text):
-                hint = f"write {bare} address={host.text}" if host.text[:1].isdigit() else "write one host a line"
+                named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then a name, as in /etc/hosts
+                hint = f"write {bare} address={host.text}" if named else apart
             problems.add(at(i), "word is not key=value", found=bare, hint=hint)
             i = end
 

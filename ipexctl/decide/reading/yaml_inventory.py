@@ -106,7 +106,14 @@ def _host_list(value: Seq, tree: Tree, group: str, problems: Problems) -> None:
         if not isinstance(item, Scalar) or item.is_null:
             problems.add(item.origin, f"host must be a line such as 'node1 slots=4', not {nodes.kind(item)}")
             continue
-        entries = read_host(item.text, origin=item.origin, problems=problems, open_keys=tree.open, comments=False)
+        entries = read_host(
+            item.text,
+            origin=item.origin,
+            problems=problems,
+            open_keys=tree.open,
+            comments=False,
+            apart="give each host an item of its own",
+        )
         for entry in entries:
             entry.section = group
         tree.add(entries, problems)

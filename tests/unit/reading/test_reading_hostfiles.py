@@ -361,3 +361,14 @@ def test_many_groups_in_a_chain_are_bounded() -> None:
     assert "more than 1024 groups" in str(refusal(text + "\n[g3000]\nn1\n"))
     text = "\n".join(f"[g{i}:children]\ng{i + 1}" for i in range(1000))
     assert len(one(text + "\n[g1000]\nn1\n").groups) == 1001
+
+
+def test_how_several_hosts_are_written_is_said_as_it_is_where_they_stand() -> None:
+    assert refusal("a b").hint == "write one host a line"
+    assert refusal("10.0.0.1 10.0.0.2").hint == "write one host a line"
+    assert refusal("10.0.0.1 node0").hint == "write node0 address=10.0.0.1"
+    for text in ("a b", "a b c", "10.0.0.1 10.0.0.2"):
+        with pytest.raises(Refused) as caught:
+            parse_list(text)
+        assert caught.value.hint == "separate hosts with commas"
+    assert refusal("all: {hosts: [a b]}", "hosts.yaml").hint == "give each host an item of its own"
