@@ -15,35 +15,36 @@ import typer.main
 from ipexctl.cli import app
 
 PAGE = Path(__file__).parents[1] / "docs/cli.md"
-_WIDTH = 110
+_WIDTH = 78  # of a terminal of 80 columns
 _TOP = """\
 # The command line
 
-All commands with all flags, as `ipexctl COMMAND --help` prints them: this page is written by `tools/cli.py`
-from the same text.
+All commands with all flags, word for word as `ipexctl COMMAND --help` prints them on 80 columns: `tools/cli.py`
+writes this page.
 
 The flag `--install-completion` teaches your shell (bash, zsh, fish) to complete commands, flags, hosts of the
 hostfile, steps of the playbook and runs; `--show-completion` only prints what that would be.
 """
 
 
-def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every command, the groups before what is in them."""
-    yield path, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, f"{path} {name}")
+def contexts(command: Any, name: str, parent: Any = None) -> Iterator[Any]:
+    """Every command as it is called, the groups before what is in them."""
+    settings = {"terminal_width": _WIDTH, **command.context_settings}
+    context = command.context_class(command, info_name=name, parent=parent, **settings)
+    yield context
+    for inner, sub in getattr(command, "commands", {}).items():
+        yield from contexts(sub, inner, context)
 
 
-def shown(command: Any, path: str) -> str:
-    context = command.context_class(command, info_name=path, terminal_width=_WIDTH, max_content_width=_WIDTH)
-    return "\n".join(line.rstrip() for line in command.get_help(context).strip().splitlines())
+def shown(context: Any) -> str:
+    return "\n".join(line.rstrip() for line in context.get_help().strip().splitlines())
 
 
 def page() -> str:
     """The whole text of docs/cli.md."""
     parts = [_TOP]
-    for path, command in commands(typer.main.get_command(app), "ipexctl"):
-        parts.append(f"## {path}\n\n```text\n{shown(command, path)}\n```\n")
+    for context in contexts(typer.main.get_command(app), "ipexctl"):
+        parts.append(f"## {context.command_path}\n\n```text\n{shown(context)}\n```\n")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
 
 

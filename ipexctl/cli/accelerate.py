@@ -48,7 +48,7 @@ def accelerate_config(
     file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="Write it there.")] = None,
     **common: Any,
 ) -> None:
-    """Write the default_config.yaml that `accelerate config` would, for these hosts."""
+    """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
     values = locals() | common
 
     def tell(world: World) -> Story:

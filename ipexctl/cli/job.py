@@ -71,7 +71,7 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     **common: Any,
 ) -> None:
-    """Look at every host: what it is, what is wrong, and how to fix it."""
+    """Look at every host: what it is, what is wrong, how to fix it."""
     values = locals() | common
     values["recorded"] = [*(recorded or []), *(files or [])]
 
@@ -134,7 +134,7 @@ def install(
     dry_run: DryRun = False,
     **common: Any,
 ) -> None:
-    """Put the matching torch, IPEX, oneCCL and Intel MPI wheels on all hosts."""
+    """Put matching wheels of torch, IPEX, oneCCL, MPI on all hosts."""
     values = locals() | common
     values["check"] = check or dry_run
 
@@ -199,7 +199,9 @@ def run(
     stall_warn: Annotated[float, typer.Option(min=0, help="Seconds without progress to tell of (0: never).")] = 120.0,
     stall: Annotated[Stall, typer.Option(help="What to do then: report stacks, or also end the run.")] = Stall.report,
     stall_kill: Annotated[bool, typer.Option("--stall-kill", help="The same as --stall kill.")] = False,
-    straggler_warn: Annotated[float, typer.Option(min=0, help="Seconds ranks may outlast others (0: ever).")] = 60.0,
+    straggler_warn: Annotated[
+        float, typer.Option(min=0, help="Seconds ranks outlast others to tell of (0: never).")
+    ] = 60.0,
     straggler_kill: Annotated[bool, typer.Option("--straggler-kill", help="End the run then.")] = False,
     log_cap: Annotated[int, typer.Option(min=0, metavar="MB", help="Output kept on node0 (0: all of it).")] = 0,
     restarts: Annotated[int, typer.Option(min=0, help="Start again so often after a failure.")] = 0,
@@ -242,7 +244,7 @@ def run(
     dry_run: DryRun = False,
     **common: Any,
 ) -> None:
-    """Start a script with mpirun on all hosts and show every rank's output."""
+    """Start a script with mpirun on all hosts. Every rank's output is shown."""
     values = locals() | common
     dry = dry_run or emit is not None
 
@@ -258,12 +260,12 @@ def run(
 
 @app.command(
     "plan",
-    help="Look at the hosts and print all that `run` would do; start nothing (run --dry-run).",
+    help="Print all that `run` would do; start nothing. The same as run --dry-run: it looks at the hosts.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @wraps(run)
 def plan(**values: Any) -> None:
-    """Look at the hosts and print all that `run` would do; start nothing. The same as run --dry-run."""
+    """Print all that `run` would do; start nothing. The same as run --dry-run: it looks at the hosts."""
     run(**(values | {"dry_run": True}))
 
 

@@ -56,7 +56,7 @@ def demo(
     json: Json = False,
     output: Output = Screen.auto,
 ) -> None:
-    """The main job on this machine: lab up, doctor, install, sync, run, lab down."""
+    """The main job on this machine: from lab up to lab down. With doctor, install, sync and run between."""
     values = dict(locals())
 
     def tell(world: World) -> Story:

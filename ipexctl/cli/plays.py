@@ -122,7 +122,7 @@ def fetch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would come; bring nothing.")] = False,
     **common: Any,
 ) -> None:
-    """Bring results back from the hosts: changed files only, into a directory per host."""
+    """Bring results back from the hosts: changed files only. Each host has a directory of its own."""
     values = locals() | common
 
     def tell(world: World) -> Story:
@@ -157,7 +157,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
     **common: Any,
 ) -> None:
-    """Write a first playbook and hostfile: a few questions, most of them answered by the hosts."""
+    """Write a first playbook and hostfile. It asks a few questions, most of them answered by the hosts."""
     values = locals() | common
     asking = not yes
     if asking and common["output"] is Screen.auto:

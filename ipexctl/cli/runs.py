@@ -53,7 +53,7 @@ def attach(
     raw: Annotated[bool, typer.Option("--raw", help="Plain output: the ranks' bytes unescaped.")] = False,
     **common: Any,
 ) -> None:
-    """Watch a run from its first byte on; Ctrl-C stops it, the key d lets go."""
+    """Watch a run from its first byte on. Ctrl-C stops it, the key d lets go."""
     _runs("attach", locals() | common | {"detachable": True}, run, acting=True)
 
 
@@ -126,7 +126,7 @@ def reap(
     ] = None,
     **common: Any,
 ) -> None:
-    """End what is left of runs that nobody looks after, and remove their files on the hosts."""
+    """End what is left of runs that nobody looks after. Their files on the hosts are removed, too."""
     _runs("reap", locals() | common, run)
 
 

@@ -56,7 +56,7 @@ def bench(
     dry_run: DryRun = False,
     **common: Any,
 ) -> None:
-    """Measure BERT on the hosts: fp32 and bf16, stock torch, torch.compile and IPEX."""
+    """Measure BERT on the hosts, in fp32 and bf16. With stock torch, torch.compile and IPEX."""
     values = locals() | common
 
     def tell(world: World) -> Story:
@@ -83,7 +83,7 @@ def migrate(
     ppn: Annotated[int, typer.Option("--ppn", min=1, help="Ranks, with --compare.")] = 1,
     **common: Any,
 ) -> None:
-    """Say what a script uses of IPEX, oneCCL and Accelerate, and what each became."""
+    """Say what a script uses of IPEX, oneCCL and Accelerate. Beside each stands what it became."""
     values = locals() | common
 
     def tell(world: World) -> Story:

@@ -93,7 +93,7 @@ def verify(
     venv: Venv = None,
     **common: Any,
 ) -> None:
-    """Ask every host whether its environment is still what was installed."""
+    """Ask every host whether its environment is as install made it."""
     values = locals() | common
 
     def tell(world: World) -> Story:
@@ -130,7 +130,9 @@ def wheels_fetch(
     ipex: Ipex = None,
     oneccl: Oneccl = None,
     backend: BackendFlag = Backend.auto,
-    python: Annotated[list[str] | None, typer.Option(help="Python version of hosts, such as 3.11.")] = None,
+    python: Annotated[
+        list[str] | None, typer.Option(help="Python of the hosts, such as 3.11 (else the row's newest).")
+    ] = None,
     glibc: Annotated[str, typer.Option(help="Oldest glibc of the hosts.")] = "2.28",
     omp: Annotated[OpenMP, typer.Option(help="intel: with Intel's OpenMP.")] = OpenMP.auto,
     index_url: IndexUrl = None,
@@ -138,11 +140,11 @@ def wheels_fetch(
     find_links: FindLinks = None,
     requirements: Requirements = None,
     with_: With = None,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the wheels and their size; fetch nothing.")] = False,
     json: Json = False,
     output: Output = Screen.auto,
 ) -> None:
-    """Fetch the wheels of one row into a directory here; install --wheels then needs no index."""
+    """Fetch the wheels of one row into a directory here. install --wheels then needs no index."""
     values = dict(locals())
 
     def tell(world: World) -> Story:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,15 @@ def wheels_fetch(
         for wheel in wanted.values()
         if (there.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
     ]
-    text = "\n".join(f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo)
-    yield Planned("wheels", text or f"{len(wanted)} wheels are in {directory} already")
-    value = {"directory": str(directory), "wheels": sorted(wanted), "fetched": [wheel.filename for wheel in todo]}
+    pythons = [stack.python for stack in stacks]
+    yield Planned("wheels", _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already"))
+    value = {
+        "directory": str(directory),
+        "wheels": sorted(wanted),
+        "fetched": [wheel.filename for wheel in todo],
+        "python": pythons,
+        "bytes": sum(wheel.size for wheel in todo),
+    }
     if dry:
         yield Answer({**value, "dry": True})
         yield Ended("wheels", Exit.OK)
@@ -103,7 +109,7 @@ def wheels_fetch(
         directory.mkdir(parents=True, exist_ok=True)
         for wheel in todo:
             _place(index.place(world.cache, wheel), directory / wheel.filename)
-    yield StepEnded("", step, "changed" if todo else "ok", f"{len(todo)} wheels into {directory}")
+    yield StepEnded("", step, "changed" if todo else "ok", f"{_wheels(len(todo))} into {directory}")
     yield Answer(value)
     yield Ended("wheels", Exit.OK)
     return value
@@ -112,8 +118,24 @@ def wheels_fetch(
 def _stack(task: Wheels, python: str | None) -> Stack:
     """The row for a host of which only the Python and the glibc are known."""
     wish = Wish(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
-    host = {"host": Facts(glibc=task.glibc, pythons=(Python("python3", python),))} if python else {}
-    return match(wish, host, table())
+    rows = table()
+    having = Python("python3", python or match(wish, {}, rows).python)
+    return match(wish, {"host": Facts(glibc=task.glibc, pythons=(having,))}, rows)
+
+
+def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
+    """For which hosts, each wheel, and how much it is in all (some indexes tell no sizes)."""
+    one = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
+    lines = [f"for hosts with {one}; glibc {task.glibc} or newer"]
+    lines += [f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
+    unknown = sum(not wheel.size for wheel in todo)
+    more = f", and {unknown} of unknown size" if unknown else ""
+    lines.append(f"{_wheels(len(todo))}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing)
+    return "\n".join(lines)
+
+
+def _wheels(count: int) -> str:
+    return f"{count} wheel{'' if count == 1 else 's'}"
 
 
 def _there(path: Path, wheel: Wheel) -> bool:

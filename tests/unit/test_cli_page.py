@@ -31,6 +31,24 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_page_is_what_the_help_prints(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        app([*path.split()[1:], "--help"], prog_name="ipexctl")
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip().splitlines())
+    assert re.sub(r"\n{3,}", "\n\n", printed) == SECTIONS[path].strip(), AGAIN
+
+
+@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if hasattr(command, "commands")])
+def test_a_list_of_commands_cuts_none_of_them_short(path: str) -> None:
+    listed = SECTIONS[path].partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(listed) == len(COMMANDS[path].commands), "one line each"
+    assert not [line for line in listed if line.endswith("...")]
+
+
 def test_the_page_has_every_command_and_no_other() -> None:
     assert SECTIONS.keys() == COMMANDS.keys(), AGAIN
 
