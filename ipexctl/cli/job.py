@@ -172,6 +172,7 @@ def sync(
 @app.command(context_settings={"allow_interspersed_args": False})
 @on_hosts
 def run(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The script, here.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments; nothing after the script is ours.")] = None,
     n: Annotated[int | None, typer.Option("-n", "--n", "--np", min=1, help="Ranks in all (world size).")] = None,
@@ -253,9 +254,20 @@ def run(
 
         values["env"] = pairs("--env", env or [])
         form = emit.value if emit else None
-        return verb(task("Run", values), inventory(values), world, os.environ, dry=dry, emit=form)
+        hosts = inventory(values)
+        values["warnings"] = (*values["warnings"], *_swallowed(context, args or []))
+        return verb(task("Run", values), hosts, world, os.environ, dry=dry, emit=form)
 
-    perform(tell, values | {"detachable": not dry}, acting=not dry)
+    values["detachable"] = not dry
+    perform(tell, values, acting=not dry)
+
+
+def _swallowed(context: typer.Context, args: list[str]) -> list[str]:
+    """What to say of words behind the script that are options of this command: they may have been meant for us."""
+    own = {name for param in context.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
+    found = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
+    goes = "goes" if len(found) == 1 else "go"
+    return [f"{', '.join(found)} {goes} to the script: options of ipexctl stand before it"] if found else []
 
 
 @app.command(

@@ -100,7 +100,8 @@ def logs(
         typer.echo(str(refused), err=True)
         raise typer.Exit(2) from None
     bare = chosen is not None and len(chosen) == 1
-    perform(tell, values | {"bare": bare})
+    values["bare"] = bare
+    perform(tell, values)
 
 
 def _ranks(text: str | None) -> frozenset[int] | None:

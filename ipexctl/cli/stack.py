@@ -53,14 +53,14 @@ def stacks(
     """The version table: what goes together."""
     if context.invoked_subcommand:
         return
-    values = locals() | common
+    values = locals() | common | {"only": "rows"}
 
     def tell(world: World) -> Story:
         from ipexctl.verbs.stacks import stacks as verb
 
         return verb(torch=for_torch, inventory=inventory(values) if for_hosts else None, world=world)
 
-    perform(tell, values | {"only": "rows"})
+    perform(tell, values)
 
 
 @stacks_app.command("why")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ipexctl import loop
 from ipexctl.cli import app
 from ipexctl.cli.flags import Dialect, Emit, task
 from ipexctl.decide.launching import emit
@@ -72,6 +73,28 @@ def test_what_is_no_script_is_told_as_what_it_is(
     os.mkfifo("pipe")
     told = CliRunner().invoke(app, ["run", "--hosts", "node0", script])
     assert (told.exit_code, told.output.splitlines()[0].strip()) == (2, said)
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ppn", "1"), "--ppn goes to the script: options of ipexctl stand before it"),
+        (("--lr", "1", "--ppn=1", "-n", "2", "-n"), "--ppn, -n go to the script: options of ipexctl stand before it"),
+        (("--lr", "1", "ppn"), None),
+    ],
+)
+def test_an_option_behind_the_script_is_told_of_and_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: tuple[str, ...], said: str | None
+) -> None:
+    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    Path("s").mkdir()
+    Path("s/quick.py").write_text("")
+    Path("hosts").write_text("node0 address=127.0.0.1 port=1\n")  # nobody listens there
+    told = CliRunner().invoke(app, [command, "-f", "hosts", "s/quick.py", *words])
+    assert told.exit_code == 3
+    assert [line for line in told.output.splitlines() if "the script" in line] == ([f"warning: {said}"] if said else [])
 
 
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:

@@ -230,14 +230,17 @@ def playbook(
         return f"  # {printable(whys[key], 120)}" if whys.get(key) else ""
 
     row = stack.row
+    told_of = (
+        (f"{name} --check", "what it would change; nothing is done"),
+        (name, "do it; every step does only what is not done yet"),
+        ("--schema", "for editors; all keys: docs/playbook.md"),
+    )
     title = f"train {printable(answers.script or '', 100)} on {_hosts(len(inventory))}"
     lines = [
         f"# Written by ipexctl init {when}, from what the hosts said:",
         *(f"#   {line}" for line in told(inventory, facts)),
         "#",
-        f"#   ipexctl play {name} --check     what it would change; nothing is done",
-        f"#   ipexctl play {name}             do it; every step does only what is not done yet",
-        "#   ipexctl play --schema            for editors; all keys: docs/playbook.md",
+        *(f"#   ipexctl play {words:<{len(name) + 8}}     {what}" for words, what in told_of),
         f"name: {_word(title)}",
         f"hosts: {_word(hosts)}  # the first is node0",
         "",

@@ -90,6 +90,12 @@ def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> s
     )
 
 
+def test_the_commands_above_a_playbook_stand_in_columns() -> None:
+    lines = [line for line in written(Answers("train.py", (), 2), Script()).splitlines() if "  ipexctl play" in line]
+    assert len({line.index(line[4:].split("     ")[-1].strip()) for line in lines}) == 1, lines
+    assert len(lines) == 3
+
+
 def test_what_is_written_is_a_playbook_with_these_answers() -> None:
     answers = Answers("train.py", ("--lr", "1e-3"), 2, True, "gloo", None, "bf16", 29500)
     text = written(answers, Script(("accelerate", "transformers"), ("mystuff",), True))
