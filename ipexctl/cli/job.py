@@ -250,13 +250,16 @@ def run(
     dry = dry_run or emit is not None
 
     def tell(world: World) -> Story:
+        from ipexctl.decide.launching.emit import check
         from ipexctl.verbs.run import run as verb
 
         values["env"] = pairs("--env", env or [])
         form = emit.value if emit else None
-        hosts = inventory(values)
+        asked, hosts = task("Run", values), inventory(values)
+        if form:
+            check(asked, form)
         values["warnings"] = (*values["warnings"], *_swallowed(context, args or []))
-        return verb(task("Run", values), hosts, world, os.environ, dry=dry, emit=form)
+        return verb(asked, hosts, world, os.environ, dry=dry, emit=form)
 
     values["detachable"] = not dry
     perform(tell, values, acting=not dry)

@@ -54,7 +54,7 @@ def test_with_fail_fast_it_ends_them(desk: Desk, hosts: Cluster) -> None:
 
 def test_what_a_host_has_no_cores_for_is_refused_before_anything_starts(desk: Desk, hosts: Cluster) -> None:
     told = desk(*RUN, "--instances", "4096", SCRIPT, "0")
-    assert told.code == 2, told
+    assert told.code == 4, told
     assert "4096 instances do not fit" in told.err
     assert "node0: " in told.err
     assert "node1: " in told.err

@@ -203,11 +203,13 @@ def itself(
             "Accelerate starts mpirun with as many ranks on every host",
             reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
             hint="give --ppn, or a configuration without mpirun_config",
+            exit=Exit.STEP,
         )
     if not launch.engine.startswith("Intel MPI"):
         raise Refused(
             f"Accelerate starts Intel MPI's mpirun here, not that of {launch.engine}",
             hint="leave out --mpi, or give a configuration without mpirun_config",
+            exit=Exit.STEP,
         )
     if version and not knows(options, "accelerate", "mpirun_config", version):
         raise Refused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.launch import Launch
 
 
@@ -14,5 +14,6 @@ def alike(launch: Launch, form: str) -> int:
             f"{form} wants as many ranks on every host",
             reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
             hint="give --ppn, or use --emit sh",
+            exit=Exit.STEP,
         )
     return counts.pop()

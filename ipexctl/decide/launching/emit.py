@@ -13,25 +13,38 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ipexctl.decide.launching import pytorchjob
 from ipexctl.decide.launching.alike import alike
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.facts import cpu_list
 from ipexctl.model.launch import Launch, Place, Seat
+from ipexctl.model.tasks import Run
 
 _RANKS = "${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${RANK:-}}}}"
 _ACCOUNT = {"HOME", "USER", "LOGNAME"}  # the login sets them
 _PORT = 29500  # torch's own
 
 
-def write(launch: Launch, form: str) -> str:
-    """The text of one form. Raises `Refused` for a launch that the form cannot say."""
-    if launch.independent:
+def check(task: Run, form: str) -> None:
+    """Raises `Refused` for what no form can say, and what this one cannot, of whatever hosts."""
+    if task.independent:
         raise Refused("instances cannot be written for another program", hint="--dry-run shows what each is given")
-    if launch.backend == "impi" and form in {"sbatch", "torchrun", "pytorchjob"}:
+    if task.backend == "impi":
+        _impi(form, Exit.INPUT)
+
+
+def write(launch: Launch, form: str) -> str:
+    """The text of one form. Raises `Refused` (exit 4) for a launch on these hosts that the form cannot say."""
+    if launch.backend == "impi":
+        _impi(form, Exit.STEP)
+    return FORMS[form](launch)
+
+
+def _impi(form: str, exit: Exit) -> None:
+    if form in {"sbatch", "torchrun", "pytorchjob"}:
         raise Refused(
             f"{form} starts ranks without mpirun, which the backend impi needs",
             hint="--backend gloo, or --emit sh",
+            exit=exit,
         )
-    return FORMS[form](launch)
 
 
 def _sh(launch: Launch) -> str:

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 
 from ipexctl.decide.launching.places import Cores, usable
 from ipexctl.decide.probing.numbers import cpus as listed
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Place, Setting
@@ -45,6 +45,11 @@ def check(task: Run) -> None:
             reasons.append(f"{flag} takes numbers and ranges such as 0-3,8, not {text!r}")
     if task.cpus is not None and task.logical_cores:
         reasons.append("--cpus names logical CPUs already, so --logical-cores says nothing more")
+    if task.backend_override and task.backend not in {"auto", "impi"}:
+        raise Refused(
+            f"--backend-override puts impi in Gloo's place, and --backend {task.backend} asks for something else",
+            hint="--backend impi --backend-override",
+        )
     if reasons:
         raise Refused("the cores cannot be given out like this", reasons=reasons)
 
@@ -63,6 +68,7 @@ def pool(task: Run, facts: Facts, host: str) -> Cores:
             raise Refused(
                 f"--cpus {task.cpus}: {host} does not give us CPU {cpu_list(tuple(missing))}",
                 reasons=[f"this login may use {cpu_list(tuple(allowed)) or 'none that is known'}"],
+                exit=Exit.STEP,
             )
         found = Cores(tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted), found.note)
     elif task.logical_cores:
@@ -77,6 +83,7 @@ def pool(task: Run, facts: Facts, host: str) -> Cores:
             raise Refused(
                 f"--numa {task.numa}: {host} has no cores for us in NUMA node {cpu_list(tuple(missing))}",
                 reasons=[f"it has them in {cpu_list(tuple(there)) or 'none that is known'}"],
+                exit=Exit.STEP,
             )
         found = Cores(tuple((cpu, node) for cpu, node in found.cpus if node in wished), found.note)
     return found
@@ -93,10 +100,19 @@ def spread(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tupl
         and (room := len(_chunks(task, cores[host], size)) if size else len(cores[host].cpus)) < count
     ]
     if short:
-        what = f"Instances of {size} cores" if size else f"{counts[0][1]} instances"
-        raise Refused(f"{what} do not fit", reasons=short, hint="ask for fewer --instances, or smaller ones")
+        what = f"instances of {size} cores" if size else f"{counts[0][1]} instances"
+        raise Refused(
+            f"{what} do not fit",
+            reasons=short,
+            hint="ask for fewer --instances, or smaller ones",
+            exit=Exit.STEP,
+        )
     if task.instance is not None and (few := [host for host, count in counts if count <= task.instance]):
-        raise Refused(f"there is no instance {task.instance} on {', '.join(few)}", hint="instances are counted from 0")
+        raise Refused(
+            f"there is no instance {task.instance} on {', '.join(few)}",
+            hint="instances are counted from 0",
+            exit=Exit.STEP,
+        )
     return counts
 
 

@@ -219,14 +219,8 @@ def _machines(hosts: Sequence[Host], stations: Mapping[str, Station], allowed: b
 
 
 def choose(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
-    """The backend, and why. Raises `Refused`: exit 2 for flags that contradict each other, exit 4 where the environment
-    has not what was asked for."""
+    """The backend, and why. Raises `Refused` (exit 4) where the environment has not what was asked for."""
     ccl, impi = all(one.module for one in runtimes), all(one.impi for one in runtimes)
-    if task.backend_override and task.backend not in {"auto", "impi"}:
-        raise Refused(
-            f"--backend-override puts impi in Gloo's place, and --backend {task.backend} asks for something else",
-            hint="--backend impi --backend-override",
-        )
     if task.backend == "ccl" and not ccl:
         raise Refused(
             "the environment has no oneccl_bind_pt, which the backend ccl needs",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Place
@@ -69,6 +69,7 @@ def spread(
             f"{n} ranks do not fit on {len(hosts)} hosts",
             reasons=[f"room for {sum(room)}: {where}"],
             hint="raise --ppn or the slots in the hostfile, or lower -n",
+            exit=Exit.STEP,
         )
     counts: list[tuple[str, int]] = []
     for host, count in zip(hosts, room, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.launching.emit import write
+from ipexctl.decide.launching import emit
 from ipexctl.decide.launching.instances import check
 from ipexctl.decide.launching.spec import Identity, specs
 from ipexctl.model.errors import Exit, Refused
@@ -83,7 +83,7 @@ def test_instances_have_nothing_to_find_each_other_by() -> None:
 def test_what_a_host_cannot_hold_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(Refused, match=r"node[01]|do not fit") as refused:
         launch(run(**settings))
-    assert refused.value.exit is Exit.INPUT
+    assert refused.value.exit is Exit.STEP
 
 
 def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
@@ -93,9 +93,22 @@ def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
     with pytest.raises(Refused, match="cannot be given out") as refused:
         check(run(fail_fast=True, instance=0, within_node=True))
     assert len(refused.value.reasons) == 3
+    with pytest.raises(Refused, match="asks for something else"):
+        check(run(backend="gloo", backend_override=True))
     check(run(instances="4"))
 
 
 def test_instances_are_not_written_for_other_programs() -> None:
     with pytest.raises(Refused, match="cannot be written"):
-        write(launch(run(instances="2")), "sh")
+        emit.check(run(instances="2"), "sh")
+
+
+def test_a_form_without_mpirun_is_refused_before_any_host_is_asked_where_impi_is_asked_for() -> None:
+    with pytest.raises(Refused, match="starts ranks without mpirun") as refused:
+        emit.check(run(backend="impi"), "torchrun")
+    assert refused.value.exit is Exit.INPUT
+    emit.check(run(backend="impi"), "sh")
+    emit.check(run(), "torchrun")
+    with pytest.raises(Refused, match="starts ranks without mpirun") as refused:
+        emit.write(launch(run(), impi=True), "torchrun")
+    assert refused.value.exit is Exit.STEP

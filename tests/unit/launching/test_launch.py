@@ -98,7 +98,6 @@ def test_an_override_lets_scripts_that_say_gloo_use_impi() -> None:
     [
         ({"backend": "impi"}, "impi", False, "has no impi_torch", Exit.STEP),
         ({"backend_override": True}, "impi", False, "has no impi_torch", Exit.STEP),
-        ({"backend": "gloo", "backend_override": True}, "impi", True, "asks for something else", Exit.INPUT),
         ({"backend": "impi"}, "mpich", True, "no library of the name that mpi4py asks for", Exit.STEP),
     ],
 )
