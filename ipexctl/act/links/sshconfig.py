@@ -104,13 +104,13 @@ def read(path: Path, base: Path, depth: int = 0) -> File:
     Raises `Refused` for what cannot be read, with its line.
     """
     if depth > _DEEP:
-        raise Refused(f"{path} is not read: Include lines are nested more than {_DEEP} deep.")
+        raise Refused(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
         lines = path.read_text("utf-8", "surrogateescape").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}.") from None
+        raise Refused(f"{path} cannot be read: {error.strerror}") from None
     file = []
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
@@ -122,7 +122,7 @@ def read(path: Path, base: Path, depth: int = 0) -> File:
             file.append(_entry(found[1].lower(), found[2], base, depth))
         except ValueError as error:
             why = printable(f"{error} in '{line}'", 120)
-            raise Refused(f"The SSH configuration cannot be read: {path}:{number}: {why}.") from None
+            raise Refused(f"the SSH configuration cannot be read: {path}:{number}: {why}") from None
     return tuple(file)
 
 
