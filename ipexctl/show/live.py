@@ -28,8 +28,8 @@ from ipexctl.show import screens, words
 from ipexctl.show.board import Board, HostView, RankView
 from ipexctl.show.keys import Keys
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import visible, visible_lines
-from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Part, text
+from ipexctl.show.sanitise import visible
+from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 from ipexctl.show.told import Told
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
@@ -393,7 +393,7 @@ class Live:
                 case e.Said(text=said, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
-                    self._tell([text(mark, of + line) for line in visible_lines(said)])
+                    self._tell(screens.said(of + said.replace("\n", f"\n{of}"), mark))
                 case e.HostFailed(failure=failure):
                     self._first_failure = self._first_failure if self._failures else self._clock()
                     self._failures.append(failure)
@@ -439,11 +439,10 @@ class Live:
 
     def _tell_failures(self) -> None:
         if self._failures:
-            lines = words.failure_lines(self._failures)
-            self._tell([text(*([] if line.startswith(" ") else [("✗ ", BAD)]), line) for line in lines])
+            self._tell(screens.failures(self._failures))
             self._failures = []
 
-    def _tell(self, lines: list[Text]) -> None:
+    def _tell(self, lines: list[Line]) -> None:
         """Our own talk: above the live part, and where standard error goes if that is not this terminal."""
         self._above.append([*lines])
         if self._talk is not None:
@@ -485,6 +484,6 @@ class Live:
             frame = None if still else self._view.frame(width, max(height - 1, 4), stamp + self._clock() - then)
         # Writing may wait for the terminal: the lock is not held here.
         for item in above:
-            self._console.print(item)
+            self._console.print(item, crop=False)
         if frame is not None:
             self._live.update(frame, refresh=True)

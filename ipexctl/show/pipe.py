@@ -37,6 +37,16 @@ class Pipe(io.TextIOBase):
         except (OSError, ValueError):
             return False
 
+    def columns(self) -> int:
+        """How wide the terminal is; 0 where there is none."""
+        if not self.isatty():
+            return 0
+        said = os.environ.get("COLUMNS", "")
+        try:
+            return int(said) if said.isdigit() else os.get_terminal_size(self.fileno()).columns
+        except (OSError, ValueError):
+            return 80
+
     def fileno(self) -> int:
         return self._stream.fileno()
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ipexctl.model.errors import Failure
 from ipexctl.show import words
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import visible, visible_lines
@@ -41,6 +41,57 @@ def block(words_: str, style: str = "") -> Text:
     return Text("\n".join(visible_lines(words_)), style=style)
 
 
+class Line:
+    """A line broken between words (`words.spans`): what is longer than the screen is left to the terminal's own
+    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, a program's words.
+    """
+
+    def __init__(self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False) -> None:
+        self._line, self._hang, self._copied, self._whole = line, hang, copied, whole
+
+    @property
+    def plain(self) -> str:
+        return self._line.plain
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = 0 if self._whole else options.max_width
+        for index, span in enumerate(words.spans(self._line.plain, width, self._hang, copied=self._copied)):
+            part = self._line[slice(*span)]
+            part.pad_left(self._hang if index else 0)
+            part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
+            yield part
+
+
+def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
+    """Lines as they are, for what is copied from the screen."""
+    return [Line(text(" " * indent, (line, style)), whole=True) for line in _lines(words_)]
+
+
+def sentences(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
+    """Lines broken between words."""
+    return [Line(text(" " * indent, (line, style)), indent) for line in _lines(words_)]
+
+
+def said(words_: str, *mark: Part) -> list[Line]:
+    """Our own talk: a sentence, or several lines that are laid out already."""
+    lines = visible_lines(words_)
+    return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
+
+
+def failures(every: Iterable[Failure]) -> list[Line]:
+    """Failures with the same cause are one."""
+    lines: list[Line] = []
+    for sentence, more, hint in words.failures(every):
+        lines.append(Line(text(("✗ ", BAD), sentence), 4))
+        lines += [Line(text(f"  {line}"), 4) for line in more]
+        lines += [Line(text(line), 8, copied=True) for line in words.hint_lines(hint)] if hint else []
+    return lines
+
+
+def _lines(words_: str) -> list[str]:
+    return visible_lines(words_.rstrip("\n"))
+
+
 def console(pipe: Pipe, width: int | None = None) -> Console:
     """Rich without markup, emoji and highlighting. A pipe is taken as wide as it needs to be: nothing is wrapped."""
     return Console(
@@ -57,7 +108,7 @@ def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
     """Prints, without blanks at the ends of lines."""
     with screen.capture() as captured:
         for item in items:
-            screen.print(item)
+            screen.print(item, crop=False)
     pipe.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
     pipe.flush()
 
@@ -65,7 +116,7 @@ def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
 def answer(verb: str, value: Mapping[str, Any], plan: str = "") -> list[RenderableType]:
     """The screen of a verb's `Answer`; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
     if is_dry(value):
-        return [block(str(value.get("plan") or plan).rstrip("\n"))]
+        return whole(str(value.get("plan") or plan))
     try:
         return _answer(verb, value)
     except (
@@ -89,7 +140,7 @@ def _answer(verb: str, value: Mapping[str, Any]) -> list[RenderableType]:
     if verb == "command" and "hosts" in value:
         return commands(value["hosts"])
     if "text" in value:  # the answer for people; its other keys are for programs
-        return [block(str(value["text"]).rstrip("\n"))]
+        return whole(str(value["text"]))
     if verb == "ps":
         return generic({name: value[name] for name in ("runs", "stray") if value.get(name)})
     if verb in ("run", "attach", "sync", "fetch"):
@@ -112,7 +163,7 @@ def ending(report: Mapping[str, Any], *, dry: bool = False) -> list[RenderableTy
 
 def saved(report: Mapping[str, Any]) -> list[RenderableType]:
     """Where the run is saved: the key ``saved``, a path, may be added to a report."""
-    return [_row("saved", text(str(report["saved"])))] if report.get("saved") else []
+    return [_row("saved", str(report["saved"]))] if report.get("saved") else []
 
 
 def lost(what: Mapping[str, Any]) -> list[RenderableType]:
@@ -124,15 +175,14 @@ def lost(what: Mapping[str, Any]) -> list[RenderableType]:
     parts += [f"{what.get('bytes', 0)} bytes in all"] if len(ranks) > 8 else []
     parts += [f"{what['events']} events"] if what.get("events") else []
     parts += [str(name) for name in what.get("files") or ()]
-    return [text(("! ", WARN), f"not stored: {', '.join(parts)} ({what.get('why', '')})")]
+    return [Line(text(("! ", WARN), f"not stored: {', '.join(parts)} ({what.get('why', '')})"), 2)]
 
 
-def _row(label: str, value: RenderableType) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(min_width=10, no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(text((label, QUIET)), value)
-    return grid
+def _row(label: str, *value: Part, copied: bool = False, room: int = 10) -> RenderableType:
+    """A named line; its further lines are below the first."""
+    said = text(*value)
+    one = " " not in said.plain  # a path stays beside its name
+    return Line(text((label.ljust(room), QUIET), " ") + said, room + 1, copied=copied, whole=one)
 
 
 # doctor -----------------------------------------------------------------------------------------------------------
@@ -167,23 +217,22 @@ def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
         value.get("findings") or (), key=lambda f: (tuple(_LEVELS).index(f.get("level", "info")), f.get("code", ""))
     )
     if findings:
-        items += [_findings_table(findings, len(value.get("hosts") or ())), ""]
+        items += [line for one in findings for line in _finding(one, len(value.get("hosts") or ()))]
+        items.append("")
     if value.get("speed"):
         items += [*speed(value["speed"]), ""]
     for done in value.get("fixed") or ():
-        items.append(_row("fixed", text((words.hosts(done["hosts"]), STRONG), f"  {done['did']}")))
+        items.append(_row("fixed", (words.hosts(done["hosts"]), STRONG), f"  {done['did']}"))
     if value.get("common_isa"):
-        items.append(_row("common", text((str(value["common_isa"]), STRONG), " on every host that answered")))
+        items.append(_row("common", (str(value["common_isa"]), STRONG), " on every host that answered"))
     advice = value.get("advice")
     for line in [advice] if isinstance(advice, str) else advice or ():
-        items.append(_row("advice", text(str(line))))
+        items.append(_row("advice", str(line)))
     counts = Counter(f.get("level") for f in findings)
     said = [words.plural(counts[level], level) for level in ("error", "warning") if counts[level]]
     said += [f"{words.plural(len(dark), 'host')} did not answer"] if dark else []
     fit = bool(rows) and not counts["error"] and not dark
-    items.append(
-        _row("fit" if fit else "not fit", text((", ".join(said) or "no error, no warning", GOOD if fit else BAD)))
-    )
+    items.append(_row("fit" if fit else "not fit", (", ".join(said) or "no error, no warning", GOOD if fit else BAD)))
     return items
 
 
@@ -262,28 +311,27 @@ def _folded(names: Sequence[str], room: int) -> str:
     return said[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in said[:cut] else "")
 
 
-def _findings_table(findings: Sequence[Mapping[str, Any]], count: int) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for finding in findings:
-        mark, style = _LEVELS.get(finding.get("level", "info"), ("i", QUIET))
-        named = [str(host) for host in finding.get("hosts") or ()]
-        if len(named) == count > 1:
-            who = "every host"
-        elif len(named) > _NAMED:
-            who = f"{len(named)} of {count} hosts: {_folded(named, 32)}"
-        else:
-            who = words.hosts(named)
-        body = [text(*([(f"{who}  ", STRONG)] if named else []), *_first_line(finding.get("title", "")))]
-        evidence, fix = str(finding.get("evidence") or ""), str(finding.get("fix") or "")
-        if finding.get("level") == "info":  # good to know, in one line: --explain and --json tell the rest
-            evidence, fix = "", "" if fix.startswith("nothing to do") else fix
-        body += [block(evidence, QUIET)] if evidence else []
-        body += [text("fix: ", *_first_line(fix))] if fix else []
-        grid.add_row(text((mark, style)), text((str(finding.get("code", "")), style)), Group(*body))
-    return grid
+def _finding(finding: Mapping[str, Any], count: int) -> list[RenderableType]:
+    """Code, hosts and what is wrong; below, what shows it and what helps."""
+    mark, style = _LEVELS.get(finding.get("level", "info"), ("i", QUIET))
+    named = [str(host) for host in finding.get("hosts") or ()]
+    if len(named) == count > 1:
+        who = "every host"
+    elif len(named) > _NAMED:
+        who = f"{len(named)} of {count} hosts: {_folded(named, 32)}"
+    else:
+        who = words.hosts(named)
+    code = f"{mark}  {finding.get('code', '')!s:<6}  "
+    title = text((code, style), *([(f"{who}  ", STRONG)] if named else []), *_first_line(finding.get("title", "")))
+    evidence, fix = str(finding.get("evidence") or ""), str(finding.get("fix") or "")
+    if finding.get("level") == "info":  # good to know, in one line: --explain and --json tell the rest
+        evidence, fix = "", "" if fix.startswith("nothing to do") else fix
+    hang = len(code)
+    items: list[RenderableType] = [Line(title, hang)]
+    items += sentences(evidence, hang, QUIET) if evidence else []
+    if fix:
+        items.append(Line(text(" " * hang, "fix: ", *_first_line(fix)), hang, copied=True))
+    return items
 
 
 _BARS = 16  # hosts that have a row each; of more, the slowest and the median
@@ -359,9 +407,9 @@ def card(report: Mapping[str, Any]) -> list[RenderableType]:
         items += _first_failure(by[run["first"]], run)
         items += _diagnosis(run)
         if run["followers"]:
-            items.append(_row("  then", text(f"failed too: {_ranks_and_hosts(run['followers'], by)}")))
+            items.append(_row("  then", f"failed too: {_ranks_and_hosts(run['followers'], by)}"))
         if run["stopped"]:
-            items.append(_row("  then", text(f"ended by us: {words.plural(len(run['stopped']), 'rank')}")))
+            items.append(_row("  then", f"ended by us: {words.plural(len(run['stopped']), 'rank')}"))
     elif run["reason"] == "done" and all(rank["state"] == "ok" for rank in ranks):
         items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
         items.append(_summary(ranks))
@@ -369,15 +417,14 @@ def card(report: Mapping[str, Any]) -> list[RenderableType]:
         items.append(text(f"run {run['run']} goes on: {many} (ipexctl attach {run['run']})"))
     else:
         items.append(text(("✗ ", BAD), f"{_REASONS[run['reason']]} after {took}"))
-        for line in visible_lines(run["detail"]) if run["detail"] else ():
-            items.append(text(f"  {line}"))
+        items += sentences(run["detail"], 2) if run["detail"] else []
         if run["stopped"]:
-            items.append(_row("  ended", text(f"by us: {words.ranks(run['stopped'])}")))
+            items.append(_row("  ended", f"by us: {words.ranks(run['stopped'])}"))
     if run["first"] is None and run["reason"] not in ("", "done"):
         items += _diagnosis(run)
     gone = [rank["rank"] for rank in ranks if rank["state"] == "lost" or (run["reason"] and rank["state"] == "running")]
     if gone:
-        items.append(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"))
+        items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
     return [*items, *_proof(run)]
 
 
@@ -395,18 +442,21 @@ def _first_failure(rank: Mapping[str, Any], run: Mapping[str, Any]) -> list[Rend
     after = words.duration(rank["at"] - run["started"])
     first = f" (first of {len(run['followers']) + 1} that failed)" if run["followers"] else ""
     items: list[RenderableType] = [
-        text(("✗ ", BAD), (f"rank {rank['rank']} on {rank['host']} {how(rank)}", STRONG), f" after {after}{first}")
+        Line(
+            text(("✗ ", BAD), (f"rank {rank['rank']} on {rank['host']} {how(rank)}", STRONG), f" after {after}{first}"),
+            2,
+        )
     ]
     said = (rank["traceback"] or rank["tail"]).strip("\n") or rank["error"]
     lines = visible_lines(said, "drop")[-_LAST_WORDS:]
     if lines and lines != [""]:
-        items.append(Padding(Text("\n".join(lines)), (0, 0, 0, 2)))
+        items += whole("\n".join(lines), 2)
     if rank["error"] and rank["error"] not in said:
-        items.append(text(f"  {rank['error']}"))
+        items.append(Line(text(f"  {rank['error']}"), 2))
     if rank.get("kernel"):
-        items.append(text(f"  kernel: {rank['kernel']}"))
+        items.append(Line(text(f"  kernel: {rank['kernel']}"), 10))
     if not run.get("diagnosis") and (hint := _hint(rank)):
-        items.append(_row("  hint", text(hint)))
+        items.append(_row("  hint", hint, copied=True))
     return items
 
 
@@ -418,9 +468,9 @@ def _diagnosis(run: Mapping[str, Any]) -> list[RenderableType]:
     found = run.get("diagnosis")
     if not found:
         return []
-    items: list[RenderableType] = [_row("  known", text((found["title"], STRONG)))]
-    items += [_row("", text(found["why"]))] if found["why"] else []
-    return [*items, _row("  hint", text(found["fix"]))]
+    items: list[RenderableType] = [_row("  known", (found["title"], STRONG))]
+    items += [_row("", found["why"])] if found["why"] else []
+    return [*items, _row("  hint", found["fix"], copied=True)]
 
 
 def how(rank: Mapping[str, Any]) -> str:
@@ -479,19 +529,14 @@ def _last(rank: Mapping[str, Any]) -> str:
 def _proof(run: Mapping[str, Any]) -> list[RenderableType]:
     items: list[RenderableType] = []
     for host, pids in run["left"].items():
-        items.append(
-            text(
-                ("✗ ", BAD),
-                (f"{words.plural(len(pids), 'process')} left on {host}: ", STRONG),
-                " ".join(map(str, pids)),
-            )
-        )
+        left = f"{words.plural(len(pids), 'process')} left on {host}: "
+        items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
     if run["left"]:
-        items.append(_row("  hint", text(f"ipexctl reap {run['run']}")))
+        items.append(_row("  hint", f"ipexctl reap {run['run']}", copied=True))
     elif run["proved"]:
         items.append(text(f"0 processes left on {words.plural(len(run['proved']), 'host')}"))
     if run["unproved"]:
-        items.append(text(("! ", WARN), f"could not look: {words.hosts(run['unproved'])}"))
+        items.append(Line(text(("! ", WARN), f"could not look: {words.hosts(run['unproved'])}"), 2))
     return items
 
 
@@ -509,9 +554,9 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
     items: list[RenderableType] = [text((" · ".join(parts), STRONG))] if parts else []
     for key, style in (("changed", GOOD), ("unchanged", QUIET), ("failed", BAD)):
         if value.get(key):
-            items.append(_row(key, text((words.hosts(value[key]), style))))
+            items.append(_row(key, (words.hosts(value[key]), style)))
     if value.get("venv"):
-        items.append(_row("venv", text(str(value["venv"]))))
+        items.append(_row("venv", str(value["venv"])))
     return items
 
 
@@ -524,8 +569,8 @@ def commands(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     items: list[RenderableType] = []
     for (status, *said), names in groups.items():
         mark: Part = ("✗ ", BAD) if status else ("✓ ", GOOD)
-        items.append(text(mark, (words.hosts(names), STRONG), f" exit {status}" if status else ""))
-        items += [Padding(block(part.rstrip("\n")), (0, 0, 0, 2)) for part in said if part.strip()]
+        items.append(Line(text(mark, (words.hosts(names), STRONG), f" exit {status}" if status else ""), 2))
+        items += [line for part in said if part.strip() for line in whole(part, 2)]
     return items
 
 
@@ -539,7 +584,8 @@ def steps(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         if code is None and row.get("note"):
             del how[0]
         said = ", ".join(word for word in how if word)
-        items.append(text(mark, str(row.get("step") or row.get("action") or ""), (f"  {said}" if said else "", QUIET)))
+        name = str(row.get("step") or row.get("action") or "")
+        items.append(Line(text(mark, name, (f"  {said}" if said else "", QUIET)), 2))
     return items
 
 
@@ -578,27 +624,44 @@ def _why(host: Mapping[str, Any]) -> str:
 def generic(value: Mapping[str, Any]) -> list[RenderableType]:
     """Any answer: its single values as rows, its lists of objects as tables."""
     items: list[RenderableType] = []
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    single: dict[str, str] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner and all(isinstance(row, Mapping) for row in inner.values()):
             inner = [{key.removesuffix("s"): name, **row} for name, row in inner.items()]
         if isinstance(inner, list | tuple) and inner and all(isinstance(row, Mapping) for row in inner):
-            items.append(_table(inner))
+            items.append(_Rows(inner))
         elif inner not in (None, "", [], {}, ()):
-            grid.add_row(text((key.replace("_", " "), QUIET)), block(_flat(inner)))
-    return [grid, *items] if grid.row_count else items
+            single[visible(key.replace("_", " "))] = _flat(inner)
+    room = max(map(words.cells, single), default=0) + 1
+    named = [
+        (name if not index else "", line) for name, said in single.items() for index, line in enumerate(_lines(said))
+    ]
+    return [*(_row(name, line, room=room) for name, line in named), *items]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    names = [n for n in dict.fromkeys(n for row in rows for n in row) if any(_flat(row.get(n)) for row in rows)]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    for name in names:
-        table.add_column(visible(name.replace("_", " ")), overflow="fold")
-    for row in rows:
-        table.add_row(*(text(" ".join(_flat(row.get(name)).splitlines())) for name in names))
-    return table
+class _Rows:
+    """Objects as a table; where it is too wide, one below the other, so that nothing in it is broken."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        shown = [{visible(str(n)): " ".join(_flat(v).splitlines()) for n, v in row.items()} for row in rows]
+        self._rows = [{name.replace("_", " "): visible(cell) for name, cell in row.items()} for row in shown]
+        every = dict.fromkeys(name for row in self._rows for name in row)
+        self._names = [name for name in every if any(row.get(name) for row in self._rows)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        widths = [max(words.cells(cell) for cell in (n, *(row.get(n, "") for row in self._rows))) for n in self._names]
+        if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
+            table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+            for name in self._names:
+                table.add_column(name, no_wrap=True)
+            for row in self._rows:
+                table.add_row(*(Text(row.get(name, "")) for name in self._names))
+            yield table
+            return
+        room = max(map(words.cells, self._names))
+        for index, row in enumerate(self._rows):
+            yield from [Text("")] if index else []
+            yield from (_row(name, row[name], room=room + 1) for name in self._names if row.get(name))
 
 
 def _flat(value: Any) -> str:

@@ -25,8 +25,8 @@ class Sink(Protocol):
 
 
 def refusal(refused: Refused, err: Pipe) -> None:
-    """Prints why nothing was done."""
-    err.write("".join(f"{line}\n" for line in refusal_lines(refused)))
+    """Prints why nothing was done; on a terminal, broken between words."""
+    err.write("".join(f"{line}\n" for line in refusal_lines(refused, err.columns())))
     err.flush()
 
 

@@ -1,9 +1,10 @@
-"""Small phrases that several screens share. Pure text, no Rich."""
+"""Small phrases that several screens share, and how long ones are broken into lines. Pure text, no Rich."""
 
 from __future__ import annotations
 
 import re
 import signal
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 from ipexctl.model.errors import Failure, Kind, Refused
@@ -85,12 +86,12 @@ def hosts(names: Iterable[str], most: int = 6) -> str:
         width = len(digits) if (head, tail) in padded else 0
         members = groups.setdefault((head, tail, width), [])
         members += [int(digits)] if digits else []
-    shown = [_folded(key, numbers) for key, numbers in list(groups.items())[:most]]
+    shown = [_ranged(key, numbers) for key, numbers in list(groups.items())[:most]]
     left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
     return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
-def _folded(key: tuple[str, str, int], numbers: list[int]) -> str:
+def _ranged(key: tuple[str, str, int], numbers: list[int]) -> str:
     head, tail, width = key
     if not numbers:
         return visible(head)
@@ -140,18 +141,81 @@ def failure_lines(every: Iterable[Failure]) -> list[str]:
     lines: list[str] = []
     for sentence, more, hint in failures(every):
         lines += [sentence, *(f"  {line}" for line in more)]
-        if hint:
-            lines += hint_lines(hint)
+        lines += hint_lines(hint) if hint else []
     return lines
 
 
-def hint_lines(hint: str) -> list[str]:
+def hint_lines(hint: str, width: int = 0) -> list[str]:
     first, *more = visible_lines(hint)
-    return [f"  hint: {first}", *(f"        {line}" for line in more)]
+    lines = folded(f"  hint: {first}", width, 8, copied=True)
+    return [*lines, *(part for line in more for part in folded(f"        {line}", width, 8, copied=True))]
 
 
-def refusal_lines(refused: Refused) -> list[str]:
-    """One sentence, the reasons one per line, at most one hint."""
-    lines = visible_lines(refused.sentence)
-    lines += [f"  {line}" for reason in refused.reasons for line in visible_lines(reason)]
-    return [*lines, *hint_lines(refused.hint)] if refused.hint else lines
+def refusal_lines(refused: Refused, width: int = 0) -> list[str]:
+    """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
+    lines = [part for line in visible_lines(refused.sentence) for part in folded(line, width)]
+    for reason in refused.reasons:
+        lines += [part for line in visible_lines(reason) for part in folded(f"  {line}", width, 4)]
+    return [*lines, *hint_lines(refused.hint, width)] if refused.hint else lines
+
+
+def folded(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[str]:
+    """One line as the lines of a terminal: see `spans`. Without a ``width`` it stays one."""
+    first, *more = spans(line, width, hang, copied=copied)
+    return [line[slice(*first)], *(" " * hang + line[slice(*span)] for span in more)]
+
+
+def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
+    """Where a line is broken: between words, never inside one; the lines after the first are to be indented by ``hang``.
+
+    What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
+    of what is meant to be ``copied`` (a hint, a fix) every command.
+    """
+    if width <= 0 or cells(line) <= width:
+        return [(0, len(line))]
+    lines: list[tuple[int, int]] = []
+    for start, end in _atoms(line, copied):
+        room = width - (hang if len(lines) > 1 else 0)
+        if lines and cells(line[lines[-1][0] : end]) <= room:
+            lines[-1] = (lines[-1][0], end)
+        else:
+            lines.append((start, end))
+    return lines or [(0, len(line))]
+
+
+# Where a hint's sentence ends and a command begins or ends, as our texts write it: "on node0: sudo …   or: ipexctl …".
+_JOINTS = re.compile(r"(?<=[:;]) +| {2,}|(?<=,) +(?=or |then )| +(?=\()|(?<=\)) +|(?<=\),) +")
+_COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
+
+
+def _atoms(line: str, copied: bool) -> list[tuple[int, int]]:
+    """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
+    found: list[tuple[int, int]] = []
+    for start, end in _parts(line) if copied else [(0, len(line))]:
+        if copied and _COMMAND.match(line[start:end].lstrip()):
+            found.append((start, end))
+        else:
+            found += [(start + word.start(), start + word.end()) for word in re.finditer(r"\S+", line[start:end])]
+    return [(0, found[0][1]), *found[1:]] if found else []
+
+
+def _parts(line: str) -> list[tuple[int, int]]:
+    """The parts of a hint, one after the other. Nothing ends between quotes."""
+    begin = len(line) - len(line.lstrip())
+    parts: list[tuple[int, int]] = []
+    for joint in _JOINTS.finditer(line, begin):
+        if not any(
+            len(re.findall(rf"(?<!\w){quote}|{quote}(?!\w)", line[begin : joint.start()])) % 2 for quote in "'\""
+        ):
+            parts.append((begin, joint.start()))
+            begin = joint.end()
+    return [*parts, (begin, len(line))]
+
+
+def cells(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(char: str) -> int:
+    return 0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -11,7 +11,7 @@ from rich.padding import Padding
 
 from ipexctl.decide.reporting import fold
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show import screens
 from tests.unit.show import streams
@@ -23,7 +23,7 @@ def drawn(items: list[Any], width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, markup=False, emoji=False, highlight=False, color_system=None)
     for item in items:
-        console.print(item)
+        console.print(item, crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -165,6 +165,37 @@ def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
 @pytest.mark.parametrize("value", [{"plan": "a\nb\n"}, {"dry": True, "hosts": {}}, {"check": True, "plan": "a\nb"}])
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: dict[str, Any]) -> None:
     assert drawn(screens.answer("sync", value, "a\nb\n")) == "a\nb"
+
+
+LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/known hosts'"
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_what_is_copied_is_never_broken(width: int) -> None:
+    line = "mpirun -n 8 " + "-genv VIRTUAL_ENV=/home/me/env " * 8 + "train.py"
+    assert drawn(screens.answer("run", {"dry": True, "plan": f"{line}\n"}), width) == line
+    assert drawn(screens.answer("hosts", {"text": f"{line}\nb\n"}), width) == f"{line}\nb"
+    assert f"  {line}\n" in drawn(screens.answer("command", {"hosts": [HOST | {"out": f"{line}\nx\n"}]}), width)
+    path = "/home/me/" + "deep/" * 40
+    assert f"saved      {path}" in drawn(screens.saved({"saved": path}), width)
+    finding = {"code": "SSH002", "level": "error", "hosts": ["b"], "title": "cannot be trusted yet: unknown host key"}
+    fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
+    text = drawn(screens.answer("doctor", {"hosts": [], "findings": [finding | {"fix": fix}]}), width)
+    assert LONG in text
+    failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
+    assert LONG in drawn(screens.failures([failure]), width)
+
+
+HOST = {"host": "a", "status": 0, "out": "", "err": ""}
+
+
+def test_an_object_that_is_too_wide_for_a_table_has_a_line_for_each_word() -> None:
+    rows = [{"name": f"n{n}", "path": f"/srv/{n}/" + "deep/" * 10, "note": "two words"} for n in range(2)]
+    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines()[:2] == [
+        "name  n0",
+        "path  /srv/0/deep/deep/deep/deep/deep/deep/deep/deep/deep/deep/",
+    ]
+    assert drawn(screens.answer("odd", {"rows": rows}), 100).splitlines()[0].split() == ["name", "path", "note"]
 
 
 def test_hosts_are_printed_as_they_were_written() -> None:

@@ -185,6 +185,22 @@ def test_a_refusal_is_told_without_anything_raw() -> None:
     assert err.getvalue() == b"hosts \\x1b[2J is bad\n  hint: fix it\n"
 
 
+def test_a_refusal_on_a_terminal_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.BytesIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "30")
+    raw = Terminal()
+    path = "/a/path/that/is/longer/than/the/line/hosts"
+    refusal(Refused("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
+    assert raw.getvalue().decode().splitlines() == [
+        "these hosts cannot hold it",
+        "  both require oneccl-bind-pt:",
+        f"    {path}",
+    ]
+
+
 READER_THAT_LEAVES = """
 import sys
 from ipexctl.show.pipe import Pipe

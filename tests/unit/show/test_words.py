@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ipexctl.model.errors import Failure, Kind, Refused
 from ipexctl.show import words
@@ -65,6 +67,33 @@ def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
         "  hosts:4: worse",
         "  hint: ipexctl hosts",
     ]
+
+
+@given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())
+def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: int, copied: bool) -> None:
+    folded = words.folded(line, width, 4, copied=copied)
+    assert " ".join(folded).split() == line.split()
+    for row in folded:
+        assert copied or words.cells(row) <= width or len(row.split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "rows"),
+    [
+        ("if it is right: echo 'a b: c' >> /tmp/known hosts", ["if it is right:", "echo 'a b: c' >> /tmp/known hosts"]),
+        (
+            "ipexctl install   (brings all hosts to one stack)",
+            ["ipexctl install", "(brings all hosts to", "one stack)"],
+        ),
+        (
+            "on a: sudo ufw allow from 10.0.0.0/8   or: ip addr",
+            ["on a:", "sudo ufw allow from 10.0.0.0/8", "or: ip addr"],
+        ),
+        ("open the ports between the hosts", ["open the ports between", "the hosts"]),
+    ],
+)
+def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: list[str]) -> None:
+    assert words.folded(hint, 22, copied=True) == rows
 
 
 def test_signals_have_names_where_they_have_one() -> None:
