@@ -43,7 +43,7 @@ def block(words_: str, style: str = "") -> Text:
 
 class Line:
     """A line broken between words (`words.spans`): what is longer than the screen is left to the terminal's own
-    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, a program's words.
+    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, an output.
     """
 
     def __init__(self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False) -> None:
@@ -142,7 +142,7 @@ def _answer(verb: str, value: Mapping[str, Any]) -> list[RenderableType]:
     if "text" in value:  # the answer for people; its other keys are for programs
         return whole(str(value["text"]))
     if verb == "ps":
-        return generic({name: value[name] for name in ("runs", "stray") if value.get(name)})
+        return runs(value)
     if verb in ("run", "attach", "sync", "fetch"):
         return []
     if "proved" in value:
@@ -558,6 +558,68 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
     if value.get("venv"):
         items.append(_row("venv", str(value["venv"])))
     return items
+
+
+def runs(value: Mapping[str, Any]) -> list[RenderableType]:
+    """The runs kept on hosts, and directories that nobody looks after."""
+    named, silent = list(value.get("hosts") or ()), list(value.get("unreachable") or ())
+    answered = [host for host in named if host not in silent]
+    items: list[RenderableType] = [_Runs(value["runs"])] if value["runs"] else []
+    if not items and answered:
+        which = f"on the {words.plural(len(answered), 'host')} that answered" if silent else f"on {_these(len(named))}"
+        items.append(text(f"no runs {which}"))
+    if value.get("stray"):
+        items += ["", _Rows(value["stray"])] if items else [_Rows(value["stray"])]
+    return items
+
+
+def _these(count: int) -> str:
+    return "this host" if count == 1 else f"these {count} hosts"
+
+
+class _Runs:
+    """A line per run. What matters least gives way on a narrow screen; id, state and time are never broken."""
+
+    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts")  # the first gives way first
+    TITLE = 20  # its last words may be missing
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = [self._shown(row) for row in rows]
+
+    @staticmethod
+    def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+        state = f"{row['state']} ({row['reason']})" if row.get("reason") else str(row["state"])
+        hosts, few = (words.hosts(map(str, row["hosts"]), most) for most in (3, 1))
+        cells = {"run": row["run"], "state": state, "ranks": row["ranks"], "hosts": hosts, "started": row["started"]}
+        cells |= {"head": row["head"], "owner": row["owner"], "watchers": row["watchers"], "title": row["title"]}
+        cells |= {"few": few}
+        return {name: _one_line(cell) for name, cell in cells.items()}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows, names = self._rows, [name for name in self._rows[0] if name != "few"]
+        if self._room(rows, names) > options.max_width:  # the year, the seconds and hosts after the first are the first
+            rows = [row | {"started": row["started"][5:16], "hosts": row["few"]} for row in rows]
+        for name in self.LEAST:
+            if self._room(rows, names) > options.max_width:
+                names.remove(name)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+        for name in names:
+            table.add_column(name, no_wrap=True)
+        left = options.max_width - self._room(rows, names) + self.TITLE
+        for row in rows:
+            cells = [text((row[name], STRONG if name == "run" else "")) for name in names]
+            if names[-1] == "title":
+                cells[-1].truncate(max(left, self.TITLE), overflow="ellipsis")
+            table.add_row(*cells)
+        yield table
+
+    def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
+        widths = {name: max(words.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
+        return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).splitlines())
 
 
 def commands(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:

@@ -166,7 +166,7 @@ def folded(line: str, width: int, hang: int = 0, *, copied: bool = False) -> lis
 
 
 def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
-    """Where a line is broken: between words, never inside one; the lines after the first are to be indented by ``hang``.
+    """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
     of what is meant to be ``copied`` (a hint, a fix) every command.
@@ -185,6 +185,7 @@ def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list
 
 # Where a hint's sentence ends and a command begins or ends, as our texts write it: "on node0: sudo …   or: ipexctl …".
 _JOINTS = re.compile(r"(?<=[:;]) +| {2,}|(?<=,) +(?=or |then )| +(?=\()|(?<=\)) +|(?<=\),) +")
+_QUOTES = [re.compile(rf"(?<!\w){quote}|{quote}(?!\w)") for quote in "'\""]  # not the apostrophe inside a word
 _COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
 
 
@@ -204,9 +205,8 @@ def _parts(line: str) -> list[tuple[int, int]]:
     begin = len(line) - len(line.lstrip())
     parts: list[tuple[int, int]] = []
     for joint in _JOINTS.finditer(line, begin):
-        if not any(
-            len(re.findall(rf"(?<!\w){quote}|{quote}(?!\w)", line[begin : joint.start()])) % 2 for quote in "'\""
-        ):
+        before = line[begin : joint.start()]
+        if all(len(quotes.findall(before)) % 2 == 0 for quotes in _QUOTES):
             parts.append((begin, joint.start()))
             begin = joint.end()
     return [*parts, (begin, len(line))]

@@ -28,7 +28,9 @@ def ps(inventory: Inventory, world: World) -> Story:
     stray = [{"host": host, **row} for host, rows in seen.stray.items() for row in rows]
     if stray:
         yield Said("some hosts keep directories of runs that are over: ipexctl reap", "warning")
-    yield Answer({"runs": [_row(one) for one in seen.runs], "stray": stray, "hosts": list(inventory.names)})
+    silent = list(seen.unreachable)
+    kept = [_row(one) for one in seen.runs]
+    yield Answer({"runs": kept, "stray": stray, "hosts": list(inventory.names), "unreachable": silent})
     yield Ended("ps", Exit.OK)
 
 

@@ -198,6 +198,30 @@ def test_an_object_that_is_too_wide_for_a_table_has_a_line_for_each_word() -> No
     assert drawn(screens.answer("odd", {"rows": rows}), 100).splitlines()[0].split() == ["name", "path", "note"]
 
 
+RUN = {"run": "1120-233701-eda3", "state": "running", "title": "train_ddp.py  2 hosts × 2 ranks  gloo bf16", "ranks": 4,
+       "hosts": ["lab0", "lab1"], "head": "lab0", "started": "2026-11-20 23:37:01", "owner": "somebody@desk",
+       "watchers": 1, "reason": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -> None:
+    ended = RUN | {"state": "ended", "reason": "stopped", "hosts": ["a", "front", "lab7", "lab8"]}
+    lines = drawn(screens.answer("ps", {"runs": [RUN, ended], "stray": [], "hosts": ["lab0"]}), width).splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+    for part in ("1120-233701-eda3", "running", "lab[0-1]", "11-20 23:37"):
+        assert part in lines[1]
+    assert "ended (stopped)" in lines[2]
+    assert ("somebody@desk" in lines[1]) == (width > 100)
+
+
+def test_no_runs_are_told_as_such() -> None:
+    value: dict[str, Any] = {"runs": [], "stray": [], "hosts": ["a", "b"]}
+    assert drawn(screens.answer("ps", value)) == "no runs on these 2 hosts"
+    assert drawn(screens.answer("ps", value | {"unreachable": ["b"]})) == "no runs on the 1 host that answered"
+    assert drawn(screens.answer("ps", value | {"unreachable": ["a", "b"]})) == ""
+
+
 def test_hosts_are_printed_as_they_were_written() -> None:
     assert drawn(screens.answer("hosts", {"text": "a slots=2\nb\n", "hosts": [{"name": "a"}]})) == "a slots=2\nb"
 
