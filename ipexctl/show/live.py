@@ -30,7 +30,7 @@ from ipexctl.show.keys import Keys
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import visible
 from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
-from ipexctl.show.told import Told
+from ipexctl.show.told import Told, untold
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -384,6 +384,7 @@ class Live:
             self._last = (stamped.at, self._clock())
             self._board.take(stamped)
             if (value := self._story.take(event)) is not None:
+                self._failures = untold(self._failures, value)
                 self._head()
                 self._tell_failures()
                 self._above.append(screens.answer(self._story.verb, value, self._story.plan))
@@ -473,7 +474,7 @@ class Live:
     def _draw(self) -> None:
         width, height = self._console.size
         with self._lock:
-            if self._failures and self._clock() - self._first_failure >= self.SETTLE:
+            if self._failures and not self._story.explains and self._clock() - self._first_failure >= self.SETTLE:
                 self._tell_failures()
             above = [item for items in self._above for item in items]
             self._above.clear()

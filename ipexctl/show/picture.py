@@ -15,7 +15,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.show import screens
 from ipexctl.show.board import Board
 from ipexctl.show.live import View
-from ipexctl.show.told import Told
+from ipexctl.show.told import Told, untold
 
 
 def picture(
@@ -55,7 +55,8 @@ def picture(
         board.take(stamped)
         if isinstance(stamped.event, e.HostFailed):
             failures.append(stamped.event.failure)
-        value = story.take(stamped.event)
+        if (value := story.take(stamped.event)) is not None:
+            failures = untold(failures, value)
         for item in screens.answer(story.verb, value, story.plan) if at is None and value is not None else ():
             console.print(item)
     if at is not None:

@@ -190,6 +190,7 @@ def _row(label: str, *value: Part, copied: bool = False, room: int = 10) -> Rend
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
 _NAMED = 4
+_ROOM = 16  # cells for the hosts of a row
 _STACK = (
     ("torch", "torch"),
     ("intel-extension-for-pytorch", "ipex"),
@@ -211,11 +212,12 @@ def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
     items: list[RenderableType] = []
     if rows:
         items += [_HostsTable(rows), ""]
-    if dark:
-        items += [text(("✗ ", BAD), f"nothing is known of {words.hosts(dark)}"), ""]
     findings = sorted(
         value.get("findings") or (), key=lambda f: (tuple(_LEVELS).index(f.get("level", "info")), f.get("code", ""))
     )
+    explained = {host for finding in findings for host in finding.get("hosts") or ()}
+    if unknown := [host for host in dark if host not in explained]:
+        items += [Line(text(("✗ ", BAD), f"nothing is known of {words.hosts(unknown)}"), 2), ""]
     if findings:
         items += [line for one in findings for line in _finding(one, len(value.get("hosts") or ()))]
         items.append("")
@@ -228,9 +230,10 @@ def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
     advice = value.get("advice")
     for line in [advice] if isinstance(advice, str) else advice or ():
         items.append(_row("advice", str(line)))
-    counts = Counter(f.get("level") for f in findings)
+    # What keeps a host from being looked at is counted with the hosts, not once more with the errors.
+    counts = Counter(f.get("level") for f in findings if not f.get("hosts") or not set(f["hosts"]) <= set(dark))
     said = [words.plural(counts[level], level) for level in ("error", "warning") if counts[level]]
-    said += [f"{words.plural(len(dark), 'host')} did not answer"] if dark else []
+    said += [f"{words.plural(len(dark), 'host')} could not be looked at"] if dark else []
     fit = bool(rows) and not counts["error"] and not dark
     items.append(_row("fit" if fit else "not fit", (", ".join(said) or "no error, no warning", GOOD if fit else BAD)))
     return items
@@ -285,7 +288,7 @@ class _HostsTable:
         space = 1 if options.max_width < 100 else 2
         table = Table(box=None, padding=(0, space, 0, 0), pad_edge=False, header_style=QUIET)
         for name in _COLUMNS:
-            table.add_column(name, overflow="fold", no_wrap=name in ("cores", "memory", "Python"))
+            table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
         for row, names in rows:
             cells = [_names(names)]
             for index, cell in enumerate(row):
@@ -296,9 +299,11 @@ class _HostsTable:
 
 
 def _names(names: list[str]) -> Text:
-    """A few hosts by name, one a line; more of them counted, and named as far as there is room."""
-    if len(names) <= _NAMED:
-        return block("\n".join(visible(name) for name in names), STRONG)
+    """The hosts on one line, so that none stands beside facts that are those of all of them; where they need more room,
+    how many there are, and their names as far as there is room."""
+    every = words.hosts(names)
+    if words.cells(every) <= _ROOM:
+        return text((every, STRONG))
     return Text("\n").join([text((f"{len(names)} hosts", STRONG)), text((_folded(names, 15), QUIET))])
 
 

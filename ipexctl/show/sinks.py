@@ -12,7 +12,7 @@ from ipexctl.show import wire
 from ipexctl.show.lines import LIMIT, Lines
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import Colours, decode, is_harmless, is_plain, visible, visible_lines, without_colours
-from ipexctl.show.told import Told
+from ipexctl.show.told import Told, untold
 from ipexctl.show.words import amount, failure_lines, refusal_lines
 
 
@@ -68,9 +68,12 @@ class Plain:
         if type(event) is e.Output:
             self._output(event, at)
             return
-        if self._failures and (at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)):
+        settled = at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)
+        if self._failures and settled and not self._story.explains:
             self._tell_failures()
         if (value := self._story.take(event)) is not None:
+            self._failures = untold(self._failures, value)
+            self._tell_failures()
             self._result(lambda screens: screens.answer(self._story.verb, value, self._story.plan))
         match event:
             case e.Started(title=title):

@@ -14,6 +14,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show import screens
+from ipexctl.show.told import untold
 from tests.unit.show import streams
 
 RANKS = ("a", "a", "b", "b")
@@ -130,19 +131,35 @@ def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
     assert text.endswith("not fit    1 error, 1 warning")
 
 
-def test_a_few_equal_hosts_are_named_one_by_one() -> None:
-    value = {"hosts": [{"host": name, "facts": streams.facts()} for name in ("left", "right")], "findings": []}
-    text = drawn(screens.answer("doctor", value), 100)
-    assert "left " in text
-    assert "right " in text
-    assert text.endswith("fit        no error, no warning")
+@pytest.mark.parametrize("width", [80, 160])
+def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int) -> None:
+    hosts = [{"host": f"lab{n}", "facts": streams.facts(n > 1)} for n in range(4)]
+    lines = drawn(screens.answer("doctor", {"hosts": hosts, "findings": []}), width).splitlines()
+    names = [line.split()[0] for line in lines[1:7]]
+    assert names == ["lab[0-1]", "Sapphire", "ccl", "lab[2-3]", "Cascade", "ccl"]
+    assert lines[2].index("Sapphire") == lines[1].index("AMX") > 8
+    assert lines[-1] == "fit        no error, no warning"
 
 
-def test_hosts_that_did_not_answer_are_not_fit() -> None:
-    value = {"hosts": [{"host": "a", "facts": streams.facts()}, {"host": "b", "facts": None}], "findings": []}
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explained: bool) -> None:
+    what = "connection refused (10.0.0.3:22)"
+    dark = {"host": "b", "facts": None, "failure": {"kind": "unreachable", "what": what, "code": "refused"}}
+    finding = {
+        "code": "SSH001",
+        "level": "error",
+        "hosts": ["b"],
+        "title": f"cannot be reached: {what}",
+        "fix": "ssh b",
+    }
+    value = {"hosts": [{"host": "a", "facts": streams.facts()}, dark], "findings": [finding] if explained else []}
     text = drawn(screens.answer("doctor", value), 100)
-    assert "✗ nothing is known of b" in text
-    assert text.endswith("not fit    1 host did not answer")
+    assert ("✗ nothing is known of b" in text) != explained
+    assert ("E  SSH001  b  cannot be reached: connection refused (10.0.0.3:22)" in text) == explained
+    assert text.endswith("not fit    1 host could not be looked at")
+    known = Failure("b", Kind.UNREACHABLE, what)
+    others = [Failure("b", Kind.STEP, "no space left"), Failure("a", Kind.UNREACHABLE, what)]
+    assert untold([known, *others], value) == ([] if explained else [known]) + others
 
 
 def test_facts_that_are_not_known_are_question_marks() -> None:

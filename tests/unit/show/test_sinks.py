@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.reporting import fold
 from ipexctl.model import events as e
-from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.model.errors import Exit, Failure, Kind, Refused
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, refusal
@@ -126,6 +126,31 @@ def test_hosts_that_fail_together_are_told_together_and_once() -> None:
     out, err = plain([*dark, e.Said("next")])
     assert err == "n[1-3]: unreachable: no answer within 10 s\nnext\n"
     assert "n1" not in out
+
+
+def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
+    what = "unknown host key SHA256:k"
+    fix = "if it is right: echo 'b ssh-ed25519 AAAA' >> known_hosts"
+    failure = e.HostFailed(Failure("b", Kind.UNREACHABLE, what, fix, "host-key-unknown"))
+    finding = {
+        "code": "SSH002",
+        "level": "error",
+        "hosts": ["b"],
+        "title": f"cannot be trusted yet: {what}",
+        "fix": fix,
+    }
+    hosts = [{"host": "b", "facts": None, "failure": {"kind": "unreachable", "what": what, "code": "x"}}]
+    answer = e.Answer({"hosts": hosts, "findings": [finding], "advice": []})
+    begun = e.Started("doctor", "1 host", ("b",))
+    out, err = plain([begun, failure, answer, e.Ended("doctor", Exit.UNREACHABLE)])
+    assert err == "1 host\n"
+    assert out.splitlines() == [
+        f"E  SSH002  b  cannot be trusted yet: {what}",
+        f"           fix: {fix}",
+        "",
+        "not fit    1 host could not be looked at",
+    ]
+    assert f"b: unreachable: {what}\n" in plain([begun, failure, e.Ended("doctor", Exit.UNREACHABLE)])[1]
 
 
 def test_long_steps_are_told_every_ten_seconds() -> None:
