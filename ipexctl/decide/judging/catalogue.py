@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import get_args
 
 from ipexctl.model.errors import Refused
 from ipexctl.model.findings import Level
+from ipexctl.model.text import printable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -77,12 +79,23 @@ def _named(template: str) -> str:
     return template.replace("{", "‹").replace("}", "›")
 
 
+def _near(code: str, catalogue: Catalogue) -> str:
+    """Those of the same kind, or of a like name; else the kinds there are."""
+    kind = code.rstrip("0123456789")
+    alike = [known for known in catalogue if known.rstrip("0123456789") == kind]
+    if not alike:
+        alike = difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
+    if len(alike) > 3:
+        return f"{alike[0]} to {alike[-1]} are there"
+    kinds = sorted({known.rstrip("0123456789") for known in catalogue})
+    return f"did you mean {' or '.join(alike)}?" if alike else f"codes begin with {', '.join(kinds)}"
+
+
 def explain(code: str, catalogue: Catalogue) -> str:
     """The whole story of a code, for people. Raises `Refused` for a code that does not exist."""
     entry = catalogue.get(code.upper())
     if entry is None:
-        alike = sorted(known for known in catalogue if known[:3] == code.upper()[:3]) or sorted(catalogue)
-        raise Refused(f"there is no finding {code}", hint=f"codes: {', '.join(alike)}")
+        raise Refused(f"there is no finding {printable(code)}", hint=_near(code.upper(), catalogue))
     title, fix = _named(entry.title), _named(entry.fix)
     lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
     if entry.upstream:

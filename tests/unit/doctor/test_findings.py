@@ -345,10 +345,19 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
     assert code in explain(code.lower(), CATALOGUE)
 
 
-def test_explaining_an_unknown_code_names_those_that_exist() -> None:
-    with pytest.raises(Refused, match="no finding CPU999") as refused:
-        explain("CPU999", CATALOGUE)
-    assert "CPU001" in (refused.value.hint or "")
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("CPU999", "CPU001 to CPU013 are there"),
+        ("eol", "did you mean EOL001?"),
+        ("NTE001", "did you mean NET001"),
+        ("FOO", "codes begin with CPU, DOC, DSK, DUP, EOL, LIM, MEM, MPI, NET, PY, SPD, SSH, STK, SYS"),
+    ],
+)
+def test_explaining_an_unknown_code_names_the_nearest(code: str, hint: str) -> None:
+    with pytest.raises(Refused, match=f"no finding {code}") as refused:
+        explain(code, CATALOGUE)
+    assert (refused.value.hint or "").startswith(hint)
 
 
 def test_names_of_other_hosts_that_a_host_does_not_resolve_are_good_to_know() -> None:
