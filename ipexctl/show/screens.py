@@ -46,15 +46,17 @@ class Line:
     wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, an output.
     """
 
-    def __init__(self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False) -> None:
-        self._line, self._hang, self._copied, self._whole = line, hang, copied, whole
+    def __init__(
+        self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False, most: int = 1 << 16
+    ) -> None:
+        self._line, self._hang, self._copied, self._whole, self._most = line, hang, copied, whole, most
 
     @property
     def plain(self) -> str:
         return self._line.plain
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        width = 0 if self._whole else options.max_width
+        width = 0 if self._whole else min(options.max_width, self._most)
         for index, span in enumerate(words.spans(self._line.plain, width, self._hang, copied=self._copied)):
             part = self._line[slice(*span)]
             part.pad_left(self._hang if index else 0)
@@ -70,6 +72,20 @@ def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]
 def sentences(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
     """Lines broken between words."""
     return [Line(text(" " * indent, (line, style)), indent) for line in _lines(words_)]
+
+
+def paragraphs(words_: str) -> list[RenderableType]:
+    """Prose whose lines were broken elsewhere: a blank line ends a paragraph, an indented line stays one."""
+    joined: list[str] = []
+    for line in _lines(words_):
+        if joined and joined[-1] and line and not line.startswith(" "):
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return [Line(text(line), copied=line.startswith("fix: "), most=_READABLE) for line in joined]
+
+
+_READABLE = 100  # cells: longer lines of prose are hard to read
 
 
 def said(words_: str, *mark: Part) -> list[Line]:
@@ -139,6 +155,10 @@ def _answer(verb: str, value: Mapping[str, Any]) -> list[RenderableType]:
         return install(value)
     if verb == "command" and "hosts" in value:
         return commands(value["hosts"])
+    if verb == "doctor" and "text" in value:
+        return paragraphs(str(value["text"]))
+    if verb == "verify" and "hosts" in value:
+        return verified(value)
     if "text" in value:  # the answer for people; its other keys are for programs
         return whole(str(value["text"]))
     if verb == "ps":
@@ -562,6 +582,20 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
             items.append(_row(key, (words.hosts(value[key]), style)))
     if value.get("venv"):
         items.append(_row("venv", str(value["venv"])))
+    return items
+
+
+def verified(value: Mapping[str, Any]) -> list[RenderableType]:
+    """Which environment each host has, by its stack's name; hosts with the same one together. Failures are told apart."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for host, found in value["hosts"].items():
+        stack = str((found.get("stack") or {}).get("name") or "no environment of ipexctl's")
+        groups.setdefault((stack, host in (value.get("failed") or {})), []).append(str(host))
+    items: list[RenderableType] = []
+    for (stack, failed), names in groups.items():
+        mark: Part = ("✗ ", BAD) if failed else ("✓ ", GOOD)
+        same = f"complete{' and the same' if len(names) > 1 else ''}"
+        items.append(Line(text(mark, (words.hosts(names), STRONG), f"  {stack}{'' if failed else f': {same}'}"), 2))
     return items
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ipexctl.act.world import World
 from ipexctl.decide.matching.sound import unsound
 from ipexctl.model.errors import Failure, worst
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Said, Started
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Verify
@@ -29,9 +29,6 @@ def verify(task: Verify, inventory: Inventory, world: World) -> Generator[Event,
         "hosts": {name: {"id": marker.get("id"), "stack": marker.get("stack")} for name, marker in markers.items()},
         "failed": {failure.host: failure.what for failure in failures},
     }
-    if not failures:
-        stack = next((marker["stack"]["name"] for marker in markers.values() if "stack" in marker), "")
-        yield Said(f"{stack}: complete and the same on all {len(facts)} hosts")
     yield Answer(value)
     yield Ended("verify", worst([failure.kind.exit for failure in failures]))
     return value

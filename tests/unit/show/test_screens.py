@@ -215,6 +215,24 @@ def test_an_object_that_is_too_wide_for_a_table_has_a_line_for_each_word() -> No
     assert drawn(screens.answer("odd", {"rows": rows}), 100).splitlines()[0].split() == ["name", "path", "note"]
 
 
+def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
+    value = {"code": "X", "text": "X  a host\n\none two\nthree four\n\nfix: do --it\n\nmet by:\n  a/b\n  c/d"}
+    assert drawn(screens.answer("doctor", value), 12).splitlines()[2:4] == ["one two", "three four"]
+    assert drawn(screens.answer("doctor", value), 80).splitlines()[2:] == [
+        *["one two three four", "", "fix: do --it", "", "met by:", "  a/b", "  c/d"]
+    ]
+
+
+def test_verify_names_the_stack_once() -> None:
+    stack = {"name": "torch 2.8.0 + ipex 2.8.0, Python 3.11", "backend": "gloo", "mpi": {"kind": "impi-rt"}}
+    hosts = {name: {"id": "ab12", "stack": stack} for name in ("a", "lab0", "lab1")}
+    value = {"hosts": hosts, "failed": {}}
+    text = drawn(screens.answer("verify", value))
+    assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
+    text = drawn(screens.answer("verify", value | {"failed": {"a": "torch is 2.9.0, not 2.8.0"}}))
+    assert text.splitlines()[0] == "✗ a  torch 2.8.0 + ipex 2.8.0, Python 3.11"
+
+
 RUN = {"run": "1120-233701-eda3", "state": "running", "title": "train_ddp.py  2 hosts × 2 ranks  gloo bf16", "ranks": 4,
        "hosts": ["lab0", "lab1"], "head": "lab0", "started": "2026-11-20 23:37:01", "owner": "somebody@desk",
        "watchers": 1, "reason": None}  # fmt: skip
