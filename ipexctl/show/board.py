@@ -129,6 +129,7 @@ class Board:
         self.title = ""
         self.started = 0.0
         self.at = 0.0
+        self.ended = False  # the verb: until then a host that has nothing to do may get more
         self.hosts: OrderedDict[str, HostView] = OrderedDict()
         self.run: e.RunStarted | None = None
         self.over: e.RunEnded | None = None
@@ -147,7 +148,7 @@ class Board:
                 self._output(event, at)
             case e.Started(verb=verb, title=title, hosts=hosts):
                 self.verb, self.title = verb, title
-                self.started = at
+                self.started, self.ended = at, False
                 self.hosts = OrderedDict((name, HostView(name)) for name in hosts)
                 self.run, self.over, self.ranks = None, None, []
                 self.odd.clear()
@@ -183,6 +184,8 @@ class Board:
                 rank_view.ended, rank_view.at = event, at
             case e.RunEnded():
                 self.over = event
+            case e.Answer() | e.Ended():
+                self.ended = True
             case _:
                 pass
 

@@ -33,6 +33,7 @@ from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, tex
 from ipexctl.show.told import Told, untold
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
+_HERE = "here"  # the row of what this machine does itself
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STEP = re.compile(r"\bstep[ =:]*(\d+)", re.IGNORECASE)
 _PACE = re.compile(r"\b\d+(?:\.\d+)?\s?(?:it/s|s/it|samples/s|steps/s|tokens/s)")
@@ -48,6 +49,7 @@ class View:
         self.paused = False
         self.asking = ""  # "rank" or "filter" while something is typed
         self.typed = ""
+        self.answer = ""  # to what was typed, until the next key
         self.skipped = 0
         self.keys = False
         self.can_detach = False
@@ -55,6 +57,7 @@ class View:
 
     def press(self, key: str) -> str:
         """One key. Returns "detach" when that is what it asks for."""
+        self.answer = ""
         if self.asking:
             self._type(key)
         elif key == " ":
@@ -71,6 +74,8 @@ class View:
                 self.filter = self.typed
             elif self.typed.isascii() and self.typed.isdigit() and int(self.typed) < len(self.board.ranks):
                 self.rank, self._seen = int(self.typed), self.board.ranks[int(self.typed)].lines
+            elif self.typed:
+                self.answer = f"there is no rank {self.typed}   "
             self.asking = ""
         elif key == "\x1b":
             self.asking = ""
@@ -93,7 +98,6 @@ class View:
         bad = [host for host in hosts if host.failure is not None or host.outcome == "failed"]
         busy = [host for host in hosts if host.busy]
         done = [host for host in hosts if host not in bad and not host.busy and host.ended]
-        waiting = len(hosts) - len(bad) - len(busy) - len(done)
         room = max(height - 3, 1)
         lines: list[RenderableType] = [_ends(width, _one_line(board.title or board.verb), _took(now - board.started))]
         if len(hosts) <= room:
@@ -106,19 +110,26 @@ class View:
             if folded > 0:
                 lines.append(text((f"… and {folded} more at work", QUIET)))
             if done:
-                lines.append(_cut(text(("✓ ", GOOD), words.hosts((host.name for host in done), 3)), width))
-        real = [host for host in hosts if host.name]  # the row without a name is this machine's own work
-        if len(real) > 1:
-            counts = [f"{len([host for host in done if host.name])} of {len(real)} hosts done"]
-            counts += [f"{len(busy)} at work"] if busy else []
-            counts += [f"{waiting} waiting"] if waiting else []
-            counts += [f"{len(bad)} failed"] if bad else []
-            lines.append(_cut(text((" · ".join(counts), QUIET)), width))
+                lines.append(_cut(text(("✓ ", GOOD), words.hosts((host.name or _HERE for host in done), 3)), width))
+        if sum(bool(host.name) for host in hosts) > 1:
+            lines.append(_cut(text((self._counts(hosts, bad, busy, done), QUIET)), width))
         return Group(*lines)
+
+    def _counts(self, hosts: list[HostView], bad: list[HostView], busy: list[HostView], done: list[HostView]) -> str:
+        """How many hosts are how far. None is done before the verb is: it may get another step."""
+        every, failed, at_work, rest = (sum(bool(host.name) for host in some) for some in (hosts, bad, busy, done))
+        steps = {host.step for host in done if host.name}
+        how = "done" if self.board.ended else f"past {_one_line(steps.pop())}" if len(steps) == 1 else "between steps"
+        counts = [f"{rest} of {words.plural(every, 'host')} {how}" if rest else words.plural(every, "host")]
+        waiting = every - failed - at_work - rest
+        counts += [f"{at_work} at work"] if at_work else []
+        counts += [f"{waiting} waiting"] if waiting else []
+        counts += [f"{failed} failed"] if failed else []
+        return " · ".join(counts)
 
     def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
         grid = Table.grid(padding=(0, 1, 0, 0))
-        names = min(max((cell_len(visible(host.name)) for host in hosts), default=0), 24)
+        names = min(max((cell_len(visible(host.name or _HERE)) for host in hosts), default=0), 24)
         bar = 20 if any(host.busy and host.total > 0 for host in hosts) else 0
         grid.add_column(width=1)
         grid.add_column(width=names, no_wrap=True, overflow="ellipsis")
@@ -127,7 +138,7 @@ class View:
         grid.add_column(width=max(width - names - bar - 5, 8), no_wrap=True, overflow="ellipsis")
         for host in hosts:
             mark, said = self._host_state(host, now)
-            cells: list[RenderableType] = [mark, text(host.name)]
+            cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
             if bar:
                 has = host.busy and host.total > 0
                 done = min(host.done, host.total)
@@ -274,7 +285,7 @@ class View:
         keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"]
         keys += ["[d] detach"] if self.can_detach else []
         paused: Part = ("PAUSED   ", STRONG) if self.paused else ""
-        return _cut(text(paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET)), width)
+        return _cut(text((self.answer, WARN), paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET)), width)
 
 
 def _rank_state(rank: RankView, now: float) -> tuple[str, str]:

@@ -586,7 +586,7 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def verified(value: Mapping[str, Any]) -> list[RenderableType]:
-    """Which environment each host has, by its stack's name; hosts with the same one together. Failures are told apart."""
+    """Which stack each host has, by its name; hosts with the same one together. Failures are told apart."""
     groups: dict[tuple[str, bool], list[str]] = {}
     for host, found in value["hosts"].items():
         stack = str((found.get("stack") or {}).get("name") or "no environment of ipexctl's")

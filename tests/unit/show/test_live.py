@@ -106,7 +106,20 @@ def test_256_hosts_are_on_one_screen_with_the_failed_one_first() -> None:
     lines = drawn(View(board(streams.install(256), until=5.5)))
     assert "✗ xeon005" in lines[1]
     assert "more at work" in "\n".join(lines)
-    assert lines[-1].startswith("236 of 256 hosts done") or " of 256 hosts done · " in lines[-1]
+    assert re.match(r"\d+ of 256 hosts past verify · \d+ at work · 1 failed", lines[-1])
+
+
+def test_no_host_is_done_before_the_verb_is_and_work_on_this_machine_has_a_name() -> None:
+    hosts = ("a", "b")
+    events: list[Event] = [e.Started("install", "", hosts), *(e.StepEnded(host, "look") for host in hosts)]
+    events += [e.StepStarted("", "fetch the wheels"), e.Progress("", "fetch the wheels", 28, 100)]
+    lines = drawn(View(board(streams.stamp(events))))
+    assert lines[-1] == "2 of 2 hosts past look"
+    assert re.search(r"^\S here +━.* fetch the wheels · 28 % of 100 B$", "\n".join(lines), re.MULTILINE)
+    lines = drawn(View(board(streams.stamp([*events, e.StepStarted("b", "build")]))))
+    assert lines[-1] == "1 of 2 hosts past look · 1 at work"
+    lines = drawn(View(board(streams.stamp([*events, e.StepEnded("", "fetch the wheels"), e.Ended("x", Exit.OK)]))))
+    assert lines[-1] == "2 of 2 hosts done"
 
 
 def test_an_install_shows_how_far_each_host_is() -> None:
@@ -197,6 +210,16 @@ def test_keys_that_mean_nothing_change_nothing() -> None:
     for key in "xr99\n/\x1bqr\x7f\n\x00d":
         assert view.press(key) == ""
     assert (view.rank, view.filter, view.paused, view.asking) == (0, "", False, "")
+
+
+def test_a_rank_that_does_not_exist_is_told_until_the_next_key() -> None:
+    view = View(board(streams.run(2), until=15.0))
+    view.keys = True
+    for key in "r7\n":
+        view.press(key)
+    assert drawn(view)[-1].startswith("there is no rank 7   [r] rank")
+    view.press("x")
+    assert drawn(view)[-1].startswith("[r] rank")
 
 
 @pytest.mark.parametrize("colours", [True, False])
