@@ -208,6 +208,7 @@ class Folding:
                     back = set(event.ranks)
                     self._failures = [f for f in self._failures if f.kind is not Kind.LOST or f.host not in back]
                 self._run, self._over, self._run_started = event, None, stamped.at
+                self._title = event.title or self._title
                 self._stages, self._ends, self._tails, self._bytes, self._launcher = {}, {}, {}, {}, b""
             case e.LauncherSaid(data=data):
                 self._launcher = (self._launcher + data)[-_TAIL:]
@@ -267,6 +268,7 @@ class Folding:
         asked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts))
         causes = self._causes(ranks, left, unproved, lost)
         run, over = self._run, self._over
+        started, ended = self._times(self._shifts(offsets))
         return Report(
             verb=self._verb,
             title=self._title,
@@ -282,8 +284,8 @@ class Folding:
             head=run.head if run else "",
             reason=over.reason if over else "",
             detail=over.detail if over else "",
-            run_started=self._run_started,
-            run_ended=self._run_ended if over else self._at,
+            run_started=started,
+            run_ended=ended,
             ranks=ranks,
             first=failed[0] if failed else None,
             diagnosis=self._diagnosis(failed),
@@ -295,6 +297,15 @@ class Folding:
             lost=lost,
             warnings=tuple(self._warnings),
         )
+
+    def _times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
+        """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
+        run, over = self._run, self._over
+        started, ended = self._run_started, self._run_ended if over else self._at
+        if run is None or not (run.title and run.at):
+            return started, ended
+        shift = shifts.get(run.head, 0.0)
+        return run.at + shift, over.at + shift if over and over.at else ended
 
     def _diagnosis(self, failed: list[RankOutcome]) -> Diagnosis | None:
         """Of the first that failed, then of the others, then of what mpirun said."""
@@ -409,6 +420,10 @@ class Folding:
         """
         if not self._delays:
             return {host: -offset for host, offset in offsets.items()}
+        if self._run and self._run.title:
+            # Messages that waited for us tell nothing of clocks, but that none is from the future.
+            least = min(0.0, *self._delays.values())
+            return dict.fromkeys([*self._delays, self._run.head], least) | {h: -offset for h, offset in offsets.items()}
         middle = median(self._delays.values())
         judged = {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
         return judged | {host: -offset for host, offset in offsets.items()}

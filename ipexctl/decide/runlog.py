@@ -89,7 +89,8 @@ class RunLog:
         running = self._running
         if what == "launched":
             self.launched = True
-            yield RunStarted(running.run, running.head, running.hosts, running.command)
+            at = float(record.get("at") or 0.0)
+            yield RunStarted(running.run, running.head, running.hosts, running.command, at, running.title)
         elif what == "stage" and str(record["stage"]).startswith("note"):
             yield Said(f"rank {record['rank']}: {record['text']}", "warning", str(record["host"]))
         elif what in {"start", "stage"}:
@@ -127,7 +128,8 @@ class RunLog:
             if record.get("unstored"):
                 text = f"{record['unstored']} bytes of output were not stored: no space left for the run's directory"
                 yield HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
-            self.over = RunEnded(running.run, record["reason"], str(record.get("detail") or ""))
+            at = float(record.get("at") or 0.0)
+            self.over = RunEnded(running.run, record["reason"], str(record.get("detail") or ""), at)
 
     def _stalled(self, record: Mapping[str, Any]) -> Events:
         kind: Any = "stragglers" if record["what"] == "straggling" else "all" if record["all"] else "some"

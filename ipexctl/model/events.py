@@ -94,12 +94,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """mpirun was started. ``ranks`` maps each rank, in order, to its host's name."""
+    """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
+
+    ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it."""
 
     run: str
     head: str
     ranks: tuple[str, ...]
     command: str
+    at: float = 0.0
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +186,13 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over. ``reason``: "done", "rank", "stopped", "lost", "limit" or "launch"; ``detail`` says more."""
+    """The run is over. ``reason``: "done", "rank", "stopped", "lost", "limit" or "launch"; ``detail`` says more.
+    ``at`` is on the head's clock, 0 where nobody noted it."""
 
     run: str
     reason: Literal["done", "rank", "stopped", "lost", "limit", "launch"]
     detail: str = ""
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

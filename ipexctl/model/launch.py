@@ -70,13 +70,14 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class Running:
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
-    names for hosts to theirs."""
+    names for hosts to theirs; ``title`` is for those who did not start it."""
 
     run: str
     head: str
     hosts: tuple[str, ...]
     labels: Mapping[str, str]
     command: str
+    title: str = ""
 
     @property
     def hosts_used(self) -> tuple[str, ...]:

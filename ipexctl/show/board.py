@@ -171,8 +171,10 @@ class Board:
                 view.done, view.total = 0, 0
             case e.HostFailed(failure=failure) if failure.host:
                 self._host(failure.host).failure = failure
-            case e.RunStarted(ranks=ranks):
+            case e.RunStarted(ranks=ranks, title=title):
                 self.run, self.over = event, None
+                if title:  # we came later
+                    self.title, self.started = title, min(event.at or at, at)
                 self.ranks = [RankView(rank, host, at=at) for rank, host in enumerate(ranks)]
             case e.RankStage(rank=rank, host=host, stage=stage):
                 rank_view = self._rank(rank, host)
@@ -188,6 +190,13 @@ class Board:
                 self.ended = True
             case _:
                 pass
+
+    @property
+    def took(self) -> float:
+        """Seconds from the beginning: of the run, where we came later, up to its own end."""
+        if self.run is not None and self.run.title and self.run.at and self.over is not None and self.over.at:
+            return self.over.at - self.run.at
+        return self.at - self.started
 
     def _host(self, name: str) -> HostView:
         return self.hosts.setdefault(name, HostView(name))

@@ -445,7 +445,7 @@ class Live:
     def _head(self) -> None:
         """The title stays above what a verb leaves on the screen."""
         if not self._headed and self._board.title:
-            took = _took(self._board.at - self._board.started)
+            took = _took(self._board.took)
             self._above.append([_ends(self._console.width, _one_line(self._board.title), took)])
         self._headed = True
 

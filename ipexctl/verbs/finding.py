@@ -99,6 +99,7 @@ def watching(found: Found, inventory: Inventory, world: World) -> Watching:
         hosts=tuple(by_rank[rank] for rank in sorted(by_rank)),
         labels={entry["label"]: name for name, entry in hosts.items()},
         command=" ".join(about["argv"]),
+        title=str(about["title"]),
     )
     known = set(inventory.names)
     sites = {

@@ -158,6 +158,25 @@ def test_hosts_clocks_that_differ_do_not_change_the_first_cause() -> None:
     assert told.first.rank == 2
 
 
+@pytest.mark.parametrize("ahead", [0.0, 30.0])
+def test_who_comes_later_has_the_times_of_the_run_and_its_title(ahead: float) -> None:
+    """Attached an hour after a run of 20 s has ended: all of it is seen at once. A clock may be ahead of ours."""
+    came, begun = 9000.0, 9000.0 + (ahead - 25.0 if ahead else -3600.0)
+    events = [
+        e.Started("attach", "", HOSTS),
+        e.RunStarted("r1", "a", RANKS, "mpirun", begun, "train.py  2 hosts"),
+        *[end(rank, None if rank else 3, begun + 12 + rank, cause="stopped" if rank else "") for rank in range(4)],
+        e.RunEnded("r1", "rank", at=begun + 20.0),
+        e.Ended("attach", Exit.OK),
+    ]
+    report = fold([Stamped(came, event) for event in events])
+    assert report.title == "train.py  2 hosts"
+    assert report.run_ended - report.run_started == pytest.approx(20.0)
+    assert report.first is not None
+    assert report.first.at - report.run_started == pytest.approx(12.0)
+    assert report.run_started <= came
+
+
 def test_hosts_whose_clocks_agree_are_ordered_by_their_own_clocks_not_by_delays() -> None:
     stream = [
         Stamped(100.0, RUN),

@@ -143,6 +143,19 @@ def test_a_run_shows_header_ranks_pane_unusual_lines_and_keys() -> None:
     assert re.search(r"^0  xeon01  running +train:  \d\d%\|█+ +\| \d\d/60$", text, re.MULTILINE)
 
 
+def test_who_attaches_sees_the_script_and_the_time_since_the_runs_beginning() -> None:
+    begun = streams.START - 754.0
+    started = e.RunStarted("1031-k7", "a", ("a",), "mpirun", begun, "train_ddp.py  1 host × 1 rank")
+    events: list[Event] = [e.Started("attach", "", ("a",)), started]
+    header = drawn(View(board(streams.stamp(events, step=0.0))))[0]
+    assert re.fullmatch(r"train_ddp.py  1 host × 1 rank +run 1031-k7   00:12:34", header)
+    over = e.RunEnded("1031-k7", "stopped", at=begun + 20.0)
+    assert board(streams.stamp([*events, over])).took == 20.0
+    shown = "\n".join(live(streams.stamp([*events, over, e.Ended("attach", Exit.LOST)]))[1])
+    assert re.search(r"^train_ddp.py  1 host × 1 rank +20\.0 s$", shown, re.MULTILINE)
+    assert "✗ the run was stopped after 20.0 s" in shown
+
+
 def test_stages_are_seen_while_ranks_start() -> None:
     text = "\n".join(drawn(View(board(streams.run(2, 1), until=2.3))))
     assert "torch" in text or "python" in text
