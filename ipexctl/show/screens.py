@@ -163,7 +163,9 @@ def _answer(verb: str, value: Mapping[str, Any]) -> list[RenderableType]:
         return whole(str(value["text"]))
     if verb == "ps":
         return runs(value)
-    if verb in ("run", "attach", "sync", "fetch"):
+    if verb in ("sync", "fetch") and "hosts" in value:
+        return carried(value["hosts"])
+    if verb in ("run", "attach"):
         return []
     if "proved" in value:
         rest = {key: inner for key, inner in value.items() if key not in ("proved", "left", "unproved")}
@@ -583,6 +585,35 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
     if value.get("venv"):
         items.append(_row("venv", str(value["venv"])))
     return items
+
+
+def carried(hosts: Mapping[str, Mapping[str, Any]]) -> list[RenderableType]:
+    """What was sent or brought, how much of it and where to; hosts with the same together. Failures are told apart."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for host, did in hosts.items():
+        if "failed" not in did:
+            into, name = str(did.get("workdir") or did["directory"]), ""
+            if "directory" in did and into.endswith(f"/{host}"):  # a directory for each host
+                into, name = into.removesuffix(host), "each"
+            groups.setdefault((_amount(did), into, name), []).append(str(host))
+    items: list[RenderableType] = []
+    for (what, into, each), names in groups.items():
+        place = into + (words.hosts(names) if each else "")
+        items.append(Line(text(("✓ ", GOOD), (words.hosts(names), STRONG), f"  {what.replace('{}', place)}"), 2))
+    return items
+
+
+def _amount(did: Mapping[str, Any]) -> str:
+    """``3 files, 1.2 KiB to {}``, with a place for the directory."""
+    said = [f"{words.plural(did['files'], 'file')}, {words.size(did['bytes'])}"] if did["files"] else []
+    if did.get("removed"):
+        said.append(f"{did['removed']} removed")
+    if said:
+        return f"{', '.join(said)} {'into' if 'directory' in did else 'to'} {{}}"
+    if did.get("changed"):
+        return "directories only, to {}"
+    same = f"{words.plural(did['same'], 'file')} the same in {{}}" if did.get("same") else ""
+    return f"nothing to do, {same or '{} is the same'}" if same or "workdir" in did else "nothing there"
 
 
 def verified(value: Mapping[str, Any]) -> list[RenderableType]:

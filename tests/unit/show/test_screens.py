@@ -223,6 +223,25 @@ def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
     ]
 
 
+def test_sync_and_fetch_say_how_much_went_where() -> None:
+    sent = {"workdir": "/home/me/{x}", "changed": True, "files": 3, "bytes": 1200, "removed": 1}
+    same = sent | {"changed": False, "files": 0, "bytes": 0, "removed": 0}
+    hosts = {"lab0": sent, "lab1": sent, "lab2": same, "lab3": same | {"changed": True}, "lab4": {"failed": "no space"}}
+    assert drawn(screens.answer("sync", {"dry": False, "hosts": hosts})).splitlines() == [
+        "✓ lab[0-1]  3 files, 1.2 KiB, 1 removed to /home/me/{x}",
+        "✓ lab2  nothing to do, /home/me/{x} is the same",
+        "✓ lab3  directories only, to /home/me/{x}",
+    ]
+    came = {name: {"directory": f"out/{name}", "files": 1, "bytes": 20, "same": 0} for name in ("lab0", "lab1")}
+    came["lab2"] = {"directory": "out/lab2", "files": 0, "bytes": 0, "same": 2}
+    came["lab3"] = {"directory": "out/lab3", "files": 0, "bytes": 0, "same": 0}
+    assert drawn(screens.answer("fetch", {"dry": False, "hosts": came})).splitlines() == [
+        "✓ lab[0-1]  1 file, 20 B into out/lab[0-1]",
+        "✓ lab2  nothing to do, 2 files the same in out/lab2",
+        "✓ lab3  nothing there",
+    ]
+
+
 def test_verify_names_the_stack_once() -> None:
     stack = {"name": "torch 2.8.0 + ipex 2.8.0, Python 3.11", "backend": "gloo", "mpi": {"kind": "impi-rt"}}
     hosts = {name: {"id": "ab12", "stack": stack} for name in ("a", "lab0", "lab1")}
