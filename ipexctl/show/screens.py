@@ -620,8 +620,9 @@ def verified(value: Mapping[str, Any]) -> list[RenderableType]:
     """Which stack each host has, by its name; hosts with the same one together. Failures are told apart."""
     groups: dict[tuple[str, bool], list[str]] = {}
     for host, found in value["hosts"].items():
-        stack = str((found.get("stack") or {}).get("name") or "no environment of ipexctl's")
-        groups.setdefault((stack, host in (value.get("failed") or {})), []).append(str(host))
+        stack, failed = (found.get("stack") or {}).get("name"), host in (value.get("failed") or {})
+        if stack or not failed:
+            groups.setdefault((str(stack or "no name"), failed), []).append(str(host))
     items: list[RenderableType] = []
     for (stack, failed), names in groups.items():
         mark: Part = ("✗ ", BAD) if failed else ("✓ ", GOOD)
@@ -772,7 +773,9 @@ def generic(value: Mapping[str, Any]) -> list[RenderableType]:
 
 
 class _Rows:
-    """Objects as a table; where it is too wide, one below the other, so that nothing in it is broken."""
+    """Objects as a table, whose last column may be longer than the screen. Where the others leave too little room for
+    it, the words of each object are one below the other: nothing is broken.
+    """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         shown = [{visible(str(n)): " ".join(_flat(v).splitlines()) for n, v in row.items()} for row in rows]
@@ -781,19 +784,24 @@ class _Rows:
         self._names = [name for name in every if any(row.get(name) for row in self._rows)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        widths = [max(words.cells(cell) for cell in (n, *(row.get(n, "") for row in self._rows))) for n in self._names]
-        if sum(widths) + 2 * len(widths) - 2 <= options.max_width:
-            table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-            for name in self._names:
-                table.add_column(name, no_wrap=True)
-            for row in self._rows:
-                table.add_row(*(Text(row.get(name, "")) for name in self._names))
-            yield table
+        if not self._names:
+            return
+        *widths, last = (max(words.cells(name), *(words.cells(row.get(name, "")) for row in self._rows)) + 2
+                         for name in self._names)  # fmt: skip
+        before = sum(widths)
+        if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
+            yield from self._table(widths, before)
             return
         room = max(map(words.cells, self._names))
         for index, row in enumerate(self._rows):
             yield from [Text("")] if index else []
             yield from (_row(name, row[name], room=room + 1) for name in self._names if row.get(name))
+
+    def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
+        for style, row in [(QUIET, {name: name for name in self._names}), *(("", row) for row in self._rows)]:
+            *cells, last = (row.get(name, "") for name in self._names)
+            line = "".join(cell + " " * (width - words.cells(cell)) for cell, width in zip(cells, widths, strict=True))
+            yield Line(text((line + last, style)), before, whole=" " not in last)
 
 
 def _flat(value: Any) -> str:

@@ -206,13 +206,19 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
 HOST = {"host": "a", "status": 0, "out": "", "err": ""}
 
 
-def test_an_object_that_is_too_wide_for_a_table_has_a_line_for_each_word() -> None:
-    rows = [{"name": f"n{n}", "path": f"/srv/{n}/" + "deep/" * 10, "note": "two words"} for n in range(2)]
-    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines()[:2] == [
-        "name  n0",
-        "path  /srv/0/deep/deep/deep/deep/deep/deep/deep/deep/deep/deep/",
+def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
+    path = "/srv/" + "deep/" * 12
+    rows = [{"name": f"n{n}", "note": "two words", "path": path} for n in range(2)]
+    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines()[1] == f"n0    two words  {path}"
+    rows = [{"name": "n0", "path": path, "note": "two words"}]
+    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines() == [
+        *["name  n0", f"path  {path}", "note  two words"]
     ]
     assert drawn(screens.answer("odd", {"rows": rows}), 100).splitlines()[0].split() == ["name", "path", "note"]
+    rows = [{"name": "n0", "note": "a b " * 9}]
+    assert drawn(screens.answer("odd", {"rows": rows}), 40).splitlines()[1:] == [
+        *["n0    a b a b a b a b a b a b a b a b a", "      b"]
+    ]
 
 
 def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
@@ -250,6 +256,8 @@ def test_verify_names_the_stack_once() -> None:
     assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
     text = drawn(screens.answer("verify", value | {"failed": {"a": "torch is 2.9.0, not 2.8.0"}}))
     assert text.splitlines()[0] == "✗ a  torch 2.8.0 + ipex 2.8.0, Python 3.11"
+    value = {"hosts": {"a": {"id": None, "stack": None}}, "failed": {"a": "no environment at /x"}}
+    assert drawn(screens.answer("verify", value)) == ""  # told as a failure
 
 
 RUN = {"run": "1120-233701-eda3", "state": "running", "title": "train_ddp.py  2 hosts × 2 ranks  gloo bf16", "ranks": 4,
