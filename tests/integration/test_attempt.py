@@ -61,14 +61,15 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
         (3, "b", 0),
     ]
     assert written(events)[3, "out"] == b"rank 3 of 4 argv ['two words', '$(touch pwned)', 'new\\nline', '']\n"
-    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert 0 < of(RunStarted, events)[0].at <= of(RunEnded, events)[0].at
+    assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert nothing_left(attempt, events)
 
 
 def test_hosts_may_share_their_home_directory(start):
     attempt = start("say", ppn=2, shared_home=True)
     events = list(attempt.story())
-    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert len(written(events)) == 4
     assert nothing_left(attempt, events)
 
@@ -267,7 +268,7 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start)
     assert {event.failure.kind for event in refused} == {Kind.BUSY}
     assert first.launch.run in refused[0].failure.what
     events += list(story)
-    assert of(RunEnded, events) == [RunEnded(first.launch.run, "done")]
+    assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(first.launch.run, "done")]
     assert b"tick 29\n" in written(events)[1, "out"]
 
 

@@ -50,7 +50,7 @@ def test_the_same_script_runs_unchanged(start: Start) -> None:
     assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
         rank: b"rank %d of 4 argv ['two words']\n" % rank for rank in range(4)
     }
-    assert of(RunEnded, events) == [RunEnded(attempt.launch.run, "done")]
+    assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert nothing_left(attempt, events)
 
 
