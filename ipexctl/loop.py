@@ -135,6 +135,7 @@ def _stage(
     report = folding.report(lost=record.lost() if record else {})
     exit = _judged(report, refused, broken)
     told = report.public() | {"exit": int(exit), "saved": str(record.directory) if record else None}
+    told |= {"refused": refused.sentence} if refused else {}
     for sink in sinks:
         sink.close(told)
     if refused:

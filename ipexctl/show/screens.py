@@ -178,7 +178,8 @@ def ending(report: Mapping[str, Any], *, dry: bool = False) -> list[RenderableTy
     items: list[RenderableType] = []
     if report.get("run"):
         items += card(report)
-    if report.get("verb") in ("play", "demo", "install", "sync", "fetch") and report.get("hosts") and not dry:
+    counted = report.get("verb") in ("play", "demo", "install", "sync", "fetch") and report.get("hosts") and not dry
+    if counted and (report.get("verb") in ("play", "demo") or not report.get("refused")):
         items += ["", *recap(report["hosts"])] if items else recap(report["hosts"])
     return [*items, *lost(report.get("lost") or {})]
 

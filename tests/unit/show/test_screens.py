@@ -302,6 +302,13 @@ def test_answers_of_an_odd_shape_crash_nothing(verb: str, value: dict[str, Any])
     drawn(screens.answer(verb, value))
 
 
+def test_nothing_is_counted_where_an_install_was_refused() -> None:
+    report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")])).public()
+    assert drawn(screens.ending(report), 80)
+    assert not drawn(screens.ending(report | {"refused": "these hosts cannot hold torch 2.8.0"}), 80)
+    assert drawn(screens.ending(report | {"verb": "play", "refused": "a later step"}), 80)
+
+
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
