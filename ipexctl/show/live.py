@@ -24,13 +24,13 @@ from rich.text import Text
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show import screens, words
+from ipexctl.show import screens, typeset, words
 from ipexctl.show.board import Board, HostView, RankView
 from ipexctl.show.keys import Keys
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import visible
-from ipexctl.show.screens import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 from ipexctl.show.told import Told, untold
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
 _HERE = "here"  # the row of what this machine does itself
@@ -360,7 +360,7 @@ class Live:
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
-        self._console = console if console is not None else screens.console(out)
+        self._console = console if console is not None else typeset.console(out)
         self._clock = clock
         self._keys = keys if keys is not None else Keys()
         self._on_detach = on_detach
@@ -405,7 +405,7 @@ class Live:
                 case e.Said(text=said, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
-                    self._tell(screens.said(of + said.replace("\n", f"\n{of}"), mark))
+                    self._tell(typeset.said(of + said.replace("\n", f"\n{of}"), mark))
                 case e.HostFailed(failure=failure):
                     self._first_failure = self._first_failure if self._failures else self._clock()
                     self._failures.append(failure)
@@ -451,7 +451,7 @@ class Live:
 
     def _tell_failures(self) -> None:
         if self._failures:
-            self._tell(screens.failures(self._failures))
+            self._tell(typeset.failures(self._failures))
             self._failures = []
 
     def _tell(self, lines: list[Line]) -> None:
@@ -463,7 +463,7 @@ class Live:
 
     def _print_above(self) -> None:
         while self._above:
-            screens.put(self._console, self._out, self._above.popleft())
+            typeset.put(self._console, self._out, self._above.popleft())
 
     def _draw_all(self) -> None:
         try:

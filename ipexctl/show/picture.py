@@ -12,7 +12,7 @@ from rich.console import Console
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show import screens
+from ipexctl.show import screens, typeset
 from ipexctl.show.board import Board
 from ipexctl.show.live import View
 from ipexctl.show.told import Told, untold
@@ -61,9 +61,9 @@ def picture(
             console.print(item)
     if at is not None:
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
-    for line in screens.failures(failures) if at is None else ():
+    for line in typeset.failures(failures) if at is None else ():
         console.print(line)
     for item in screens.ending(report, dry=story.dry) if at is None and report else ():
         console.print(item)
-    svg = console.export_svg(title=screens.text(title).plain, unique_id="ipexctl")
+    svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

@@ -124,10 +124,10 @@ class Plain:
 
     def _result(self, build: Callable[[Any], list[Any]]) -> None:
         if self._results:
-            from ipexctl.show import screens
+            from ipexctl.show import screens, typeset
 
             self._err.flush()
-            screens.put(screens.console(self._out), self._out, build(screens))
+            typeset.put(typeset.console(self._out), self._out, build(screens))
 
     def _output(self, event: e.Output, at: float) -> None:
         pipe = self._out if event.stream == "out" else self._err

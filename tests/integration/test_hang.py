@@ -32,7 +32,7 @@ from ipexctl.model.events import (
     Started,
 )
 from ipexctl.remote import procs
-from ipexctl.show import screens
+from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.restarting import restarting
 from tests.integration.attempts import RANKS, nothing_left, of, until, written
@@ -146,7 +146,7 @@ def test_a_known_error_is_told_with_the_command_that_helps(start):
     result = report(start("import").story())
     assert result.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    screens.put(screens.console(Pipe(shown), 80), Pipe(shown), screens.ending(result.public()))
+    typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.ending(result.public()))
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 

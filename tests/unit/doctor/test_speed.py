@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ipexctl.decide.judging.speed import Line, Race, Speed, better, judge_race, rounds
-from ipexctl.show import screens
+from ipexctl.show import hosts_screen
 
 GB = 1e9
 
@@ -111,7 +111,7 @@ def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
 
 
 def test_the_longest_bar_is_the_fastest_hosts() -> None:
-    screen = shown(screens.speed(race(200, 100).public()))
+    screen = shown(hosts_screen.speed(race(200, 100).public()))
     first, second = (line for line in screen.splitlines() if line.startswith("n"))
     assert "████████" in first
     assert "████ " in second
@@ -120,7 +120,7 @@ def test_the_longest_bar_is_the_fastest_hosts() -> None:
 
 
 def test_of_many_hosts_the_slowest_and_the_median_are_shown() -> None:
-    screen = shown(screens.speed(race(*[200.0] * 60, 120.0).public()))
+    screen = shown(hosts_screen.speed(race(*[200.0] * 60, 120.0).public()))
     assert "n60" in screen
     assert "median" in screen
     assert len(screen.splitlines()) < 14

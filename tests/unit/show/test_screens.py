@@ -13,7 +13,7 @@ from ipexctl.decide.reporting import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
-from ipexctl.show import screens
+from ipexctl.show import screens, typeset
 from ipexctl.show.told import untold
 from tests.unit.show import streams
 
@@ -200,7 +200,7 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     text = drawn(screens.answer("doctor", {"hosts": [], "findings": [finding | {"fix": fix}]}), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
-    assert LONG in drawn(screens.failures([failure]), width)
+    assert LONG in drawn(typeset.failures([failure]), width)
 
 
 HOST = {"host": "a", "status": 0, "out": "", "err": ""}

@@ -1,0 +1,233 @@
+"""What is shown of a run when it is over, and of the runs that hosts keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+
+from ipexctl.show import words
+from ipexctl.show.sanitise import visible, visible_lines
+from ipexctl.show.tables import Rows
+from ipexctl.show.typeset import (
+    BAD,
+    GOOD,
+    QUIET,
+    STRONG,
+    WARN,
+    Line,
+    labelled,
+    sentences,
+    text,
+    whole,
+)
+
+
+def card(report: Mapping[str, Any]) -> list[RenderableType]:
+    """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
+    run = report["run"]
+    ranks: list[Mapping[str, Any]] = run["ranks"]
+    took = words.duration(run["ended"] - run["started"])
+    by = {rank["rank"]: rank for rank in ranks}
+    hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
+    many = f"{words.plural(len(ranks), 'rank')} on {words.plural(len(hosts), 'host')}"
+    items: list[RenderableType] = []
+    if run["first"] is not None:
+        items += _first_failure(by[run["first"]], run)
+        items += _diagnosis(run)
+        if run["followers"]:
+            items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run['followers'], by)}"))
+        if run["stopped"]:
+            items.append(labelled("  then", f"ended by us: {words.plural(len(run['stopped']), 'rank')}"))
+    elif run["reason"] == "done" and all(rank["state"] == "ok" for rank in ranks):
+        items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
+        items.append(_summary(ranks))
+    elif not run["reason"]:
+        items.append(text(f"run {run['run']} goes on: {many} (ipexctl attach {run['run']})"))
+    else:
+        items.append(text(("✗ ", BAD), f"{_REASONS[run['reason']]} after {took}"))
+        items += sentences(run["detail"], 2) if run["detail"] else []
+        if run["stopped"]:
+            items.append(labelled("  ended", f"by us: {words.ranks(run['stopped'])}"))
+    if run["first"] is None and run["reason"] not in ("", "done"):
+        items += _diagnosis(run)
+    gone = [rank["rank"] for rank in ranks if rank["state"] == "lost" or (run["reason"] and rank["state"] == "running")]
+    if gone:
+        items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
+    return [*items, *proof(run)]
+
+
+_REASONS = {
+    "done": "the run ended, not all of it well,",
+    "rank": "the run ended because a rank failed,",
+    "stopped": "the run was stopped",
+    "lost": "the run lost a part of it",
+    "limit": "the run reached its limit",
+    "launch": "the launch failed",
+}
+
+
+def _first_failure(rank: Mapping[str, Any], run: Mapping[str, Any]) -> list[RenderableType]:
+    after = words.duration(rank["at"] - run["started"])
+    first = f" (first of {len(run['followers']) + 1} that failed)" if run["followers"] else ""
+    items: list[RenderableType] = [
+        Line(
+            text(("✗ ", BAD), (f"rank {rank['rank']} on {rank['host']} {how(rank)}", STRONG), f" after {after}{first}"),
+            2,
+        )
+    ]
+    said = (rank["traceback"] or rank["tail"]).strip("\n") or rank["error"]
+    lines = visible_lines(said, "drop")[-_LAST_WORDS:]
+    if lines and lines != [""]:
+        items += whole("\n".join(lines), 2)
+    if rank["error"] and rank["error"] not in said:
+        items.append(Line(text(f"  {rank['error']}"), 2))
+    if rank.get("kernel"):
+        items.append(Line(text(f"  kernel: {rank['kernel']}"), 10))
+    if not run.get("diagnosis") and (hint := _hint(rank)):
+        items.append(labelled("  hint", hint, copied=True))
+    return items
+
+
+_LAST_WORDS = 30
+
+
+def _diagnosis(run: Mapping[str, Any]) -> list[RenderableType]:
+    """What the failure is known as, and what helps."""
+    found = run.get("diagnosis")
+    if not found:
+        return []
+    items: list[RenderableType] = [labelled("  known", (found["title"], STRONG))]
+    items += [labelled("", found["why"])] if found["why"] else []
+    return [*items, labelled("  hint", found["fix"], copied=True)]
+
+
+def how(rank: Mapping[str, Any]) -> str:
+    """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``."""
+    if rank["signal"]:
+        number = rank["signal"]
+        if "out of memory" in rank["error"]:
+            return f"was killed ({rank['error'][rank['error'].index('out of memory') :]})"
+        name = words.signal_name(number)
+        return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
+    return f"exited with code {rank['status']}"
+
+
+def _hint(rank: Mapping[str, Any]) -> str:
+    """Only what the way a rank ended tells by itself."""
+    if rank["signal"] == 9 or "out of memory" in rank["error"]:
+        return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
+    if rank["signal"] == 4:
+        return "an instruction this CPU does not have: ipexctl doctor"
+    if rank["status"] == 127:
+        return "a command or a library was not found: ipexctl doctor"
+    return ""
+
+
+def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, Mapping[str, Any]]) -> str:
+    where = words.hosts(by[number]["host"] for number in numbers if number in by)
+    return f"{words.ranks(numbers)} on {where}"
+
+
+def _summary(ranks: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """A line per rank with its last words; of many, a line per host."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="ellipsis", no_wrap=True)
+    by_host: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in ranks:
+        by_host.setdefault(rank["host"], []).append(rank)
+    if len(ranks) <= 16:
+        for rank in ranks:
+            grid.add_row(f"  rank {rank['rank']}", text(rank["host"]), "exit 0", text((_last(rank), QUIET)))
+    else:
+        for host, members in list(by_host.items())[:16]:
+            numbers = words.ranks([rank["rank"] for rank in members])
+            grid.add_row(f"  {numbers}", text(host), "exit 0", text((_last(members[0]), QUIET)))
+        if len(by_host) > 16:
+            grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
+    return grid
+
+
+def _last(rank: Mapping[str, Any]) -> str:
+    lines = [line for line in rank["tail"].replace("\r", "\n").split("\n") if line.strip()]
+    return visible(lines[-1], "drop") if lines else ""
+
+
+def proof(run: Mapping[str, Any]) -> list[RenderableType]:
+    items: list[RenderableType] = []
+    for host, pids in run["left"].items():
+        left = f"{words.plural(len(pids), 'process')} left on {host}: "
+        items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
+    if run["left"]:
+        items.append(labelled("  hint", f"ipexctl reap {run['run']}", copied=True))
+    elif run["proved"]:
+        items.append(text(f"0 processes left on {words.plural(len(run['proved']), 'host')}"))
+    if run["unproved"]:
+        items.append(Line(text(("! ", WARN), f"could not look: {words.hosts(run['unproved'])}"), 2))
+    return items
+
+
+def runs(value: Mapping[str, Any]) -> list[RenderableType]:
+    """The runs kept on hosts, and directories that nobody looks after."""
+    named, silent = list(value.get("hosts") or ()), list(value.get("unreachable") or ())
+    answered = [host for host in named if host not in silent]
+    items: list[RenderableType] = [_Runs(value["runs"])] if value["runs"] else []
+    if not items and answered:
+        which = f"on the {words.plural(len(answered), 'host')} that answered" if silent else f"on {_these(len(named))}"
+        items.append(text(f"no runs {which}"))
+    if value.get("stray"):
+        items += ["", Rows(value["stray"])] if items else [Rows(value["stray"])]
+    return items
+
+
+def _these(count: int) -> str:
+    return "this host" if count == 1 else f"these {count} hosts"
+
+
+class _Runs:
+    """A line per run. What matters least gives way on a narrow screen; id, state and time are never broken."""
+
+    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts")  # the first gives way first
+    TITLE = 20  # its last words may be missing
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = [self._shown(row) for row in rows]
+
+    @staticmethod
+    def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+        state = f"{row['state']} ({row['reason']})" if row.get("reason") else str(row["state"])
+        hosts, few = (words.hosts(map(str, row["hosts"]), most) for most in (3, 1))
+        cells = {"run": row["run"], "state": state, "ranks": row["ranks"], "hosts": hosts, "started": row["started"]}
+        cells |= {"head": row["head"], "owner": row["owner"], "watchers": row["watchers"], "title": row["title"]}
+        cells |= {"few": few}
+        return {name: _one_line(cell) for name, cell in cells.items()}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rows, names = self._rows, [name for name in self._rows[0] if name != "few"]
+        if self._room(rows, names) > options.max_width:  # the year, the seconds and hosts after the first are the first
+            rows = [row | {"started": row["started"][5:16], "hosts": row["few"]} for row in rows]
+        for name in self.LEAST:
+            if self._room(rows, names) > options.max_width:
+                names.remove(name)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+        for name in names:
+            table.add_column(name, no_wrap=True)
+        left = options.max_width - self._room(rows, names) + self.TITLE
+        for row in rows:
+            cells = [text((row[name], STRONG if name == "run" else "")) for name in names]
+            if names[-1] == "title":
+                cells[-1].truncate(max(left, self.TITLE), overflow="ellipsis")
+            table.add_row(*cells)
+        yield table
+
+    def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
+        widths = {name: max(words.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
+        return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).splitlines())

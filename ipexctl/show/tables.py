@@ -1,0 +1,81 @@
+"""Any answer as rows and tables: for those that have no screen of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from ipexctl.show import words
+from ipexctl.show.sanitise import visible
+from ipexctl.show.typeset import (
+    QUIET,
+    Line,
+    labelled,
+    lines,
+    text,
+)
+
+
+def generic(value: Mapping[str, Any]) -> list[RenderableType]:
+    """Any answer: its single values as rows, its lists of objects as tables."""
+    items: list[RenderableType] = []
+    single: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner and all(isinstance(row, Mapping) for row in inner.values()):
+            inner = [{key.removesuffix("s"): name, **row} for name, row in inner.items()]
+        if isinstance(inner, list | tuple) and inner and all(isinstance(row, Mapping) for row in inner):
+            items.append(Rows(inner))
+        elif inner not in (None, "", [], {}, ()):
+            single[visible(key.replace("_", " "))] = flat(inner)
+    room = max(map(words.cells, single), default=0) + 1
+    named = [
+        (name if not index else "", line) for name, said in single.items() for index, line in enumerate(lines(said))
+    ]
+    return [*(labelled(name, line, room=room) for name, line in named), *items]
+
+
+class Rows:
+    """Objects as a table, whose last column may be longer than the screen. Where the others leave too little room for
+    it, the words of each object are one below the other: nothing is broken.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        shown = [{visible(str(n)): " ".join(flat(v).splitlines()) for n, v in row.items()} for row in rows]
+        self._rows = [{name.replace("_", " "): visible(cell) for name, cell in row.items()} for row in shown]
+        every = dict.fromkeys(name for row in self._rows for name in row)
+        self._names = [name for name in every if any(row.get(name) for row in self._rows)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if not self._names:
+            return
+        *widths, last = (max(words.cells(name), *(words.cells(row.get(name, "")) for row in self._rows)) + 2
+                         for name in self._names)  # fmt: skip
+        before = sum(widths)
+        if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
+            yield from self._table(widths, before)
+            return
+        room = max(map(words.cells, self._names))
+        for index, row in enumerate(self._rows):
+            yield from [Text("")] if index else []
+            yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
+
+    def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
+        for style, row in [(QUIET, {name: name for name in self._names}), *(("", row) for row in self._rows)]:
+            *cells, last = (row.get(name, "") for name in self._names)
+            line = "".join(cell + " " * (width - words.cells(cell)) for cell, width in zip(cells, widths, strict=True))
+            yield Line(text((line + last, style)), before, whole=" " not in last)
+
+
+def flat(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {flat(inner)}" for key, inner in value.items() if flat(inner))
+    if isinstance(value, list | tuple):
+        return ", ".join(flat(inner) for inner in value)
+    return str(value)

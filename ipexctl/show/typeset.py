@@ -1,0 +1,131 @@
+"""Lines and sentences for a terminal, as Rich renderables. Every word from outside goes through `text`.
+
+Rich is imported here: import this module only when something is to be shown. 80 columns do; nothing depends on colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from ipexctl.model.errors import Failure
+from ipexctl.show import words
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sanitise import visible, visible_lines
+
+Part = str | tuple[str, str]  # words, perhaps with a Rich style
+
+GOOD, BAD, WARN, QUIET, STRONG = "green", "bold red", "yellow", "dim", "bold"
+
+
+def text(*parts: Part) -> Text:
+    """Words in a row, harmless whatever they hold."""
+    line = Text()
+    for part in parts:
+        if isinstance(part, str):
+            line.append(visible(part))
+        else:
+            line.append(visible(part[0]), style=part[1])
+    return line
+
+
+def block(words_: str, style: str = "") -> Text:
+    """Several lines, harmless."""
+    return Text("\n".join(visible_lines(words_)), style=style)
+
+
+class Line:
+    """A line broken between words (`words.spans`): what is longer than the screen is left to the terminal's own
+    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, an output.
+    """
+
+    def __init__(
+        self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False, most: int = 1 << 16
+    ) -> None:
+        self._line, self._hang, self._copied, self._whole, self._most = line, hang, copied, whole, most
+
+    @property
+    def plain(self) -> str:
+        return self._line.plain
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = 0 if self._whole else min(options.max_width, self._most)
+        for index, span in enumerate(words.spans(self._line.plain, width, self._hang, copied=self._copied)):
+            part = self._line[slice(*span)]
+            part.pad_left(self._hang if index else 0)
+            part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
+            yield part
+
+
+def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
+    """Lines as they are, for what is copied from the screen."""
+    return [Line(text(" " * indent, (line, style)), whole=True) for line in lines(words_)]
+
+
+def sentences(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
+    """Lines broken between words."""
+    return [Line(text(" " * indent, (line, style)), indent) for line in lines(words_)]
+
+
+def paragraphs(words_: str) -> list[RenderableType]:
+    """Prose whose lines were broken elsewhere: a blank line ends a paragraph, an indented line stays one."""
+    joined: list[str] = []
+    for line in lines(words_):
+        if joined and joined[-1] and line and not line.startswith(" "):
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return [Line(text(line), copied=line.startswith("fix: "), most=_READABLE) for line in joined]
+
+
+_READABLE = 100  # cells: longer lines of prose are hard to read
+
+
+def said(words_: str, *mark: Part) -> list[Line]:
+    """Our own talk: a sentence, or several lines that are laid out already."""
+    lines = visible_lines(words_)
+    return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
+
+
+def failures(every: Iterable[Failure]) -> list[Line]:
+    """Failures with the same cause are one."""
+    lines: list[Line] = []
+    for sentence, more, hint in words.failures(every):
+        lines.append(Line(text(("✗ ", BAD), sentence), 4))
+        lines += [Line(text(f"  {line}"), 4) for line in more]
+        lines += [Line(text(line), 8, copied=True) for line in words.hint_lines(hint)] if hint else []
+    return lines
+
+
+def lines(words_: str) -> list[str]:
+    return visible_lines(words_.rstrip("\n"))
+
+
+def console(pipe: Pipe, width: int | None = None) -> Console:
+    """Rich without markup, emoji and highlighting. A pipe is taken as wide as it needs to be: nothing is wrapped."""
+    return Console(
+        file=pipe,  # type: ignore[arg-type]  # all that Rich asks of a file
+        width=width if width or pipe.isatty() else 1000,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+
+
+def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
+    """Prints, without blanks at the ends of lines."""
+    with screen.capture() as captured:
+        for item in items:
+            screen.print(item, crop=False)
+    pipe.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    pipe.flush()
+
+
+def labelled(label: str, *value: Part, copied: bool = False, room: int = 10) -> RenderableType:
+    """A named line; its further lines are below the first."""
+    said = text(*value)
+    one = " " not in said.plain  # a path stays beside its name
+    return Line(text((label.ljust(room), QUIET), " ") + said, room + 1, copied=copied, whole=one)
