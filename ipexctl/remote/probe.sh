@@ -31,8 +31,8 @@ probe() {
     IPEXCTL_PROBE=$nonce # how leftovers are told from other people's processes
     export PATH LC_ALL IPEXCTL_PROBE
     unset LANGUAGE
-    case $venv in "~/"*) venv=$HOME/${venv#"~/"} ;; esac
-    case $work in "~/"*) work=$HOME/${work#"~/"} ;; esac
+    case $venv in '' | /*) ;; *) venv=$HOME/${venv#"~/"} ;; esac
+    case $work in '' | /*) ;; *) work=$HOME/${work#"~/"} ;; esac
     cd / # the home directory may be somebody else's
     cpuinfo
 
@@ -202,13 +202,13 @@ space() {
     for wanted in "$@"; do
         [ -n "$wanted" ] || continue
         near=$wanted
-        while [ -n "$near" ] && ! cd -P "$near" 2>/dev/null; do near=${near%/*}; done
+        while [ -n "$near" ] && ! cd -P "$near" 2>/dev/null; do near=${near%"/${near##*/}"}; done
         [ -n "$near" ] || cd /
         mode=ro
         [ -w . ] && mode=rw
         printf 'path\t%s\t%s\t%s\n' "$wanted" "$PWD" "$mode"
         dirs=$dirs:$PWD
-        cd / # some are relative
+        cd /
     done
     IFS=:
     set -f

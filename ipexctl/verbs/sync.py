@@ -76,6 +76,8 @@ def sync(
         if found.blocked:
             failures[name] = Failure(name, Kind.STEP, "; ".join(found.blocked), code="blocked")
             yield HostFailed(failures[name])
+        elif found.before:
+            yield Said(f"{printable(found.path, 200)} was filled from {found.before} before", "warning", name)
     going = [host for host in inventory if host.name in deltas and host.name not in failures]
     paths = {host.name: deltas[host.name].path for host in going}
     if not dry:

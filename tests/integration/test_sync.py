@@ -331,6 +331,16 @@ def test_deleting_removes_what_is_gone_and_never_what_is_left_out(home: Path, so
     assert picture(there) == picture(source)
 
 
+def test_hosts_with_one_home_directory_may_all_place_there_at_once(home: Path, source: Path) -> None:
+    for number in range(60):
+        (source / f"d{number}" / "e").mkdir(parents=True)
+        (source / f"d{number}" / "e" / "f").write_text(str(number))
+    for turn in range(3):
+        done, _ = carried(Sync(source=str(source), workdir=f"ipexctl/t{turn}"), local("n1", "n2", "n3", "n4"))
+        assert all(isinstance(where, str) for where in done.values()), done
+        assert picture(home / "ipexctl" / f"t{turn}") == picture(source)
+
+
 @pytest.mark.parametrize("where", ["", "~", "/", "..", "/etc", "$NOT_SET/x"])
 def test_dangerous_destinations_are_refused_before_anything_is_contacted(source: Path, where: str) -> None:
     opener = FakeOpener({})

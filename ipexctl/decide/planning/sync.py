@@ -67,6 +67,7 @@ class Delta:
     blocked: tuple[str, ...] = ()
     fresh: bool = field(default=False)  # no usable mark yet: one is written even if nothing is sent
     merged: tuple[Entry, ...] = ()  # those of ``send`` that go by rsync
+    before: str = ""  # another directory, whose files are in the place now
 
     @property
     def files(self) -> int:
@@ -198,6 +199,11 @@ def delta(tree: Tree, state: State, *, delete: bool, kept: Ignored, stale: tuple
             )
         else:
             doomed = _doomed(state, wanted, tree, kept)
+        if doomed and state.mark is not None and mark.get("from") != tree.origin:
+            blocked.append(
+                f"{printable(state.path)} was filled from {_from(mark)}: nothing is deleted there before one sync "
+                "without --delete has made it this directory's"
+            )
     if blocked:
         more = len(blocked) - _SHOWN
         return Delta(state.path, blocked=(*blocked[:_SHOWN], *([f"and {more} more"] if more > 0 else [])))
@@ -207,7 +213,12 @@ def delta(tree: Tree, state: State, *, delete: bool, kept: Ignored, stale: tuple
         doomed,
         stale,
         fresh=state.mark is None or mark.get("from") != tree.origin,
+        before="" if state.mark is None or mark.get("from") == tree.origin else _from(mark),
     )
+
+
+def _from(mark: Mapping[str, Any]) -> str:
+    return printable(str(mark.get("from", "elsewhere")), 200)
 
 
 def by_rsync(found: Delta, state: State, way: Way, *, here: bool, near: bool) -> Delta:

@@ -228,6 +228,15 @@ def test_paths_with_blanks_quotes_and_commands_in_them_are_only_paths(tmp_path: 
     assert not list(tmp_path.rglob("*pwned*"))
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_relative_place_is_one_in_the_home_directory(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    (tmp_path / "proj").mkdir()
+    bundle = ask("/usr/bin:/bin", shell, workdir="proj/x", venv="~/env", home=tmp_path)
+    assert bundle.unread == {}
+    told = facts(bundle)
+    assert {str(tmp_path / "proj/x"), str(tmp_path / "env")} <= {disk.path for disk in told.disks}
+
+
 def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
     command = probe(TEXT, NONCE, venv="/v", names=["a", "b"], limit=7)
     assert command == Command(

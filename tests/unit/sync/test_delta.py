@@ -150,6 +150,20 @@ def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
     assert asked(SOURCE, EMPTY, delete=True).blocked == ()
 
 
+def test_what_another_directory_has_brought_is_not_deleted_and_that_directory_is_named() -> None:
+    state = after_sync(SOURCE, **{"ckpt.pt": There("f", 0o600, 1, 1)})
+    other = Tree(Path("/src"), "desktop:/src", SOURCE.entries)
+    found = asked(other, state, delete=True)
+    assert found.doomed == ()
+    assert found.blocked == (
+        f"{state.path} was filled from {SOURCE.origin}: nothing is deleted there before one sync without --delete has "
+        "made it this directory's",
+    )
+    assert asked(other, state).before == SOURCE.origin
+    assert asked(other, after_sync(SOURCE), delete=True).blocked == ()  # nothing would be deleted
+    assert asked(SOURCE, state, delete=True).doomed == ("ckpt.pt",)
+
+
 def test_what_a_host_says_is_read_with_any_name_in_it() -> None:
     data = b"/home/u/p\0node1\0mark\0" + mark_of(SOURCE) + b"\0"
     data += b"f 600 3 1700000000\0a\nb $(id) \xff\0\0l 777 3 1\0ln\0../x\0p 0 0 0\0.ipexctl-part-ab-1-2\0\0"
