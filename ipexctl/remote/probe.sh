@@ -275,8 +275,8 @@ pythons() {
     for dir in "$@" /usr/bin /usr/local/bin; do
         [ -h "$dir" ] && continue # /bin on most systems
         exact=
-        for minor in .6 .7 .8 .9 .10 .11 .12 .13 .14 .15 .16 .17 .18 .19 .20 .21 .22 .23 ''; do # no pattern: see libraries
-            file=$dir/python3$minor
+        for minor in .3 .4 .5 .6 .7 .8 .9 .10 .11 .12 .13 .14 .15 .16 .17 .18 .19 .20 .21 .22 .23 .24 .25 ''; do
+            file=$dir/python3$minor # no pattern: see libraries
             [ -x "$file" ] && [ -f "$file" ] || continue
             [ -n "$exact" ] && [ "$file" = "$dir"/python3 ] && continue
             case $seen in *":$file:"*) exact=yes && continue ;; esac

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 
 from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Place
+
+_ENOUGH = 0.75  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,17 @@ def usable(facts: Facts) -> Cores:
     quota = facts.cgroup_cpus
     if quota is not None and cores and quota < len(cores):
         kept = max(1, int(quota))
-        return Cores(tuple(cores[:kept]), f"its control group allows {quota:g} CPUs of {len(cores)} cores")
+        return Cores(_evenly(cores, kept), f"its control group allows {quota:g} CPUs of {len(cores)} cores")
     return Cores(tuple(cores))
+
+
+def _evenly(cores: Sequence[tuple[int, int]], kept: int) -> tuple[tuple[int, int], ...]:
+    """So many of them, from all NUMA nodes alike: ranks and memory are spread over these."""
+    nodes: dict[int, list[tuple[int, int]]] = {}
+    for core in cores:
+        nodes.setdefault(core[1], []).append(core)
+    turns = (core for turn in zip_longest(*nodes.values()) for core in turn if core is not None)
+    return tuple(sorted(islice(turns, kept), key=lambda core: (core[1], core[0])))
 
 
 def _alone(facts: Facts) -> Iterable[Core]:
@@ -115,7 +127,8 @@ def seat(
 
 
 def _shares(cores: Cores, ranks: int) -> list[tuple[int, ...]]:
-    """The cores of each of ``ranks`` ranks: equal parts, inside one NUMA node where the numbers allow it."""
+    """The cores of each of ``ranks`` ranks: equal parts, inside one NUMA node where that leaves few cores unused (a
+    batch job may own all of one node and two cores of the next)."""
     if not cores.cpus:
         return [()] * ranks
     if ranks > len(cores.cpus):
@@ -126,7 +139,7 @@ def _shares(cores: Cores, ranks: int) -> list[tuple[int, ...]]:
     if ranks % len(nodes) == 0:
         each = ranks // len(nodes)
         size = min(len(cpus) // each for cpus in nodes.values())
-        if size:
+        if size * ranks >= _ENOUGH * len(cores.cpus):
             return [tuple(cpus[i * size : (i + 1) * size]) for cpus in nodes.values() for i in range(each)]
     size = len(cores.cpus) // ranks
     flat = [cpu for cpu, _ in cores.cpus]
