@@ -15,7 +15,7 @@ from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Place
 
-_ENOUGH = 0.75  # of the cores, to be used by ranks that stay inside of NUMA nodes
+_ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,8 @@ def _compared(op: ast.cmpop, one: ast.expr, other: ast.expr) -> None:
     if isinstance(op, ast.In | ast.NotIn):
         if right not in ("list", "text"):
             raise _Bad(other, f"{_word(other)} is {_SAID[right]}: in looks into a list or a text")
+        if right == "text" and left not in ("text", "isa"):
+            raise _Bad(one, f"{_word(one)} is {_SAID[left]}, and a text has only texts in it: write a list")
         if left == "isa" and isinstance(other, ast.List | ast.Tuple):
             for item in other.elts:
                 _level(item)

@@ -176,3 +176,26 @@ def test_too_many_ranks_are_refused_with_the_room_there_is() -> None:
     with pytest.raises(Refused) as refused:
         spread([Host("a", "a", slots=2)], {"a": Cores(((0, 0),))}, 3, None)
     assert refused.value.reasons == ("room for 2: a 2",) or refused.value.reasons == ["room for 2: a 2"]
+
+
+def two_nodes(**more: object) -> Facts:
+    """Two sockets of sixteen cores."""
+    cores = tuple(Core((cpu,), cpu // 16, cpu // 16) for cpu in range(32))
+    return Facts(cpus_online=tuple(range(32)), cores=cores, **more)  # type: ignore[arg-type]
+
+
+def test_a_batch_job_that_owns_a_node_and_two_cores_of_the_next_uses_all_of_them() -> None:
+    places = seated(two_nodes(cpus_allowed=tuple(range(18))), ppn=2, workers=0)
+    assert [place.cpus for place in places] == [tuple(range(9)), tuple(range(9, 18))]
+
+
+@pytest.mark.parametrize(("quota", "each"), [(32.0, 16), (20.0, 10), (17.0, 8), (2.0, 1)])
+def test_the_cores_of_a_quota_are_those_of_all_nodes_alike(quota: float, each: int) -> None:
+    places = seated(two_nodes(cgroup_cpus=quota), ppn=2, workers=0)
+    assert [place.cpus for place in places] == [tuple(range(each)), tuple(range(16, 16 + each))]
+    assert [place.nodes for place in places] == [(0,), (1,)]
+
+
+def test_a_few_cores_less_on_one_node_do_not_tear_ranks_out_of_their_nodes() -> None:
+    places = seated(two_nodes(cpus_allowed=tuple(range(30))), ppn=2, workers=0)
+    assert [(len(place.cpus), place.nodes) for place in places] == [(14, (0,)), (14, (1,))]

@@ -151,3 +151,13 @@ def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
         assert holds(text, HOST, FACTS) in (True, False)
     except Unknown:
         pass
+
+
+@pytest.mark.parametrize(
+    "text", ["physical_cores in '8 16'", "1 in 'abc'", "none in 'abc'", "slots in '4 8'", "is_vm in 'yes'"]
+)
+def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
+    """Found before any host was touched: Python would end the play in its middle."""
+    said = refusal(text)
+    assert said is not None
+    assert "a text has only texts in it" in said[1]
