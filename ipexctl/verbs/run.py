@@ -27,6 +27,7 @@ from ipexctl.decide.launching.launch import Station, rank_environment
 from ipexctl.decide.launching.spec import Identity, specs
 from ipexctl.decide.matching.runtime import runtime
 from ipexctl.decide.matching.sound import unsound
+from ipexctl.decide.planning.sync import destination
 from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Said, Started
 from ipexctl.model.facts import Facts
@@ -40,7 +41,7 @@ from ipexctl.verbs.observe import observe
 from ipexctl.verbs.options import options
 from ipexctl.verbs.restarting import restarting
 from ipexctl.verbs.select import without
-from ipexctl.verbs.sync import sync
+from ipexctl.verbs.sync import directory_of, sync
 
 
 def run(
@@ -172,7 +173,10 @@ def _configuration(task: Run, emit: str | None) -> accelerate.Config | None:
 
 
 def _remote_name(task: Run, script: Path) -> str:
-    return script.name if task.sync and task.launcher != "module" else task.script
+    """The script below the working directory. Where nothing is carried and the directory is named, that is what the
+    user says; a path from the root is the same on the hosts."""
+    as_said = not task.sync and (task.workdir is not None or script.is_absolute())
+    return task.script if as_said or task.launcher == "module" else script.name
 
 
 def _facts(task: Run, inventory: Inventory, world: World) -> Generator[Event, None, dict[str, Facts] | None]:
@@ -193,11 +197,8 @@ def _carry(
 ) -> Generator[Event, None, dict[str, str] | None]:
     """The script's directory on every host; each host's working directory."""
     if not task.sync or dry:
-        folder = (script.resolve().parent if script.is_file() else script.resolve()).name
-        return {
-            host.name: _absolute(task.workdir or host.vars.get("workdir") or f"ipexctl/{folder}", facts[host.name])
-            for host in inventory
-        }
+        folder = directory_of(script).name
+        return {host.name: _absolute(destination(task.workdir, host, folder), facts[host.name]) for host in inventory}
     done = yield from inner(sync(Sync(source=str(script), workdir=task.workdir), inventory, world))
     workdirs = {host: where for host, where in done.items() if isinstance(where, str)}
     return workdirs if len(workdirs) == len(inventory) else None

@@ -16,6 +16,7 @@ from ipexctl.act.world import World
 from ipexctl.decide.judging.between import Meeting
 from ipexctl.decide.judging.network import Choice, choose_interfaces, on_one_machine
 from ipexctl.decide.judging.speed import FIGURES, Line, Race, Speed, better, judge_race, rounds
+from ipexctl.decide.launching.environment import has_rdma
 from ipexctl.decide.matching.runtime import Runtime, runtime
 from ipexctl.model.errors import Refused
 from ipexctl.model.events import Event, StepOutcome
@@ -28,7 +29,6 @@ TURN = 1.2  # seconds of each of the three figures of a host
 _TALK = 2.0  # seconds of IMB-MPI1's own time
 _PATIENCE = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose processors have other work too
 _SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
-_RDMA = ("ib", "opa", "hsi", "roce")
 
 
 def race(
@@ -134,7 +134,9 @@ def _pingpong(
     choices: Mapping[str, Choice],
 ) -> dict[str, Any]:
     """Raises `LinkError` or `Trouble`."""
-    env = {host: _environment(layouts[host], facts[host], choices[host]) for host in (first, second)}
+    pair = (first, second)
+    rdma = has_rdma(facts[host] for host in pair)
+    env = {host: _environment(layouts[host], facts[host], choices[host], rdma) for host in pair}
     lead, other = sessions[first], sessions[second]
     try:
         words = lead.ask(
@@ -170,7 +172,7 @@ def _layout(fact: Facts) -> Runtime | None:
     return found if found and found.dialect == "impi" else None
 
 
-def _environment(layout: Runtime, fact: Facts, choice: Choice) -> dict[str, str]:
+def _environment(layout: Runtime, fact: Facts, choice: Choice, rdma: bool) -> dict[str, str]:
     env = {
         **layout.env,
         "PATH": ":".join([*layout.path, "/usr/bin", "/bin"]),
@@ -178,7 +180,7 @@ def _environment(layout: Runtime, fact: Facts, choice: Choice) -> dict[str, str]
         "HOME": fact.home or "/",
         "FI_TCP_IFACE": choice.name,
     }
-    return env if any(card.name.startswith(_RDMA) for card in fact.interfaces) else {**env, "FI_PROVIDER": "tcp"}
+    return env if rdma else {**env, "FI_PROVIDER": "tcp"}
 
 
 def _speed(host: str, fact: Facts, said: Mapping[str, Any]) -> Speed:

@@ -181,7 +181,7 @@ def _source(task: tasks.Sync) -> Path:
     said = Path(task.source).expanduser()
     if not said.exists():
         raise Refused(f"the source {printable(task.source, 200)} does not exist")
-    root = Path(os.path.abspath(said if said.is_dir() else said.parent))  # noqa: PTH100 - links stay as they are written
+    root = directory_of(said)
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         raise Refused(
             f"{printable(str(root), 200)} would be carried whole to every host",
@@ -189,6 +189,11 @@ def _source(task: tasks.Sync) -> Path:
             hint="put the script into a directory of its own",
         )
     return root
+
+
+def directory_of(said: Path) -> Path:
+    """A directory itself, or that of a file, absolute; its name is that of its place on the hosts."""
+    return Path(os.path.abspath(said if said.is_dir() else said.parent))  # noqa: PTH100 - links stay as they are written
 
 
 def _patterns(root: Path) -> list[str]:

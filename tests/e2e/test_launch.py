@@ -50,6 +50,18 @@ def test_the_environment_of_a_rank_is_what_was_planned_and_nothing_of_the_contro
     assert not any("LEAK" in rank for rank in ranks)
 
 
+def test_a_project_behind_a_link_is_at_the_same_place_for_sync_and_for_run(desk: Desk) -> None:
+    """The plan, and a run without a sync, name the directory as sync did: by the link, not by what it leads to."""
+    (desk.path / "proj-v2").mkdir()
+    (desk.path / "proj-v2" / "say.py").write_text("import os; print('in', os.getcwd())\n")
+    (desk.path / "proj").symlink_to("proj-v2")
+    assert desk("sync", "proj/say.py").code == 0
+    told = desk(*RUN, "--no-sync", "--ppn", "1", "proj/say.py")
+    assert told.code == 0, told
+    assert "in /root/ipexctl/proj\n" in told.out
+    assert "in /root/ipexctl/proj," in desk(*RUN, "--dry-run", "proj/say.py").out
+
+
 def test_mpi_talks_across_hosts_over_tcp(desk: Desk, hosts: Cluster) -> None:
     told = desk(*RUN, "--ppn", "2", RANKS / "allreduce.py")
     assert told.code == 0, told

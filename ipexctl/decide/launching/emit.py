@@ -149,9 +149,17 @@ def _accelerate(launch: Launch) -> str:
         f"cd {shlex.quote(launch.head.workdir)}",
         f'{shlex.quote(launch.head.python)} -m accelerate.commands.launch --config_file "$directory/config.yaml" \\',
         '    --mpirun_hostfile "$directory/hostfile" '
-        + shlex.join(launch.argv[launch.argv.index(launch.title) :] if launch.title in launch.argv else launch.argv),
+        + shlex.join(_script_words(launch)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _script_words(launch: Launch) -> tuple[str, ...]:
+    """The script and its arguments, as ``accelerate launch`` wants them."""
+    if launch.title not in launch.argv:
+        return launch.argv
+    at = launch.argv.index(launch.title)
+    return (*(("--module",) if launch.argv[at - 1] == "-m" else ()), *launch.argv[at:])
 
 
 def _ansible(launch: Launch) -> str:

@@ -10,8 +10,14 @@ from ipexctl.decide.matching.runtime import Runtime
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.launch import Place, Preload, Setting
 
-_RDMA = ("ib", "opa", "hfi")  # names Linux gives to InfiniBand and Omni-Path interfaces
+_RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+def has_rdma(hosts: Iterable[Facts]) -> bool:
+    """Whether every host has an interface for RDMA that is up: libfabric's provider must be the same on all of them,
+    and each would choose its own."""
+    return all(any(card.name.startswith(_RDMA) and card.up is not False for card in host.interfaces) for host in hosts)
 
 
 def for_host(
@@ -26,9 +32,11 @@ def for_host(
     tuned: Mapping[str, Setting],
     asked: Mapping[str, Setting],
     *,
+    rdma: bool = False,
     override: bool = False,
 ) -> dict[str, Setting]:
-    """What all ranks of this host see. ``tuned`` is from `tuning`; ``asked`` is the user's and wins over ours."""
+    """What all ranks of this host see. ``tuned`` is from `tuning`; ``asked`` is the user's and wins over ours.
+    ``rdma``: `has_rdma` of all hosts of the run."""
     env: dict[str, Setting] = {}
 
     def put(name: str, value: str, source: str) -> None:
@@ -50,9 +58,8 @@ def for_host(
         put("MASTER_PORT", str(port), "--port")
     put("GLOO_SOCKET_IFNAME", choice.name, "interface of this host")
     put("FI_TCP_IFACE", choice.name, "interface of this host")
-    rdma = any(interface.name.startswith(_RDMA) for interface in facts.interfaces)
     if not rdma:
-        put("FI_PROVIDER", "tcp", "no RDMA interface on this host")
+        put("FI_PROVIDER", "tcp", "not every host has an RDMA interface that is up")
     if runtime.dialect == "openmpi":
         put("OMPI_MCA_btl_tcp_if_include", choice.name, "interface of this host")
         if not rdma:

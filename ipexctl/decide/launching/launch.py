@@ -65,7 +65,8 @@ def compute(
     capped, more = tuning.cap(
         task, {host.name: stations[host.name].facts for host in used}, accelerate.has_ipex(_packages(head.facts))
     )
-    common = _Common(task, head, len(used), backend, workers, capped, asked)
+    rdma = environment.has_rdma(stations[host.name].facts for host in used)
+    common = _Common(task, head, len(used), backend, workers, capped, asked, rdma)
     seats: list[Seat] = []
     said = [*warnings, *more]
     for number, host in enumerate(used):
@@ -112,6 +113,7 @@ class _Common:
     workers: int
     capped: Mapping[str, Setting]
     asked: Mapping[str, Setting]
+    rdma: bool
 
 
 def _seat(
@@ -136,6 +138,7 @@ def _seat(
         task.port,
         {**common.capped, **tuned, **accelerate.device(_packages(here.facts))},
         asked,
+        rdma=common.rdma,
         override=task.backend_override,
     )
     if task.independent:

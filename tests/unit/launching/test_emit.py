@@ -53,6 +53,11 @@ def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
         assert "IPEXCTL_BACKEND" in write(two, form)
 
 
+def test_accelerate_is_told_that_a_module_is_one() -> None:
+    text = write(launch(Run(script="pkg.train", launcher="module", args=("--x", "1"), ppn=2)), "accelerate")
+    assert text.rstrip().endswith('--mpirun_hostfile "$directory/hostfile" --module pkg.train --x 1')
+
+
 @pytest.mark.parametrize("form", SCRIPTS)
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
 def test_a_shell_can_read_each_script(form: str, engine: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ipexctl.decide.launching import engines, tuning
@@ -124,10 +126,14 @@ def test_what_the_user_asks_for_wins_over_everything_of_ours() -> None:
     assert all("OMP_NUM_THREADS" not in place.env for place in two.places)
 
 
-def test_a_fast_network_is_left_to_libfabric() -> None:
-    two = launch(first={"interfaces": (Interface("ib0", ("192.0.2.10/24",)),)})
-    assert value(two, 0, "FI_PROVIDER") is None
-    assert value(two, 1, "FI_PROVIDER") == "tcp"
+def test_a_fast_network_is_left_to_libfabric_where_all_hosts_have_it() -> None:
+    """Else each host would choose a provider of its own, and no rank could talk to those of another host."""
+    cable = Interface("ib0", ("192.0.2.10/24",), up=True)
+    here, there = {"interfaces": (cable,)}, {"interfaces": (replace(cable, addresses=("192.0.2.11/24",)),)}
+    assert [value(launch(first=here, second=there), host, "FI_PROVIDER") for host in (0, 1)] == [None, None]
+    loose = {"interfaces": (replace(cable, up=False),)}
+    for first, second in ((here, {}), ({}, here), (here, loose)):
+        assert [value(launch(first=first, second=second), host, "FI_PROVIDER") for host in (0, 1)] == ["tcp", "tcp"]
 
 
 # engines ------------------------------------------------------------------------------------------------------------
