@@ -1,7 +1,8 @@
-"""The hosts of one install, talked to: a session each, what failed where, and how troubles read."""
+"""The hosts of one install or uninstall, talked to: a session each, what failed where, and how troubles read."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,9 +13,9 @@ from ipexctl.act import index
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import Session, Trouble
 from ipexctl.act.world import World
-from ipexctl.decide.planning.install import mib
+from ipexctl.decide.planning.install import groups, mib
 from ipexctl.model.errors import Failure, Kind, Refused
-from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.events import Event, Said, StepOutcome
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable
@@ -72,6 +73,24 @@ class Crew:
             return self.done(name, lambda ask: ask(do, **{"id": self.id, **arguments(name)}))
 
         return work
+
+    def teams(self, names: Sequence[str], does: str) -> Story[list[list[str]]]:
+        """Hosts by file system, the first of each ``does`` it for all ("installs"): each leaves a token and looks for
+        those of the others."""
+        if len(names) < 2:
+            return [[name] for name in names]
+        tokens = {name: f"{secrets.token_hex(6)}-{number}" for number, name in enumerate(names)}
+        yield from self.each(names, "leave a token", self.command("token", lambda name: {"name": tokens[name]}))
+        alive = [name for name in names if name not in self.failed]
+        said = yield from self.each(
+            alive, "look for tokens", self.command("tokens", lambda _: {"names": list(tokens.values())})
+        )
+        owner = {token: name for name, token in tokens.items()}
+        found = groups(list(said), {name: [owner[token] for token in seen["seen"]] for name, seen in said.items()})
+        for team in found:
+            if len(team) > 1:
+                yield Said(f"shared file system: {team[0]} {does} for {', '.join(team[1:])}")
+        return found
 
     def done(self, name: str, work: Callable[[Callable[..., dict[str, Any]]], T]) -> T | Failure:
         """What ``work`` gets from the host's session, or why the host could not do it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import secrets
 import socket
 import threading
 import time
@@ -36,7 +35,7 @@ from ipexctl.decide.matching.match import minor, remedy, with_mpi
 from ipexctl.decide.matching.runtime import Runtime, candidates, layout
 from ipexctl.decide.matching.sound import DEFAULT
 from ipexctl.decide.matching.table import Table
-from ipexctl.decide.planning.install import Plan, Rates, Seen, as_observed, groups, origins, plan, pylock, unpacked
+from ipexctl.decide.planning.install import Plan, Rates, Seen, as_observed, origins, plan, pylock, unpacked
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, Refused, worst
 from ipexctl.model.events import (
@@ -293,7 +292,7 @@ class _Work(Crew):
         for note in (*self.stack.why, *self.lock.notes):
             yield Said(note)
         todo = [name for name, step in made.steps.items() if step.do != "nothing"]
-        teams = yield from self.teams(todo)
+        teams = yield from self.teams(todo, "installs")
         leaders = [team[0] for team in teams]
         if not (yield from self.locks(leaders)):
             return (yield from self.answered(made))
@@ -367,23 +366,6 @@ class _Work(Crew):
                 lambda _: index.speed(wheel.url, sources, self.environ, self.limits, _MOMENT, _SAMPLE), self.stop
             )
         return Rates(rates, next(iter(up.values()), 0.0), down, missing)
-
-    def teams(self, names: Sequence[str]) -> Story[list[list[str]]]:
-        """Hosts by file system, one writes for all: each leaves a token and looks for those of the others."""
-        if len(names) < 2:
-            return [[name] for name in names]
-        tokens = {name: f"{secrets.token_hex(6)}-{number}" for number, name in enumerate(names)}
-        yield from self.each(names, "leave a token", self.command("token", lambda name: {"name": tokens[name]}))
-        alive = [name for name in names if name not in self.failed]
-        said = yield from self.each(
-            alive, "look for tokens", self.command("tokens", lambda _: {"names": list(tokens.values())})
-        )
-        owner = {token: name for name, token in tokens.items()}
-        found = groups(list(said), {name: [owner[token] for token in seen["seen"]] for name, seen in said.items()})
-        for team in found:
-            if len(team) > 1:
-                yield Said(f"shared file system: {team[0]} installs for {', '.join(team[1:])}")
-        return found
 
     def locks(self, leaders: Sequence[str]) -> Story[bool]:
         """All or none, and in one order everywhere: of two installs at once, one gets the first lock."""

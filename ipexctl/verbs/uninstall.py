@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import Session, Trouble
+from ipexctl.act.fanout import Emit
+from ipexctl.act.sessions import Session
 from ipexctl.act.world import World
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
@@ -17,7 +18,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import printable
-from ipexctl.verbs.crew import worded
+from ipexctl.verbs.crew import Crew, Story
 from ipexctl.verbs.observe import observe
 
 
@@ -46,23 +47,13 @@ def uninstall(
         yield Answer({"dry": True})
         yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]))
         return {}
-    program = resources.files("ipexctl.remote").joinpath("install.py").read_text("utf-8")
-
-    def remove(link: Link, _: Emit) -> int | Failure:
-        venv, python = places[link.host.name]
-        with Session.start(link, python, program) as session:
-            try:
-                said = session.ask("remove", venv=venv)
-            except Trouble as trouble:
-                return worded(link.host.name, trouble, venv)
-            session.end()
-        if said["used"]:
-            what = f"a job still uses {venv}.d/{printable(str(said['used'][0]), 80)}"
-            return Failure(link.host.name, Kind.BUSY, what, "stop it first", "used")
-        return len(said["removed"])
-
-    results = yield from each(world, [inventory[name] for name in places], "remove", remove, outcome=_removed)
-    failed |= {name: result for name, result in results.items() if isinstance(result, Failure)}
+    for venv in dict.fromkeys(venv for venv, _ in places.values()):
+        pythons = {name: python for name, (where, python) in places.items() if where == venv}
+        crew = Crew(inventory, world, venv, "", failed)
+        try:
+            yield from _remove(crew, pythons, [name for name in pythons if _is_there(seen[name])])
+        finally:
+            crew.close()
     value = {
         "changed": [name for name in places if name not in failed],
         "failed": {name: failure.what for name, failure in failed.items()},
@@ -70,6 +61,53 @@ def uninstall(
     yield Answer(value)
     yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]) if failed else Exit.OK)
     return value
+
+
+def _is_there(fact: Facts | Failure) -> bool:
+    return (
+        isinstance(fact, Facts)
+        and fact.installed is not None
+        and (fact.installed.exists or bool(fact.installed.beside))
+    )
+
+
+def _remove(crew: Crew, pythons: Mapping[str, str], there: Sequence[str]) -> Story[None]:
+    """From all hosts of a crew. Where hosts have one file system, a job on any of them keeps the environment, and one
+    of them removes it for all."""
+    program = resources.files("ipexctl.remote").joinpath("install.py").read_text("utf-8")
+
+    def begin(link: Link, _: Emit) -> list[Any] | Failure:
+        name = link.host.name
+        crew.sessions[name] = Session.start(link, pythons[name], program)
+        return crew.done(name, lambda ask: list(ask("used")["used"]))
+
+    def remove(link: Link, _: Emit) -> int | Failure:
+        name = link.host.name
+        said = crew.done(name, lambda ask: ask("remove"))
+        if isinstance(said, Failure):
+            return said
+        return _busy(crew, name, name, said["used"][0]) if said["used"] else len(said["removed"])
+
+    used = yield from crew.each(list(pythons), "look for running jobs", begin)
+    teams = yield from crew.teams([name for name in used if name in there], "removes")
+    teams += [[name] for name in used if name not in there]
+    leaders = []
+    for team in teams:
+        working = [name for name in team if used[name]]
+        if not working:
+            leaders.append(team[0])
+        for name in team if working else ():
+            crew.failed[name] = _busy(crew, name, working[0], used[working[0]][0])
+            yield HostFailed(crew.failed[name])
+    yield from crew.each(leaders, "remove", remove, outcome=_removed)
+    for team in teams:
+        if team[0] in leaders and team[0] in crew.failed:
+            crew.failed |= {name: replace(crew.failed[team[0]], host=name) for name in team}
+
+
+def _busy(crew: Crew, host: str, where: str, id: object) -> Failure:
+    job = "a job" if where == host else f"a job on {where}"
+    return Failure(host, Kind.BUSY, f"{job} still uses {crew.venv}.d/{printable(str(id), 80)}", "stop it first", "used")
 
 
 def _removed(count: int) -> tuple[StepOutcome, str]:

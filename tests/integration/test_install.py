@@ -874,6 +874,27 @@ def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, inde
     assert again.exit == Exit.OK
 
 
+def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_them_keeps_it(
+    tmp_path: Path, index: Index
+) -> None:
+    bench = Bench(tmp_path, ("node0", "node1", "node2", "node3"))
+    assert bench.play(index).exit == Exit.OK
+    task = Uninstall(venv=str(bench.venv))
+    with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
+        assert job.stdout
+        job.stdout.readline()
+        busy = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+        job.kill()
+    assert busy.exit == Exit.BUSY
+    assert set(busy.answer["failed"]) == set(bench.names)
+    assert bench.works() == "2.8.0"
+    gone = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+    assert gone.exit == Exit.OK, gone.failures()
+    assert gone.answer == {"changed": list(bench.names), "failed": {}}
+    assert "shared file system: node0 removes for node1, node2, node3" in gone.said()
+    assert list(bench.venv.parent.iterdir()) == []
+
+
 LOADS = "import ctypes, time; ctypes.CDLL('{}/lib/libmpi.so.12'); print('ready', flush=True); time.sleep(60)"
 
 
