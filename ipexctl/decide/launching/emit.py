@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.decide.launching import pytorchjob
 from ipexctl.decide.launching.alike import alike
@@ -21,6 +21,7 @@ from ipexctl.model.tasks import Run
 _RANKS = "${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-${RANK:-}}}}"
 _ACCOUNT = {"HOME", "USER", "LOGNAME"}  # the login sets them
 _PORT = 29500  # torch's own
+_WORD = 120_000  # bytes: Linux takes no longer word than 128 KiB (MAX_ARG_STRLEN)
 
 
 def check(task: Run, form: str) -> None:
@@ -56,7 +57,7 @@ def _sh(launch: Launch) -> str:
         *_exports(launch.head, only=("PATH", "LD_LIBRARY_PATH", "I_MPI_ROOT", "FI_PROVIDER_PATH")),
         *_launcher_settings(launch),
         *_port(launch),
-        *_kept(_each(launch)),
+        *_carried(launch),
         "exec " + " \\\n    ".join(_line(launch)),
     ]
     return "\n".join(lines) + "\n"
@@ -215,10 +216,32 @@ def _about(launch: Launch, how: str) -> list[str]:
     ]
 
 
-def _each(launch: Launch, ranks: str = _RANKS) -> list[str]:
-    """POSIX sh: one rank, on whatever host it finds itself by its number. ``$1`` is the port."""
+def _by_host(launch: Launch) -> bool:
+    """Whether mpirun is given the hosts one by one, each with words of its own."""
+    return not launch.framed and "-hosts" not in launch.mpiexec
+
+
+def _carried(launch: Launch) -> list[str]:
+    """What ranks do, in variables that mpirun carries to the hosts: one for each host where it can be told so. Raises
+    `Refused` where the one for all is longer than a word may be."""
+    if _by_host(launch):
+        return [line for number, seat in enumerate(launch.seats) for line in _kept(_each(launch, of=[seat]), number)]
+    each = _each(launch)
+    if sum(len(line.encode()) + 1 for line in each) > _WORD:
+        raise Refused(
+            f"{len(launch.seats)} hosts need more than fits into one word of {launch.engine}'s mpirun",
+            hint="--emit ansible copies it as a file",
+            exit=Exit.STEP,
+        )
+    return _kept(each)
+
+
+def _each(launch: Launch, ranks: str = _RANKS, of: Sequence[Seat] = ()) -> list[str]:
+    """POSIX sh: one rank, on whatever host (``of`` these, or of all) it finds itself by its number. ``$1`` is the
+    port."""
     lines = [f"r={ranks}", "case $r in"]
-    for seat in launch.seats:
+    seats = of or launch.seats
+    for seat in seats:
         lines.append(f"{'|'.join(str(place.rank) for place in seat.ranks)})  # {seat.host}")
         lines += [f"    {line}" for line in _exports(seat)]
         if seat.preload:
@@ -226,7 +249,7 @@ def _each(launch: Launch, ranks: str = _RANKS) -> list[str]:
         lines.append(f"    export LOCAL_WORLD_SIZE={len(seat.ranks)}")
         lines.append(f"    python={shlex.quote(seat.python)}; cd {shlex.quote(seat.workdir)} ;;")
     lines += ['*) echo "no such rank: $r" >&2; exit 1 ;;', "esac", "case $r in"]
-    for place in launch.places:
+    for place in (place for seat in seats for place in seat.ranks):
         own = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(place.env.items()))
         lines.append(f"{place.rank}) export LOCAL_RANK={place.local} {own}".rstrip() + f"; {_bound(place, launch)} ;;")
     lines += [
@@ -237,12 +260,12 @@ def _each(launch: Launch, ranks: str = _RANKS) -> list[str]:
     return lines
 
 
-def _kept(each: list[str]) -> list[str]:
-    """Those lines as the value of the variable ``each``, whatever they hold."""
+def _kept(each: list[str], number: int | None = None) -> list[str]:
+    """Those lines as the value of the variable ``each``, or ``each_NUMBER``, whatever they hold."""
     mark = "EACH"
     while mark in "\n".join(each).split("\n"):
         mark += "_"
-    return [f"each=$(cat <<'{mark}'", *each, mark, ")"]
+    return [f"each{'' if number is None else f'_{number}'}=$(cat <<'{mark}'", *each, mark, ")"]
 
 
 def _bound(place: Place, launch: Launch) -> str:
@@ -290,7 +313,8 @@ def _line(launch: Launch, each: str = "") -> list[str]:
     words = [program, "-bootstrap ssh", f"-iface {interface}", listed, "-prepend-rank"]
     for number, seat in enumerate(launch.seats):
         colon = ": " if number else ""
-        words.append(f"{colon}-n {len(seat.ranks)} -host {shlex.quote(seat.address)} {rank}")
+        own = rank if each else rank.replace("$each", f"$each_{number}")
+        words.append(f"{colon}-n {len(seat.ranks)} -host {shlex.quote(seat.address)} {own}")
     return words
 
 

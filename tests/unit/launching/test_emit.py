@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ipexctl.decide.launching.emit import write
-from ipexctl.model.errors import Refused
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.launch import Launch, Seat, Setting
 from ipexctl.model.tasks import Run
 from tests.unit.launching.two import launch
 
@@ -51,6 +53,34 @@ def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
             write(two, form)
     else:
         assert "IPEXCTL_BACKEND" in write(two, form)
+
+
+def many(count: int, engine: str) -> Launch:
+    """So many hosts of two ranks each, whose mpirun does nothing."""
+    base = example("sh", engine)
+    first = base.seats[0]
+
+    def seat(number: int) -> Seat:
+        ranks = tuple(replace(place, host=f"n{number}", rank=2 * number + place.local) for place in first.ranks)
+        return replace(first, host=f"n{number}", address=f"192.0.2.{number}", ranks=ranks)
+
+    return replace(base, seats=tuple(map(seat, range(count))), mpiexec=("/bin/true", *base.mpiexec[1:]))
+
+
+def test_a_script_for_hundreds_of_hosts_starts(tmp_path: Path) -> None:
+    """A word of a command may have 128 KiB, and all of them what the stack allows."""
+    text = write(many(400, "impi"), "sh").replace("$(/opt/ai/bin/python", f"$({sys.executable}")
+    done = subprocess.run(["/bin/sh"], input=text, text=True, capture_output=True, env={"HF_TOKEN": "x"}, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["mpich", "openmpi"])
+def test_an_mpirun_that_takes_one_word_for_all_hosts_is_not_given_more_than_fits(engine: str) -> None:
+    assert "$each" in write(many(16, engine), "sh")
+    with pytest.raises(Refused, match="more than fits into one word") as refused:
+        write(many(400, engine), "sh")
+    assert refused.value.exit == Exit.STEP
+    assert "ansible" in (refused.value.hint or "")
 
 
 def test_accelerate_is_told_that_a_module_is_one() -> None:
