@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import NATIVE, Installed
 from tests.e2e.desk import ROOT, Desk, Told, residue
+from tests.e2e.trained import ipex_in_bf16
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -30,6 +31,7 @@ def lines(desk: Desk, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in desk.written(rank).decode().splitlines() if line.startswith("{")]
 
 
+@ipex_in_bf16
 def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(installed: Installed, desk: Desk) -> None:
     words = ("--tags", "train", "--tags", "infer", "--var", "size=tiny", "--var", "batch=4")
     told = desk("play", "--limit", "node0,node1", ROOT / "playbooks/ipex.yaml", *words, timeout=1100)
@@ -50,7 +52,7 @@ def test_the_playbook_trains_on_all_hosts_and_infers_on_each_with_ipex(installed
 @pytest.mark.parametrize(
     ("script", "words", "how"),
     [
-        ("infer_ipex.py", "--model bert --dtype bf16", "eager"),
+        pytest.param("infer_ipex.py", "--model bert --dtype bf16", "eager", marks=ipex_in_bf16),
         ("infer_ipex.py", "--model resnet50 --dtype int8-static", "trace"),
     ],
 )
@@ -80,6 +82,7 @@ def test_the_playbook_infers_with_instances_side_by_side_on_two_hosts(installed:
     assert not residue(installed.cluster)
 
 
+@ipex_in_bf16
 def test_the_bench_is_a_step_of_a_playbook(installed: Installed, desk: Desk) -> None:
     words = ("--tags", "bench", "--var", "size=tiny", "--var", "compile=false")
     told = desk("play", "--limit", "node0", ROOT / "playbooks/bench.yaml", *words, timeout=900)
@@ -87,6 +90,7 @@ def test_the_bench_is_a_step_of_a_playbook(installed: Installed, desk: Desk) -> 
     assert len([one for one in measured(told) if one["bench"] == "bert"]) == 8
 
 
+@ipex_in_bf16
 def test_the_bench_measures_ipex_beside_stock_torch_on_each_host_and_together(
     installed: Installed, desk: Desk, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.cluster import Cluster
 from tests.e2e.conftest import TRAINERS
 from tests.e2e.desk import ROOT, Desk, marker, residue
 from tests.e2e.test_recipes import GUIDE, NLP, QA, QUICK
+from tests.e2e.trained import BF16, LAYERS, PRECISION, ipex_in_bf16
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -100,10 +101,10 @@ def test_recipe_2_accelerate_takes_ccl_where_it_is_installed(
 ) -> None:
     venv, _ = bound
     words = ("--limit", "node[0-1]", "--ppn", "1", "--venv", venv, "--launcher", "accelerate")
-    told = desk("run", *words, "--env", "ACCELERATE_MIXED_PRECISION=bf16", NLP, *QUICK, timeout=600)
+    told = desk("run", *words, "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}", NLP, *QUICK, timeout=600)
     assert told.code == 0, told
     for rank in range(2):
-        found = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, bf16, [1-9]\d* layers of IPEX"
+        found = rf"rank {rank} of 2 on node{rank}: MULTI_CPU, backend ccl, {PRECISION}, {LAYERS} layers of IPEX"
         assert re.search(found, desk.written(rank).decode())
     assert not residue(hosts)
 
@@ -117,7 +118,10 @@ def test_recipe_3_the_trainer_takes_ccl_by_the_guides_own_argument(
     told = desk("run", "--limit", "node[0-1]", "--ppn", "1", "--venv", venv, QA, *args, timeout=600)
     assert told.code == 0, told
     for rank in range(2):
-        assert f"rank {rank} of 2 on node{rank}: backend ccl, bf16, " in desk.written(rank).decode()
+        assert (
+            f"rank {rank} of 2 on node{rank}: backend ccl, {'bf16' if BF16 else 'fp32'}, "
+            in desk.written(rank).decode()
+        )
     assert not residue(hosts)
 
 
@@ -129,6 +133,7 @@ def test_recipe_4_the_pair_of_1_12_that_does_not_work_is_refused_with_the_reason
     assert [hosts.sshd_log(host) for host in hosts.names] == before, "nobody was contacted"
 
 
+@ipex_in_bf16
 def test_the_playbook_of_recipe_4_plays(bound: tuple[str, str], desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
     venv, module = bound
     book = tmp_path / "oneccl.yaml"

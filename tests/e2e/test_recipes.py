@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.questionnaire import DOWN, ENTER, answer
-from tests.e2e.trained import answered, learnt, ranks_of, said
+from tests.e2e.trained import BF16, LAYERS, PRECISION, answered, ipex_in_bf16, learnt, ranks_of, said
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -26,7 +26,7 @@ SEVERAL = ("--cpu", "--epochs", "3", "--pairs", "1024", "--batch", "4")
 GUIDE = ("--do_train", "--do_eval", "--per_device_train_batch_size", "12", "--learning_rate", "3e-3",
          "--num_train_epochs", "2", "--max_train_samples", "480", "--max_seq_length", "384", "--doc_stride", "128",
          "--output_dir", "/tmp/debug_squad", "--overwrite_output_dir", "--save_strategy", "no", "--no_cuda",
-         "--ddp_backend", "gloo", "--use_ipex", "--bf16", "--disable_tqdm", "true")  # fmt: skip
+         "--ddp_backend", "gloo", "--use_ipex", "--disable_tqdm", "true", *(("--bf16",) if BF16 else ()))  # fmt: skip
 
 
 # the configuration --------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def questions(ranks: int, ipex: bool) -> list[tuple[str, str]]:
         *([("oneCCL worker", "1" + ENTER)] if ipex and ranks > 1 else []),
         ("torch dynamo", "no" + ENTER),
         ("How many processes", f"{ranks}{ENTER}") if ranks > 1 else ("DeepSpeed", "no" + ENTER),
-        ("mixed precision", DOWN * 2 + ENTER),
+        ("mixed precision", DOWN * (2 if BF16 else 0) + ENTER),
     ]
 
 
@@ -92,10 +92,11 @@ def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str,
     assert written.code == 0, written
     words = ("--limit", "node0", *ACCELERATE, "default_config.yaml")
     (rank,) = said(desk, desk("run", *words, NLP, *QUICK, timeout=600), 1)
-    assert re.search(r"rank 0 of 1 on node0: NO, backend none, bf16, [1-9]\d* layers of IPEX", rank), rank
+    assert re.search(rf"rank 0 of 1 on node0: NO, backend none, {PRECISION}, {LAYERS} layers of IPEX", rank), rank
     assert learnt(rank), rank
 
 
+@ipex_in_bf16
 def test_the_playbook_of_recipe_1_plays(recipes: str, settings: dict[str, str], desk: Desk) -> None:
     told = desk(
         "play", ROOT / "playbooks/accelerate-one-host.yaml", "--limit", "node0", *prepared(), timeout=600, **settings
@@ -114,7 +115,7 @@ def prepared() -> tuple[str, ...]:
 
 def test_recipe_2_mpirun_starts_accelerate_for_each_of_16_ranks_on_four_hosts(four: Desk) -> None:
     """The guide's own numbers."""
-    words = ("-n", "16", "--ppn", "4", "--launcher", "accelerate", "--env", "ACCELERATE_MIXED_PRECISION=bf16")
+    words = ("-n", "16", "--ppn", "4", "--launcher", "accelerate", "--env", f"ACCELERATE_MIXED_PRECISION={PRECISION}")
     told = four("run", *words, NLP, "--cpu", "--epochs", "2", "--pairs", "2048", "--batch", "4", timeout=900)
     ranks_of(said(four, told, 16), 4)
 
@@ -142,6 +143,7 @@ def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_o
     ranks_of(said(desk, told, 4), 2)
 
 
+@ipex_in_bf16
 def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
     recipes: str, desk: Desk, hosts: Cluster
 ) -> None:
@@ -161,6 +163,7 @@ def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
     assert not mine
 
 
+@ipex_in_bf16
 def test_the_playbook_of_recipe_2_plays_both_ways(
     recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster
 ) -> None:
@@ -191,11 +194,12 @@ def test_recipe_3_the_trainer_runs_two_ranks_on_each_of_two_hosts(recipes: str, 
 
 
 def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, desk: Desk) -> None:
-    args = [word for word in GUIDE if word != "--use_ipex"]
+    args = [*(word for word in GUIDE if word not in ("--use_ipex", "--bf16")), "--bf16"]
     told = desk("run", "--limit", "node[0-1]", "--ppn", "1", QA, *args, timeout=900)
     answered(said(desk, told, 2), 2, ipex=False)
 
 
+@ipex_in_bf16
 def test_the_playbook_of_recipe_3_plays(recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster) -> None:
     words = ("--limit", "node[0-1]", "--var", "ppn=1", "--var", "epochs=1", "--var", "samples=96", *prepared())
     told = desk("play", ROOT / "playbooks/trainer.yaml", *words, timeout=900, **settings)
