@@ -10,6 +10,7 @@ from pathlib import Path
 from ipexctl.act.world import World
 from ipexctl.decide.judging.network import choose_interfaces
 from ipexctl.decide.launching import accelerate, places
+from ipexctl.decide.probing.isa import ORDER
 from ipexctl.model.errors import Exit, Refused
 from ipexctl.model.events import Answer, Ended, Event, Said, Started
 from ipexctl.model.facts import Facts
@@ -55,6 +56,12 @@ def accelerate_config(
             yield Ended("accelerate config", Exit.OK)
             return
         version, config = _answered(wish, inventory, facts, n, ppn)
+        weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
+        if config.ipex and config.precision == "bf16" and weak:
+            more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
+            yield Said(
+                f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
+            )
     text, said = accelerate.write(config, version, options())
     for sentence in said:
         yield Said(sentence, "warning")

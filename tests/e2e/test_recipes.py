@@ -52,7 +52,7 @@ def questions(ranks: int, ipex: bool) -> list[tuple[str, str]]:
         *([("oneCCL worker", "1" + ENTER)] if ipex and ranks > 1 else []),
         ("torch dynamo", "no" + ENTER),
         ("How many processes", f"{ranks}{ENTER}") if ranks > 1 else ("DeepSpeed", "no" + ENTER),
-        ("mixed precision", DOWN * (2 if BF16 else 0) + ENTER),
+        ("mixed precision", DOWN * 2 + ENTER),
     ]
 
 
@@ -88,7 +88,8 @@ def test_accelerate_config_writes_what_the_questionnaire_of_that_version_writes(
 
 
 def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str, desk: Desk) -> None:
-    written = desk("accelerate", "config", "--limit", "node0", "--file", "default_config.yaml")
+    asked = ("--limit", "node0", "--precision", PRECISION, "--file", "default_config.yaml")
+    written = desk("accelerate", "config", *asked)
     assert written.code == 0, written
     words = ("--limit", "node0", *ACCELERATE, "default_config.yaml")
     (rank,) = said(desk, desk("run", *words, NLP, *QUICK, timeout=600), 1)
@@ -130,7 +131,7 @@ def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_o
     recipes: str, desk: Desk, hosts: Cluster
 ) -> None:
     asked = ("--limit", "node[0-1]", "--ppn", "2", "--mpirun-hostfile", "~/hostfile", "--file", "default_config.yaml")
-    assert desk("accelerate", "config", *asked).code == 0
+    assert desk("accelerate", "config", *asked, "--precision", PRECISION).code == 0
     refused = hosts.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "10.77.0.11", "true"])
     assert refused.returncode == 255, "node0 cannot log in to node1 by itself"
     words = ("run", "--limit", "node[0-1]", *ACCELERATE, "default_config.yaml", NLP, *SEVERAL)

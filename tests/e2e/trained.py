@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.desk import Desk, Told, residue
 
 _CPU = Path("/proc/cpuinfo").read_text(errors="replace").split()
-BF16 = "avx512_bf16" in _CPU  # what `init` and `accelerate config` look at
+BF16 = "avx512_bf16" in _CPU  # what `init` looks at
 PRECISION = "bf16" if BF16 else "no"
 LAYERS = r"[1-9]\d*" if BF16 else r"\d+"  # in fp32 IPEX need not take any over
 ipex_in_bf16 = pytest.mark.skipif(
