@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ipexctl.decide.probing.bundle import Bundle
-from ipexctl.decide.probing.numbers import MOST_CPUS, cpus, whole
+from ipexctl.decide.probing.numbers import MOST_CPUS, cpus, masked_cpus, whole
 from ipexctl.model.facts import Core, NumaNode
 
 _CPU = "/sys/devices/system/cpu"
@@ -50,11 +50,9 @@ def topology(bundle: Bundle, processors: list[dict[str, str]], lscpu: Mapping[st
 
 
 def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | None:
-    siblings = {
-        int(number): threads
-        for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/thread_siblings_list").items()
-        if (threads := cpus(text))
-    }
+    # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
+    cores = _cpus_of_each(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
+    siblings = {number: threads for number, threads in cores.items() if threads}
     if not siblings:
         return None
     packages = {
@@ -81,6 +79,16 @@ def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | No
             Core(group, package or 0, numa.get(group[0])) for group, package in zip(groups, packaged, strict=True)
         ),
     )
+
+
+def _cpus_of_each(bundle: Bundle, directory: str, path: str, listed: str, mask: str = "") -> dict[int, tuple[int, ...]]:
+    """CPU sets by the number in their path: from the lists, else from the masks."""
+    for suffix, meaning in ((listed, cpus), (mask, masked_cpus)):
+        texts = bundle.under(directory, path + suffix)
+        found = {int(number): meaning(text) for number, text in texts.items()}
+        if found:
+            return {number: members or () for number, members in found.items()}
+    return {}
 
 
 def _online(bundle: Bundle, siblings: Collection[int]) -> tuple[int, ...]:
@@ -193,16 +201,13 @@ def _small(text: str | None) -> int | None:
 
 def numa_nodes(bundle: Bundle, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
     """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
-    lists = bundle.under(_NODE, r"node([0-9]{1,4})/cpulist")
-    if lists:
-        memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
-        return _nodes((int(number), text, memory.get(number)) for number, text in lists.items())
-    named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
-    return _nodes((int(match[1]), text, None) for match, text in named if match) or None
-
-
-def _nodes(found: Iterable[tuple[int, str, str | None]]) -> tuple[NumaNode, ...]:
-    return tuple(NumaNode(number, cpus(text) or (), _mem_total(meminfo)) for number, text, meminfo in sorted(found))
+    nodes = _cpus_of_each(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
+    memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
+    if not nodes:
+        named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
+        nodes, memory = {int(match[1]): cpus(text) or () for match, text in named if match}, {}
+    found = (NumaNode(number, nodes[number], _mem_total(memory.get(str(number)))) for number in sorted(nodes))
+    return tuple(found) or None
 
 
 def _mem_total(meminfo: str | None) -> int | None:

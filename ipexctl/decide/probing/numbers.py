@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 MOST_CPUS = 16384  # the kernel's own limit is 8192
+_AROUND = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
 
 
 def whole(text: str | None, most: int = 1 << 62) -> int | None:
     """A non-negative decimal integer up to ``most``."""
-    if text is None or not re.fullmatch(r"[0-9]{1,20}", text := text.strip()):
+    if text is None or not re.fullmatch(r"[0-9]{1,20}", text := text.strip(_AROUND)):
         return None
     return value if (value := int(text)) <= most else None
 
@@ -19,7 +20,8 @@ def cpus(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     found: set[int] = set()
-    for part in text.strip().replace(" ", "").split(",") if text.strip() else ():
+    text = text.strip(_AROUND).replace(" ", "")
+    for part in text.split(",") if text else ():
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
         if not match:
             return None
@@ -28,3 +30,12 @@ def cpus(text: str | None) -> tuple[int, ...] | None:
             return None
         found.update(range(first, last + 1))
     return tuple(sorted(found))
+
+
+def masked_cpus(text: str | None) -> tuple[int, ...] | None:
+    """A mask in the kernel's form, "00000000,00000202": words of 32 bits, the highest first."""
+    words = (text or "").strip(_AROUND).split(",")
+    if len(words) * 32 > MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
+        return None
+    bits = int("".join(word.zfill(8) for word in words), 16)
+    return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)

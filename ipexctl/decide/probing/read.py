@@ -49,7 +49,7 @@ def read(bundle: Bundle, uarchs: Uarchs) -> Facts:
             f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel",
             bundle.command("amx").strip(),
         )
-        if flags and arch in (None, "x86_64", "i686")
+        if flags and arch in ("x86_64", "i686", "i586", "i386")
         else (None, ())
     )
     found = cpu.topology(bundle, processors, said)
@@ -137,7 +137,7 @@ def _arch(bundle: Bundle, said: Mapping[str, str], first: Mapping[str, str], fla
     known = bundle.file("/proc/sys/kernel/arch") or _said(said, "Architecture") or bundle.command("uname -m").strip()
     if known:
         return known
-    if flags:
+    if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
         return "x86_64" if "lm" in flags else "i686"
     if first.get("CPU implementer"):
         return "aarch64" if first.get("CPU architecture", "").startswith(("8", "9", "AArch64")) else "arm"

@@ -85,6 +85,61 @@ def test_lscpu_of_other_processors_and_languages_is_read_as_far_as_it_goes(
     assert {node.id: len(node.cpus) for node in found.numa or ()} == nodes
 
 
+@pytest.mark.parametrize(
+    ("vendor", "flags"),
+    [("ARM", "fp asimd evtstrm"), ("IBM/S390", "esan3 zarch stfle"), ("Loongson", "cpucfg lam ual fpu lsx")],
+)
+def test_flags_of_other_processors_make_them_no_x86(vendor: str, flags: str) -> None:
+    found = facts(f"CPU(s): 4\nVendor ID: {vendor}\nFlags: {flags}\n")
+    assert (found.arch, found.isa_level, found.logical_online) == (None, None, 4)
+
+
+def old_kernel(online: dict[int, str], **more: str) -> dict[str, str]:
+    """Two packages with two cores of two threads, by the masks of kernels before 2.6.26. CPU 4 is beside 0."""
+    system = "/sys/devices/system"
+    files = {f"{system}/cpu/cpu{cpu}/online": f"{text}\n" for cpu, text in online.items()}
+    for cpu in range(8):
+        if online.get(cpu) == "0":
+            continue
+        topology = f"{system}/cpu/cpu{cpu}/topology"
+        alive = sum(1 << sibling for sibling in (cpu % 4, cpu % 4 + 4) if online.get(sibling) != "0")
+        files[f"{topology}/thread_siblings"] = f"00000000,{alive:08x}\n"
+        files[f"{topology}/physical_package_id"] = f"{cpu % 2}\n"
+    nodes = {f"{system}/node/node{node}/cpumap": f"0,{mask:08x}\n" for node, mask in ((0, 0x55), (1, 0xAA))}
+    return {**files, **nodes, **more}
+
+
+def test_masks_are_read_where_the_kernel_kept_no_lists() -> None:
+    found = read(Bundle(old_kernel({})), uarchs())
+    assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 2, 2)
+    assert (found.physical_cores, found.logical_online, found.cpus_offline) == (4, 8, ())
+    assert [(node.id, node.cpus) for node in found.numa or ()] == [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))]
+    found = read(Bundle(old_kernel({2: "0", 7: "0"})), uarchs())
+    assert (found.physical_cores, found.threads_per_core, found.cpus_offline) == (4, None, (2, 7))
+    lists = {"/sys/devices/system/node/node0/cpulist": "0-7\n"}
+    found = read(Bundle(old_kernel({}, **lists)), uarchs())
+    assert [node.cpus for node in found.numa or ()] == [tuple(range(8))]  # a list is believed before a mask
+
+
+@pytest.mark.parametrize("rubbish", ["", ",", "xyz", "123456789", "0," * 1000 + "1"])
+def test_masks_that_are_none_tell_nothing(rubbish: str) -> None:
+    files = {f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings": rubbish for cpu in range(2)}
+    assert read(Bundle(files), uarchs()).physical_cores is None
+
+
+def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
+    topology = "/sys/devices/system/cpu/cpu0/topology"
+    files = {
+        "/sys/devices/system/cpu/online": "0\n\0",
+        f"{topology}/thread_siblings_list": "0\n\0",
+        f"{topology}/physical_package_id": " 36\n\0",
+        "/sys/devices/system/node/node0/cpulist": "0\n\0",
+    }
+    found = read(Bundle(files), uarchs())
+    assert (found.sockets, found.physical_cores, found.logical_online) == (1, 1, 1)
+    assert [node.cpus for node in found.numa or ()] == [(0,)]
+
+
 def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
     assert facts(MAINFRAME).is_vm is True
 
