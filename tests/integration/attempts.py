@@ -95,7 +95,10 @@ def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
     return got
 
 
-def nothing_left(attempt: Attempt, events: list[Event]) -> bool:
+def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
+    """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(Proved, events)[-1]
     there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
-    return not proof.left and not proof.unknown and not there and not procs.living(procs.of_run(attempt.launch.run))
+    alive = [str(process) for process in procs.living(procs.of_run(attempt.launch.run))]
+    unproved = [f"{host}: {pids}" for host, pids in proof.left.items()]
+    return [*unproved, *proof.unknown, *there, *alive]

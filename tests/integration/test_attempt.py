@@ -31,7 +31,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.remote import procs
 from ipexctl.verbs.attempt import Attempt
-from tests.integration.attempts import nothing_left, of, until, written
+from tests.integration.attempts import left_behind, of, until, written
 
 
 def line(pid: int) -> list[bytes]:
@@ -63,7 +63,7 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
     assert written(events)[3, "out"] == b"rank 3 of 4 argv ['two words', '$(touch pwned)', 'new\\nline', '']\n"
     assert 0 < of(RunStarted, events)[0].at <= of(RunEnded, events)[0].at
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_hosts_may_share_their_home_directory(start):
@@ -71,7 +71,7 @@ def test_hosts_may_share_their_home_directory(start):
     events = list(attempt.story())
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert len(written(events)) == 4
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_what_ranks_write_arrives_byte_for_byte(start, tmp_path):
@@ -96,7 +96,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
     assert "actor.py" in first.traceback
     assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
     assert of(RunEnded, events)[0].reason == "rank"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
@@ -105,7 +105,7 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
     events = list(attempt.story())
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, getattr(signal, name))
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start):
@@ -114,7 +114,7 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
     assert of(RunEnded, events)[0].reason == "rank"
     causes = {end.rank: end.cause for end in of(RankEnded, events)}
     assert causes == {0: "", **dict.fromkeys(range(1, 8), "stopped")}
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_ctrl_c_ends_ranks_politely(start):
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_ranks_politely(start):
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
     assert any(said.text == "stopping (again to kill)" for said in of(Said, events))
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 class Cable(Links):
@@ -157,7 +157,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
     assert of(RunEnded, events)[0].reason == "stopped"
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert attempt.watching.exit == 128 + signal.SIGINT
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start):
@@ -186,7 +186,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(
     assert time.monotonic() - began < 2.0 + 15.0
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
     assert any("needed SIGKILL" in said.text for said in of(Said, events))
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_second_ctrl_c_kills_at_once(start):
@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_kills_at_once(start):
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 10.0
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
@@ -205,7 +205,7 @@ def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
     attempt = start("daemon")
     events = list(attempt.story())
     assert of(RunEnded, events)[0].reason == "done"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
     sleepers = [
         pid
         for pid in set(procs.everyone()) - before
@@ -224,7 +224,7 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     story, events = until(attempt, Output)
     os.kill(find(attempt, b"guard"), signal.SIGKILL)
     events += list(story)
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
     assert not [pid for pid in set(procs.everyone()) - before if any(b"301" in part for part in line(pid))]
     assert procs.groups_of(attempt.launch.run) == []
 
@@ -238,7 +238,7 @@ def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start, who):
     events += list(story)
     assert time.monotonic() - began < 25.0
     assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_killed_wrapper_is_a_lost_rank(start):
@@ -250,14 +250,14 @@ def test_a_killed_wrapper_is_a_lost_rank(start):
     assert "lost" in causes, of(RankEnded, events)
     assert "" not in causes, of(RankEnded, events)
     assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_time_limit_ends_the_run(start):
     attempt = start("wait", time_limit=1.0)
     events = list(attempt.story())
     assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start):
@@ -280,7 +280,7 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start):
     first.world.interrupts.arrived(signal.SIGINT)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "stopped"
-    assert nothing_left(first, events)
+    assert left_behind(first, events) == []
 
 
 def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start):

@@ -109,7 +109,7 @@ def test_the_controllers_cable_can_be_cut(cluster: Cluster) -> None:
 
 
 def test_a_frozen_host_stands_still_as_a_whole(cluster: Cluster) -> None:
-    loop = "while :; do date +%N >>/root/ticks; sleep .05; done"
+    loop = "touch /root/ticking; while [ -e /root/ticking ]; do date +%N >>/root/ticks; sleep .05; done"
     with _started([*cluster.controller, "ssh", "-F", str(cluster.ssh_config), "node0", loop]):
         _until(lambda: cluster.path("node0", "/root/ticks").exists())
         with cluster.freeze("node0"):
@@ -119,6 +119,7 @@ def test_a_frozen_host_stands_still_as_a_whole(cluster: Cluster) -> None:
             time.sleep(0.3)
             assert cluster.read("node0", "/root/ticks") == before
         _until(lambda: cluster.read("node0", "/root/ticks") != before)
+        cluster.path("node0", "/root/ticking").unlink()  # the cluster lives on, and so would the loop
 
 
 def test_a_power_cut_ends_everything_and_keeps_the_disk(cluster: Cluster) -> None:

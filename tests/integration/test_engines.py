@@ -20,7 +20,7 @@ from ipexctl.decide.matching.runtime import Runtime
 from ipexctl.model.events import Output, RankEnded, RunEnded, Said
 from ipexctl.remote import procs
 from ipexctl.verbs.attempt import Attempt
-from tests.integration.attempts import Start, nothing_left, of, written
+from tests.integration.attempts import Start, left_behind, of, written
 
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
 
@@ -51,7 +51,7 @@ def test_the_same_script_runs_unchanged(start: Start) -> None:
         rank: b"rank %d of 4 argv ['two words']\n" % rank for rank in range(4)
     }
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 LIBMPI = {"impi": "libmpi.so.12", "mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}
@@ -64,7 +64,7 @@ def test_mpi_itself_works_between_ranks(start: Start, runtime: Runtime) -> None:
         rank: b"rank %d of 4: sum 10\n" % rank for rank in range(4)
     }
     assert of(RunEnded, events)[0].reason == "done"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_first_rank_that_raises_is_named_whoever_started_it(start: Start) ->
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
     assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
@@ -95,14 +95,14 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
     events = list(attempt.story())
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGSEGV)
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_daemons_end_with_the_run(start: Start) -> None:
     attempt = start("daemon")
     events = list(attempt.story())
     assert of(RunEnded, events)[0].reason == "done"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 @pytest.mark.parametrize("who", ["mpirun", "proxy"])
@@ -119,7 +119,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
     events += list(story)
     assert time.monotonic() - began < 25.0
     assert of(RunEnded, events)[0].reason in {"lost", "rank"}
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def find(attempt: Attempt, names: tuple[str, ...]) -> int:
@@ -161,7 +161,7 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
             "TORCHELASTIC_ERROR_FILE",
         }
         assert not [name for name in told["env"] if name not in planned | more and not name.startswith(own)]
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def as_planned(attempt: Attempt, where: Path) -> list[dict[str, Any]]:

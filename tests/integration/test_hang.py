@@ -35,7 +35,7 @@ from ipexctl.remote import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.restarting import restarting
-from tests.integration.attempts import RANKS, nothing_left, of, until, written
+from tests.integration.attempts import RANKS, left_behind, of, until, written
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start):
     assert "3 of 4 ranks wait in collective, rank 2 on b does not" in told
     assert re.search(r"  rank 2 +stuck\.py:\d+ read_data\n", told)
     assert of(RunEnded, events)[0].reason == "limit"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(start):
@@ -83,7 +83,7 @@ def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(sta
     assert any("rank 1 on b silent and idle (rank 1 on b stopped by a signal" in text for text in said(events))
     assert "the ranks get on again" in said(events)
     assert [(end.run, end.reason) for end in of(RunEnded, events)] == [(attempt.launch.run, "done")]
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
@@ -94,7 +94,7 @@ def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
     events += list(story)
     assert time.monotonic() - began < 20
     assert of(RunEnded, events)[0].reason == "limit"
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_a_rank_that_computes_without_a_word_is_no_stall(start):
@@ -109,7 +109,7 @@ def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in said(events))
     assert of(RunEnded, events)[0].reason == "limit"
     assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
-    assert nothing_left(attempt, events)
+    assert left_behind(attempt, events) == []
 
 
 def test_stages_come_in_order(start):
@@ -288,4 +288,4 @@ def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(start_a
     assert lost > 1_000_000
     got = sum(len(data) for data in written(result_events).values())
     assert got < 2 * 50_000 * 90
-    assert nothing_left(attempt, result_events)
+    assert left_behind(attempt, result_events) == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 MOST_CPUS = 16384  # the kernel's own limit is 8192
+_WHOLE = re.compile(r"[0-9]{1,20}")
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _AROUND = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
 
 
 def whole(text: str | None, most: int = 1 << 62) -> int | None:
     """A non-negative decimal integer up to ``most``."""
-    if text is None or not re.fullmatch(r"[0-9]{1,20}", text := text.strip(_AROUND)):
+    if text is None or not _WHOLE.fullmatch(text := text.strip(_AROUND)):
         return None
     return value if (value := int(text)) <= most else None
 
@@ -22,7 +24,7 @@ def cpus(text: str | None) -> tuple[int, ...] | None:
     found: set[int] = set()
     text = text.strip(_AROUND).replace(" ", "")
     for part in text.split(",") if text else ():
-        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        match = _RANGE.fullmatch(part)
         if not match:
             return None
         first, last = int(match[1]), int(match[2] or match[1])

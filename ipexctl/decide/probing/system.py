@@ -56,11 +56,10 @@ def interfaces(bundle: Bundle) -> tuple[Interface, ...]:
     found = _of_ip(said) or _of_ifconfig(said)
     default = _default_route(bundle)
     # a bridge is real where something that is real is plugged into it
-    ported = {
-        match[1]
-        for path in bundle.files
-        if (match := re.fullmatch(rf"{_NET}/([^/]+)/brif/([^/]+)", path)) and not _BEHIND_BRIDGES.match(match[2])
-    }
+    below = [path[len(_NET) + 1 :].split("/") for path in bundle.files if path.startswith(_NET + "/")]
+    ported = {words[0] for words in below if words[1:2] == ["brif"] and not _BEHIND_BRIDGES.match(words[-1])}
+    # does sysfs say which interfaces have hardware? Where none has (containers), all are equally real
+    known = any(words[1:] in (["device"], ["bonding"]) for words in below)
     shown = []
     for name, (mtu, up, addresses) in list(found.items())[:256]:
         speed = whole(bundle.file(f"{_NET}/{name}/speed"))
@@ -74,15 +73,10 @@ def interfaces(bundle: Bundle) -> tuple[Interface, ...]:
                 speed or None,
                 up,
                 name in default,
-                bool(_BEHIND_BRIDGES.match(name)) or not (real or vlan or name == "lo" or not _known(bundle)),
+                bool(_BEHIND_BRIDGES.match(name)) or not (real or vlan or name == "lo" or not known),
             )
         )
     return tuple(shown)
-
-
-def _known(bundle: Bundle) -> bool:
-    """Does sysfs say which interfaces have hardware? Where none has (containers), all are equally real."""
-    return any(re.fullmatch(rf"{_NET}/[^/]+/(device|bonding)", path) for path in bundle.files)
 
 
 _Seen = dict[str, tuple[int | None, bool | None, list[str]]]
