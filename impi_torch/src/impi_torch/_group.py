@@ -22,6 +22,7 @@ from . import _collectives as c
 from ._engine import LINGER, Aborted, ImpiTimeout, Work, engine
 from ._launch import ImpiError, check_launch, check_world, mpi
 
+TO_SUM = ReduceOp.RedOpType.SUM
 NUMBERS = {kind: int(kind) for kind in ReduceOp.RedOpType.__members__.values()}
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 
@@ -610,6 +611,8 @@ def root_of(options: Any) -> int:
 def reduction(options: Any) -> tuple[int, Any]:
     """The number of the reduce operation in an options object or a bare ReduceOp, and PREMUL_SUM's factor."""
     op = getattr(options, "reduceOp", options)
+    if op == TO_SUM:  # nearly all; to ask for the number of the others costs as much as a short message
+        return c.SUM, None
     if op is None or isinstance(op, int):
         return c.SUM, None
     if isinstance(op, ReduceOp.RedOpType):
