@@ -269,5 +269,5 @@ def test_a_slow_link_is_found_and_one_that_was_slow_for_a_moment_is_not() -> Non
         do(cluster, "node1", NARROW)
         assert "node1" in slow(cluster)
         do(cluster, "node1", f"( {WIDE} ) </dev/null >/dev/null 2>&1 &")
-        assert slow(cluster) == []
+        assert "node1" not in slow(cluster)  # another may be: all five share the cores of this machine with all else
         assert "tbf" not in cluster.exec("node1", ["tc", "qdisc", "show", "dev", "eth0"]).stdout
