@@ -35,14 +35,15 @@ class Topology:
 
 
 def blocks(text: str) -> list[dict[str, str]]:
-    """/proc/cpuinfo, one dictionary a processor."""
-    found = []
-    for block in re.split(r"\n\s*\n", text.replace("\r", "")):
-        pairs = (line.partition(":") for line in block.splitlines())
-        fields = {key.strip(): value.strip() for key, colon, value in pairs if colon}
-        if fields:
-            found.append(fields)
-    return found
+    """/proc/cpuinfo, one dictionary a processor; also of a copy that has lost its empty lines."""
+    found: list[dict[str, str]] = [{}]
+    for line in text.replace("\r", "").splitlines():
+        key, colon, value = (word.strip() for word in line.partition(":"))
+        if not (key or colon) or (key == "processor" and key in found[-1]):
+            found.append({})
+        if colon:
+            found[-1][key] = value
+    return [block for block in found if block]
 
 
 def topology(bundle: Bundle, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
@@ -153,6 +154,9 @@ def _of_books(said: Mapping[str, str]) -> int | None:
 
 def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Whole only if every package shows as many processors as it says it has."""
+    listed = _without_packages(processors)
+    if listed:
+        return Topology(online=listed)
     numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors]
     packages: dict[str, list[dict[str, str]]] = {}
     for block in processors:
@@ -163,8 +167,7 @@ def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     if siblings and per_socket and siblings % per_socket == 0:
         threads = siblings // per_socket
     complete = all(
-        package != "?" and all(_small(block.get("siblings")) == len(of_package) for block in of_package)
-        for package, of_package in packages.items()
+        _small(block.get("siblings")) == len(of_package) for of_package in packages.values() for block in of_package
     )
     if not processors or not complete or None in numbers or not per_socket:
         return Topology(cores_per_socket=per_socket, threads_per_core=threads)
@@ -181,6 +184,14 @@ def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
         online=tuple(sorted(number for number in numbers if number is not None)),
         cores=_cores_of_cpuinfo(packages, sum(counted)),
     )
+
+
+def _without_packages(processors: list[dict[str, str]]) -> tuple[int, ...]:
+    """Other architectures, and x86 kernels without hyper-threads or packages, number the processors and say no more.
+    One of them alone may be a sample of many."""
+    numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
+    silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
+    return tuple(range(len(numbers))) if silent and len(numbers) > 1 and numbers == [*range(len(numbers))] else ()
 
 
 def _cores_of_cpuinfo(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:

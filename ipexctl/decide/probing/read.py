@@ -36,7 +36,7 @@ def read(bundle: Bundle, uarchs: Uarchs) -> Facts:
             whole(first.get("stepping") or said.get("Stepping")),
             flags,
         )
-    arch = _arch(bundle, said, first, flags)
+    arch = _arch(bundle, said, processors, flags)
     environ = system.environment(bundle)
     there = system.marks(bundle)
     hypervisor = _hypervisor(bundle, said)
@@ -133,14 +133,17 @@ def _said(said: Mapping[str, str], name: str) -> str | None:
     return value if value not in ("", "-") else None
 
 
-def _arch(bundle: Bundle, said: Mapping[str, str], first: Mapping[str, str], flags: frozenset[str]) -> str | None:
+def _arch(
+    bundle: Bundle, said: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
+) -> str | None:
     known = bundle.file("/proc/sys/kernel/arch") or _said(said, "Architecture") or bundle.command("uname -m").strip()
     if known:
         return known
     if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
         return "x86_64" if "lm" in flags else "i686"
-    if first.get("CPU implementer"):
-        return "aarch64" if first.get("CPU architecture", "").startswith(("8", "9", "AArch64")) else "arm"
+    versions = [block.get("CPU architecture", "") for block in processors if block.get("CPU implementer")]
+    if versions:
+        return "aarch64" if versions[0].startswith(("8", "9", "AArch64")) else "arm"
     return None
 
 

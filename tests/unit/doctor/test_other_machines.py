@@ -127,6 +127,44 @@ def test_masks_that_are_none_tell_nothing(rubbish: str) -> None:
     assert read(Bundle(files), uarchs()).physical_cores is None
 
 
+def processor(number: int, package: int | None, siblings: int, cores: int) -> str:
+    physical = "" if package is None else f"physical id\t: {package}\n"
+    return (
+        f"processor\t: {number}\nvendor_id\t: GenuineIntel\n{physical}siblings\t: {siblings}\n"
+        f"core id\t\t: {number % cores}\ncpu cores\t: {cores}\nflags\t\t: fpu lm tsc\n"
+    )
+
+
+@pytest.mark.parametrize("between", ["\n", "", " \t\n\n"])
+def test_processors_are_told_apart_with_and_without_empty_lines_between_them(between: str) -> None:
+    found = facts(cpuinfo=between.join(processor(cpu, cpu // 2, 2, 2) for cpu in range(4)))
+    assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 2, 1)
+    assert (found.logical_online, [core.cpus for core in found.cores]) == (4, [(0,), (1,), (2,), (3,)])
+
+
+def test_processors_without_a_package_number_are_one_package_if_all_of_it_are_there() -> None:
+    found = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(4)))
+    assert (found.sockets, found.physical_cores, found.threads_per_core, found.logical_online) == (1, 2, 2, 4)
+    found = facts(cpuinfo="\n".join(processor(cpu, None, 4, 2) for cpu in range(3)))
+    assert (found.sockets, found.physical_cores, found.logical_online) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "arch", "online"),
+    [
+        ("processor: 0\nCPU implementer: 0x41\nCPU architecture: 8\n\nprocessor: 1\n\nHardware: x\n", "aarch64", 2),
+        ("Processor: x\nprocessor: 0\nprocessor: 1\nCPU implementer: 0x50\nCPU architecture: AArch64", "aarch64", 2),
+        ("processor: 0\ncpu: POWER8\n\nprocessor: 1\ncpu: POWER8\n\ntimebase: 512000000\n", None, 2),
+        ("processor: 0\nCPU implementer: 0x41\nCPU architecture: 7\n", "arm", None),
+        ("processor: 0\n\nprocessor: 2\n", None, None),
+    ],
+    ids=["ARM", "ARM of Linux 3", "POWER", "one of many?", "one is missing"],
+)
+def test_processors_that_are_only_numbered_are_counted(cpuinfo: str, arch: str | None, online: int | None) -> None:
+    found = facts(cpuinfo=cpuinfo)
+    assert (found.arch, found.logical_online, found.sockets, found.physical_cores) == (arch, online, None, None)
+
+
 def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
     topology = "/sys/devices/system/cpu/cpu0/topology"
     files = {
