@@ -94,13 +94,15 @@ def main() -> None:
         ipex = None
     if size > 1:
         dist.init_process_group("gloo")
-    ways = [("eager", "")]
+    ways = {"eager": ""}
     if args.compile and args.engine == "stock":
-        ways.append(("compile", no_compiler(size)))
+        ways["compile"] = agreed(no_compiler(), size)
+    no_bf16 = agreed(refused(ipex), size) if ipex else ""
 
     for mode in args.mode.split(","):
-        for how, why in ways:
+        for how, hindered in ways.items():
             for dtype in ("fp32", "bf16"):
+                why = hindered or (no_bf16 if dtype == "bf16" else "")
                 told = {
                     "bench": "bert",
                     "mode": mode,
@@ -121,22 +123,40 @@ def main() -> None:
                 except (RuntimeError, AssertionError) as error:
                     if size > 1:
                         raise  # the others would wait
-                    why, seconds = str(error).strip().splitlines()[-1][:200], None
+                    why, seconds = last_words(error), None
+                    hindered = why if how == "compile" else ""  # what cannot be compiled is not tried again
                 rate = None if seconds is None else size * args.batch / seconds
                 print(json.dumps({**told, "samples_per_s": rate, "median_s": seconds, "why": why}), flush=True)
-                why = why if how == "compile" else ""
     if size > 1:
         dist.destroy_process_group()
 
 
-def no_compiler(size: int) -> str:
-    """Why torch.compile cannot work here, or on another host of the run; "" if it can."""
-    why = "" if shutil.which(os.environ.get("CXX", "g++")) else "torch.compile needs a C++ compiler (g++)"
+def no_compiler() -> str:
+    """Why torch.compile cannot work here; "" if it can."""
+    return "" if shutil.which(os.environ.get("CXX", "g++")) else "torch.compile needs a C++ compiler (g++)"
+
+
+def refused(ipex: Any) -> str:
+    """Why IPEX does not compute in bf16 here, which it says of the smallest model, too; "" if it does."""
+    model = nn.Linear(CLASSES, CLASSES)
+    try:
+        ipex.optimize(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dtype=torch.bfloat16)
+    except (RuntimeError, AssertionError) as error:
+        return last_words(error)
+    return ""
+
+
+def agreed(why: str, size: int) -> str:
+    """What hinders this rank, or else another one of the run: either all measure a form, or none."""
     if size == 1:
         return why
     all_of_them: list[str] = [""] * size
     dist.all_gather_object(all_of_them, why)
     return next(filter(None, all_of_them), "")
+
+
+def last_words(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
 @dataclass(frozen=True)

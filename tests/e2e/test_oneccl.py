@@ -18,7 +18,7 @@ from tests.cluster import Cluster
 from tests.e2e.conftest import TRAINERS
 from tests.e2e.desk import ROOT, Desk, marker, residue
 from tests.e2e.test_recipes import GUIDE, NLP, QA, QUICK
-from tests.e2e.trained import BF16, LAYERS, PRECISION, ipex_in_bf16
+from tests.e2e.trained import BF16, LAYERS, PRECISION
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -133,7 +133,6 @@ def test_recipe_4_the_pair_of_1_12_that_does_not_work_is_refused_with_the_reason
     assert [hosts.sshd_log(host) for host in hosts.names] == before, "nobody was contacted"
 
 
-@ipex_in_bf16
 def test_the_playbook_of_recipe_4_plays(bound: tuple[str, str], desk: Desk, hosts: Cluster, tmp_path: Path) -> None:
     venv, module = bound
     book = tmp_path / "oneccl.yaml"

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e.desk import ROOT, Desk, residue
 from tests.e2e.questionnaire import DOWN, ENTER, answer
-from tests.e2e.trained import BF16, LAYERS, PRECISION, answered, ipex_in_bf16, learnt, ranks_of, said
+from tests.e2e.trained import BF16, LAYERS, PRECISION, answered, learnt, ranks_of, said
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -97,13 +97,16 @@ def test_recipe_1_accelerate_trains_on_one_host_with_ipex_and_bf16(recipes: str,
     assert learnt(rank), rank
 
 
-@ipex_in_bf16
 def test_the_playbook_of_recipe_1_plays(recipes: str, settings: dict[str, str], desk: Desk) -> None:
-    told = desk(
-        "play", ROOT / "playbooks/accelerate-one-host.yaml", "--limit", "node0", *prepared(), timeout=600, **settings
-    )
+    words = ("--limit", "node0", *variables(f"precision={PRECISION}"), *prepared())
+    told = desk("play", ROOT / "playbooks/accelerate-one-host.yaml", *words, timeout=600, **settings)
     (rank,) = said(desk, told, 1)
+    assert re.search(rf"rank 0 of 1 on node0: NO, backend none, {PRECISION}, {LAYERS} layers of IPEX", rank), rank
     assert learnt(rank), rank
+
+
+def variables(*values: str) -> list[str]:
+    return [word for value in values for word in ("--var", value)]
 
 
 def prepared() -> tuple[str, ...]:
@@ -144,12 +147,12 @@ def test_recipe_2_accelerate_starts_mpirun_on_hosts_that_have_no_keys_for_each_o
     ranks_of(said(desk, told, 4), 2)
 
 
-@ipex_in_bf16
 def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
     recipes: str, desk: Desk, hosts: Cluster
 ) -> None:
     config = ROOT / "examples/accelerate_cluster.yaml"
-    words = ("--limit", "node[0-1]", "--ppn", "1", *ACCELERATE, config, NLP, "--cpu", "--epochs", "1000")
+    args = ("--cpu", "--epochs", "1000", "--mixed_precision", PRECISION)
+    words = ("--limit", "node[0-1]", "--ppn", "1", *ACCELERATE, config, NLP, *args)
     running = desk.start("run", *words)
     try:
         running.until("layers of IPEX", timeout=400)  # training has begun
@@ -164,16 +167,16 @@ def test_recipe_2_interrupted_while_accelerate_runs_mpirun_leaves_nothing(
     assert not mine
 
 
-@ipex_in_bf16
 def test_the_playbook_of_recipe_2_plays_both_ways(
     recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster
 ) -> None:
-    words = ("--limit", "node[0-1]", "--var", "ppn=1", "--var", "epochs=1", *prepared())
+    values = ("ppn=1", "epochs=1", f"precision={PRECISION}")
+    words = ("--limit", "node[0-1]", *variables(*values), *prepared())
     told = desk("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
     assert told.code == 0, told
     assert "0 processes left on 2 hosts" in told.out
     assert (desk.records[-1] / "events.jsonl").read_text().count('"event": "proved"') == 2, "one of each way"
-    assert "rank 1 of 2 on node1: MULTI_CPU, backend gloo, bf16" in told.out
+    assert f"rank 1 of 2 on node1: MULTI_CPU, backend gloo, {PRECISION}, " in told.out
     assert not residue(hosts)
 
 
@@ -200,12 +203,12 @@ def test_recipe_3_the_trainer_learns_in_bf16_without_ipex(recipes: str, desk: De
     answered(said(desk, told, 2), 2, ipex=False)
 
 
-@ipex_in_bf16
 def test_the_playbook_of_recipe_3_plays(recipes: str, settings: dict[str, str], desk: Desk, hosts: Cluster) -> None:
-    words = ("--limit", "node[0-1]", "--var", "ppn=1", "--var", "epochs=1", "--var", "samples=96", *prepared())
+    values = ("ppn=1", "epochs=1", "samples=96", f"bf16={str(BF16).lower()}")
+    words = ("--limit", "node[0-1]", *variables(*values), *prepared())
     told = desk("play", ROOT / "playbooks/trainer.yaml", *words, timeout=900, **settings)
     assert told.code == 0, told
-    assert "rank 1 of 2 on node1: backend gloo, bf16" in told.out
+    assert f"rank 1 of 2 on node1: backend gloo, {'bf16' if BF16 else 'fp32'}, " in told.out
     assert not residue(hosts)
 
 

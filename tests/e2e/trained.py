@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.desk import Desk, Told, residue
 
 _CPU = Path("/proc/cpuinfo").read_text(errors="replace").split()
 BF16 = "avx512_bf16" in _CPU  # what `init` looks at
 PRECISION = "bf16" if BF16 else "no"
 LAYERS = r"[1-9]\d*" if BF16 else r"\d+"  # in fp32 IPEX need not take any over
-ipex_in_bf16 = pytest.mark.skipif(
-    not {"avx512bw", "avx512vl", "avx512dq"} <= set(_CPU), reason="IPEX refuses bf16 on a CPU without AVX-512"
-)
+IPEX_IN_BF16 = {"avx512bw", "avx512vl", "avx512dq"} <= set(_CPU)  # else IPEX refuses it
 
 
 def said(desk: Desk, told: Told, ranks: int) -> list[str]:
