@@ -66,12 +66,12 @@ def play(
     book: Play, inventory: Inventory, world: World, environ: Mapping[str, str], how: How | None = None
 ) -> Generator[Event, None, Exit]:
     """Tells each step's story; returns the worst exit code of those that were not ignored. Raises `Refused` before
-    anything is contacted for a tag, a name or a limit that chooses nothing, and for files that are not there."""
+    anything is contacted for a tag, a name or a limit that chooses nothing, and for files that are not there or are directories."""
     how = how or How()
     steps = playing.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
     chosen = [_limited(step, inventory) for step in steps]
     if missing := [*missing_files(steps)]:
-        raise Refused(f"{printable(book.source, 300)} names files that are not there", reasons=missing)
+        raise Refused(f"{printable(book.source, 300)} names files that cannot be used", reasons=missing)
     yield Started("play", book.name or book.source, tuple(name for name in inventory.names if _asked(name, how)))
     for warning in book.warnings:
         yield Said(warning, "warning")
@@ -118,14 +118,21 @@ def list_steps(book: Play, inventory: Inventory, how: How) -> Generator[Event, N
 
 
 def missing_files(steps: Sequence[Step]) -> Iterator[str]:
-    """Scripts and directories of this machine that steps name and that are not there (and no fetch could bring)."""
+    """Scripts and directories of this machine that steps name and that are not there (and no fetch could bring), and
+    scripts that are directories."""
     for step in steps:
         if step.action == "fetch":
             return
         path = {"run": "script", "sync": "source"}.get(step.action)
         said = getattr(step.task, path, None) if path else None
-        if said and getattr(step.task, "launcher", "") != "module" and not Path(said).expanduser().exists():
-            yield f"{printable(str(step.origin), 300)}: {step.action}.{path} {printable(said, 300)} does not exist"
+        if not said or getattr(step.task, "launcher", "") == "module":
+            continue
+        named = f"{printable(str(step.origin), 300)}: {step.action}.{path} {printable(said, 300)}"
+        there = Path(said).expanduser()
+        if not there.exists():
+            yield f"{named} does not exist"
+        elif path == "script" and there.is_dir():
+            yield f"{named} is a directory"
 
 
 def _limited(step: Step, inventory: Inventory) -> Inventory:

@@ -386,9 +386,11 @@ class Dialler:
             ready = threading.Event()
             transport.start_client(event=ready)
             ready.wait(left + _GRACE)
-            if not transport.is_active() or not ready.is_set():
+            try:
+                key = transport.get_remote_server_key()
+            except paramiko.SSHException:  # there is none yet, or the connection has ended
                 _no_session(transport, settings, limit, greeted=bool(transport.remote_version))
-            self._judge(transport, settings, known, name, also, notes)
+            self._judge(key, settings, known, name, also, notes)
             self._authenticate(transport, settings, deadline, limit)
             transport.quiet_means_lost()
             return transport
@@ -411,9 +413,8 @@ class Dialler:
         return known, name_of(settings.address, settings.port), settings.address.lower() if settings.port != 22 else ""
 
     def _judge(
-        self, transport: Transport, settings: Settings, known: KnownHosts, name: str, also: str, notes: list[str]
+        self, key: paramiko.PKey, settings: Settings, known: KnownHosts, name: str, also: str, notes: list[str]
     ) -> None:
-        key = transport.get_remote_server_key()
         blob, kind = key.asbytes(), key.get_name()
         print_ = f"{kind} {fingerprint(blob)}"
         with self._lock:

@@ -254,6 +254,19 @@ def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: 
         limited(HOSTS, "@failed", tmp_path / "none")
 
 
+def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_module_is_not_looked_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "there").mkdir()
+    book = tmp_path / "play.yaml"
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: there}}]")
+    with pytest.raises(Refused) as refused:
+        [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
+    assert refused.value.reasons == (f"play.yaml:1:34: run.script {tmp_path}/there is a directory",)
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: there, launcher: module}}]")
+    assert [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
+
+
 def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("hosts: hostfile\nsteps: [{doctor: , limit: nope}]")
     (tmp_path / "b.yaml").write_text("steps: [{run: {script: no.py}}]")
