@@ -66,7 +66,8 @@ def play(
     book: Play, inventory: Inventory, world: World, environ: Mapping[str, str], how: How | None = None
 ) -> Generator[Event, None, Exit]:
     """Tells each step's story; returns the worst exit code of those that were not ignored. Raises `Refused` before
-    anything is contacted for a tag, a name or a limit that chooses nothing, and for files that are not there or are directories."""
+    anything is contacted for a tag, a name or a limit that chooses nothing, and for scripts and directories that are
+    not there."""
     how = how or How()
     steps = playing.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
     chosen = [_limited(step, inventory) for step in steps]
