@@ -91,6 +91,7 @@ def doctor(
             world,
             ask=confirm if asking else None,
             environ=os.environ,
+            alone=True,
         )
 
     asking = fix and not yes and sys.stdin.isatty() and sys.stderr.isatty()

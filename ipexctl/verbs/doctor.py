@@ -55,10 +55,12 @@ def doctor(
     *,
     ask: Ask | None = None,
     environ: Mapping[str, str] | None = None,
+    alone: bool = False,
 ) -> Generator[Event, None, None]:
     """The story of one look. Without hosts: ``task.recorded`` judges saved probes, ``task.explain`` tells of a code.
 
-    ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install.
+    ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
+    that the links serve nobody after this look.
     Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted.
     """
     if task.explain is not None:
@@ -70,7 +72,8 @@ def doctor(
         return
     allowed = _asking(task, ask)
     yield Started("doctor", _hosts(len(inventory)), inventory.names)
-    seen = yield from _seen(task, inventory, world)
+    once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
+    seen = yield from _seen(task, inventory, world, part=once)
     if task.save_bundle is not None:
         bundles = {host: found.bundle for host, found in seen.items() if isinstance(found, Seen) and found.bundle}
         yield Said(_save(Path(task.save_bundle), bundles))
@@ -118,7 +121,9 @@ def _asking(task: Doctor, ask: Ask | None) -> Ask | None:
     return ask
 
 
-def _seen(task: Doctor, inventory: Inventory, world: World) -> Generator[Event, None, dict[str, Seen | Failure]]:
+def _seen(
+    task: Doctor, inventory: Inventory, world: World, *, part: bool = False
+) -> Generator[Event, None, dict[str, Seen | Failure]]:
     names = [host.address for host in inventory][: len(inventory) if len(inventory) <= LOOKED_UP else 1]
     return (
         yield from look(
@@ -129,6 +134,7 @@ def _seen(task: Doctor, inventory: Inventory, world: World) -> Generator[Event, 
             timeout=task.timeout,
             names=_lookups(names),
             keep=task.save_bundle is not None,
+            part=part,
         )
     )
 

@@ -55,6 +55,26 @@ def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path
     json.dumps(answer(live))
 
 
+@pytest.mark.parametrize(
+    ("asked", "alone", "kept"),
+    [
+        ({"pairwise": "off"}, True, False),
+        ({"pairwise": "off"}, False, True),  # a play goes on with the same links
+        ({"pairwise": "off", "imports": True}, True, True),
+        ({}, True, True),
+    ],
+)
+def test_a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked(
+    tmp_path: Path, asked: dict[str, Any], alone: bool, kept: bool
+) -> None:
+    place = world(tmp_path)
+    (here,) = HERE
+    link = place.links.open(here)
+    events = list(doctor(Doctor(venv=str(tmp_path / "env"), **asked), HERE, place, alone=alone))
+    assert answer(events)["hosts"][0]["facts"]["logical_online"]
+    assert (place.links.open(here) is link) == kept
+
+
 def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> None:
     avx512 = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl"
     texts = {"new": text_of(f"{avx512} avx512_vnni avx512_bf16"), "old": text_of(f"{avx512} avx512_vnni")}
