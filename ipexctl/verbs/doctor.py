@@ -73,7 +73,7 @@ def doctor(
     allowed = _asking(task, ask)
     yield Started("doctor", _hosts(len(inventory)), inventory.names)
     once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
-    seen = yield from _seen(task, inventory, world, part=once)
+    seen = yield from _seen(task, inventory, world, once=once)
     if task.save_bundle is not None:
         bundles = {host: found.bundle for host, found in seen.items() if isinstance(found, Seen) and found.bundle}
         yield Said(_save(Path(task.save_bundle), bundles))
@@ -122,7 +122,7 @@ def _asking(task: Doctor, ask: Ask | None) -> Ask | None:
 
 
 def _seen(
-    task: Doctor, inventory: Inventory, world: World, *, part: bool = False
+    task: Doctor, inventory: Inventory, world: World, *, once: bool = False
 ) -> Generator[Event, None, dict[str, Seen | Failure]]:
     names = [host.address for host in inventory][: len(inventory) if len(inventory) <= LOOKED_UP else 1]
     return (
@@ -134,7 +134,7 @@ def _seen(
             timeout=task.timeout,
             names=_lookups(names),
             keep=task.save_bundle is not None,
-            part=part,
+            once=once,
         )
     )
 

@@ -52,10 +52,10 @@ def look(
     timeout: float = 10.0,
     names: Sequence[str] = (),
     keep: bool = False,
-    part: bool = False,
+    once: bool = False,
 ) -> Generator[Event, None, dict[str, Seen | Failure]]:
     """`observe`, with the facts in public form. ``names`` are looked up on every host; ``keep`` keeps the text, too.
-    ``part`` closes each link behind its answer: where nothing more is asked, hundreds need not stay open."""
+    ``once``: nothing more will be asked, so each link is closed behind its answer; hundreds need not stay open."""
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), table()
 
     def ask(link: Link, emit: Emit) -> Seen | Failure:
@@ -67,7 +67,7 @@ def look(
         begun = world.clock()
         answer = link.run(probe(text, nonce, **paths, names=names, limit=timeout))
         ended = world.clock()
-        if part:
+        if once:
             link.close()
         bundle = unframe(answer.out, nonce, limit=timeout)
         if not bundle.commands:
