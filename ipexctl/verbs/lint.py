@@ -12,7 +12,7 @@ from ipexctl.model.events import Answer, Ended, Event, Said, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import printable
-from ipexctl.verbs.play import missing_files
+from ipexctl.verbs.play import unusable_files
 from ipexctl.verbs.select import from_file, read_play
 
 
@@ -30,18 +30,18 @@ def lint(
         try:
             book = read_play(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
             unknown -= book.variables
-            missing = [*missing_files(book.steps)]
+            unusable = [*unusable_files(book.steps)]
             inventory = _hosts(book, cwd)
         except Refused as refused:
             wrong += refused.reasons or (refused.sentence,)
             hints.append(refused.hint)
             unknown.clear()  # what this one has of them cannot be told
             continue
-        wrong += missing
-        hints += [None for _ in missing]
+        wrong += unusable
+        hints += [None for _ in unusable]
         warnings += book.warnings
         hosts = {"hosts": len(inventory)} if inventory else {}
-        good += [] if missing else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
+        good += [] if unusable else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
     wrong += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
     hints += [None for _ in unknown]
     if wrong:

@@ -71,8 +71,8 @@ def play(
     how = how or How()
     steps = playing.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
     chosen = [_limited(step, inventory) for step in steps]
-    if missing := [*missing_files(steps)]:
-        raise Refused(f"{printable(book.source, 300)} names files that cannot be used", reasons=missing)
+    if unusable := [*unusable_files(steps)]:
+        raise Refused(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
     yield Started("play", book.name or book.source, tuple(name for name in inventory.names if _asked(name, how)))
     for warning in book.warnings:
         yield Said(warning, "warning")
@@ -118,7 +118,7 @@ def list_steps(book: Play, inventory: Inventory, how: How) -> Generator[Event, N
     yield Ended("play", Exit.OK)
 
 
-def missing_files(steps: Sequence[Step]) -> Iterator[str]:
+def unusable_files(steps: Sequence[Step]) -> Iterator[str]:
     """Scripts and directories of this machine that steps name and that are not there (and no fetch could bring), and
     scripts that are directories."""
     for step in steps:
