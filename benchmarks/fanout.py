@@ -33,7 +33,7 @@ from ground import (
 )
 
 import ipexctl
-from ipexctl.decide.probing import probe
+from ipexctl.decide.facts import probe
 
 LIMIT = 600.0
 

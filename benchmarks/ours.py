@@ -9,26 +9,26 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
-from ipexctl.act.world import World
+from ipexctl.act.context import Context
 from ipexctl.decide.runlog import RunLog
-from ipexctl.loop import How, perform
+from ipexctl.loop import OutputOptions, perform
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, RunStarted, Started
 from ipexctl.model.launch import Running
-from ipexctl.verbs.select import select
+from ipexctl.verbs.common.select import select
 
 hostfile, file, nonce, ranks, screen = sys.argv[1:]
 
 
-def story(world: World) -> Generator[Event, None, None]:
+def story(context: Context) -> Generator[Event, None, None]:
     inventory = select(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
     hosts = inventory.names[: int(ranks)]
     running = Running("bench", hosts[0], hosts, {}, f"cat {file}")
     yield Started("run", "a stored run", hosts)
     yield RunStarted(running.run, running.head, running.hosts, running.command)
     log = RunLog(nonce, running)
-    with world.links.open(next(iter(inventory))).stream(Command(("cat", file))) as channel:
+    with context.links.open(next(iter(inventory))).stream(Command(("cat", file))) as channel:
         channel.end_input()
         for _, data in channel:
             yield from log.read("o", data)
@@ -36,4 +36,4 @@ def story(world: World) -> Generator[Event, None, None]:
     yield Ended("run", Exit.OK)
 
 
-sys.exit(perform(story, How(output="live" if screen == "live" else "plain"), acting=True))
+sys.exit(perform(story, OutputOptions(output="live" if screen == "live" else "plain"), acting=True))

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.model.errors import Exit, Interrupted, Refused
-from ipexctl.model.events import Event, Said, Stamped
+from ipexctl.model.errors import Exit, Interrupted, UsageError
+from ipexctl.model.events import Event, Message, Stamped
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.decide.diagnosing.errors import Errors
-    from ipexctl.decide.reporting import Report
+    from ipexctl.act.context import Context
+    from ipexctl.decide.diagnosis.known_errors import KnownErrors
+    from ipexctl.decide.reports import Report
     from ipexctl.show.record import Record
     from ipexctl.show.sinks import Sink
 
-Story = Generator[Event, None, Any]
+Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
 KEPT = 200  # saved runs; the oldest finished ones make room
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class OutputOptions:
     """How a command connects and speaks; the same for every verb."""
 
     output: Output = "auto"
@@ -57,13 +57,13 @@ def cache_directory() -> Path:
     return user_cache_path("ipexctl", appauthor=False)
 
 
-def perform(tell: Callable[[World], Story], how: How, *, acting: bool = False) -> Exit:
+def perform(tell: Callable[[Context], Workflow], how: OutputOptions, *, acting: bool = False) -> Exit:
     """Tells a verb's story from beginning to end; its exit code. ``acting`` verbs are recorded.
 
-    ``tell`` makes the story; what it refuses (`Refused`) is printed, and nothing is recorded.
+    ``tell`` makes the story; what it refuses (`UsageError`) is printed, and nothing is recorded.
     """
-    from ipexctl.act.links import Links
-    from ipexctl.act.world import World
+    from ipexctl.act.context import Context
+    from ipexctl.act.ssh import Links
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.sinks import refusal
 
@@ -71,13 +71,13 @@ def perform(tell: Callable[[World], Story], how: How, *, acting: bool = False) -
     interrupts.install()
     out, err = Pipe(sys.stdout), Pipe(sys.stderr)
     links = Links(connect_timeout=how.connect_timeout, accept_new=how.accept_new, ask=_ask if how.ask_pass else None)
-    world = World(links, state_directory(), cache_directory(), how.forks, interrupts=interrupts)
+    context = Context(links, state_directory(), cache_directory(), how.forks, interrupts=interrupts)
     try:
         with interrupts.raising():
-            story = tell(world)
+            story = tell(context)
             first = next(story)
-        return _stage(story, first, how, interrupts, world if acting else None, out, err)
-    except Refused as refused:
+        return _stage(story, first, how, interrupts, context if acting else None, out, err)
+    except UsageError as refused:
         refusal(refused, err)
         return refused.exit
     except Interrupted as interrupted:
@@ -90,10 +90,16 @@ def perform(tell: Callable[[World], Story], how: How, *, acting: bool = False) -
 
 
 def _stage(
-    story: Story, first: Event, how: How, interrupts: Interrupts, recorded: World | None, out: Any, err: Any
+    story: Workflow,
+    first: Event,
+    how: OutputOptions,
+    interrupts: Interrupts,
+    recorded: Context | None,
+    out: Any,
+    err: Any,
 ) -> Exit:
     """Plays a story that has begun to all sinks."""
-    from ipexctl.decide.reporting import Folding
+    from ipexctl.decide.reports import Folding
     from ipexctl.show.record import Record, retain
     from ipexctl.show.sinks import refusal
 
@@ -103,7 +109,7 @@ def _stage(
     sinks: list[Sink] = [folding, shown]
 
     def trouble(text: str) -> None:
-        shown.take(Stamped(time.time(), Said(text, "warning")))
+        shown.take(Stamped(time.time(), Message(text, "warning")))
 
     if recorded is not None:
         runs = recorded.state / "runs"
@@ -116,7 +122,7 @@ def _stage(
         for sink in sinks:
             sink.take(stamped)
 
-    refused: Refused | None = None
+    refused: UsageError | None = None
     broken: Interrupted | None = None
     take(first)
     try:
@@ -128,7 +134,7 @@ def _stage(
             except StopIteration:
                 break
             take(event)
-    except Refused as error:
+    except UsageError as error:
         refused = error
     except Interrupted as error:
         broken = error
@@ -152,7 +158,7 @@ def _broken_off(report: Report) -> str:
     return f"interrupted{far}; type the same command again to go on\n"
 
 
-def _judged(report: Report, refused: Refused | None, broken: Interrupted | None) -> Exit:
+def _judged(report: Report, refused: UsageError | None, broken: Interrupted | None) -> Exit:
     """A refusal in the middle (hosts that cannot hold what is asked) and a broken-off story have their own codes."""
     from ipexctl.model.errors import worst
 
@@ -163,7 +169,7 @@ def _judged(report: Report, refused: Refused | None, broken: Interrupted | None)
     return report.exit
 
 
-def screen(how: How, out: Any, err: Any, interrupts: Interrupts) -> Sink:
+def screen(how: OutputOptions, out: Any, err: Any, interrupts: Interrupts) -> Sink:
     """The sink people or programs read: live on a terminal, plain elsewhere, JSON where asked for."""
     from ipexctl.show import sinks
 
@@ -180,10 +186,10 @@ def screen(how: How, out: Any, err: Any, interrupts: Interrupts) -> Sink:
     return sinks.Plain(out, err, raw=how.raw, label=how.label)
 
 
-def _known_errors() -> Errors:
+def _known_errors() -> KnownErrors:
     from importlib.resources import files
 
-    from ipexctl.decide.diagnosing.errors import parse_errors
+    from ipexctl.decide.diagnosis.known_errors import parse_errors
 
     return parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8"))
 
@@ -199,12 +205,12 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
-def again(word: str, how: How) -> Exit:
+def again(word: str, how: OutputOptions) -> Exit:
     """Shows a saved run in this output mode; the exit code is that of the run."""
-    from ipexctl.decide.reporting import Folding
+    from ipexctl.decide.reports import Folding
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.sinks import refusal
-    from ipexctl.verbs.replay import find, replay
+    from ipexctl.verbs.run.replay import find, replay
 
     out, err = Pipe(sys.stdout), Pipe(sys.stderr)
     interrupts = Interrupts()
@@ -220,7 +226,7 @@ def again(word: str, how: How) -> Exit:
         report = folding.report()
         sink.close(report.public() | {"saved": str(directory)})
         return report.exit
-    except Refused as refused:
+    except UsageError as refused:
         refusal(refused, err)
         return refused.exit
     except Interrupted as interrupted:

@@ -1,7 +1,7 @@
 """One piece of work on many hosts, bounded, failures as values.
 
-A thread per host does the work; the caller's thread only passes events on. ``world.bound`` hosts are worked on at once.
-A host that is slow to connect gives its place to the next one, so that dead hosts cost one connect timeout in all.
+A thread per host does the work; the caller's thread only passes events on. ``context.bound`` hosts are worked on at
+once. A host that is slow to connect gives its place to the next one: dead hosts cost one connect timeout in all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ipexctl.act.world import World
+from ipexctl.act.context import Context
 from ipexctl.model.errors import Failure
-from ipexctl.model.events import Event, HostFailed, Said, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 
@@ -35,7 +35,7 @@ class _Done(Generic[T]):
 
 
 def each(
-    world: World,
+    context: Context,
     hosts: Iterable[Host],
     step: str,
     work: Work[T],
@@ -62,11 +62,11 @@ def each(
         connecting[host.name] = time.monotonic()
         try:
             try:
-                link = world.links.open(host)
+                link = context.links.open(host)
             finally:
                 del connecting[host.name]
             for note in link.notes():
-                happened.put(Said(note, "info", host.name))
+                happened.put(Message(note, "info", host.name))
             value: T | Failure | BaseException = work(link, happened.put)
         except LinkError as error:
             value = error.failure
@@ -81,7 +81,7 @@ def each(
 
     try:
         while waiting or threads:
-            while waiting and worked_on() < world.bound:
+            while waiting and worked_on() < context.bound:
                 host = waiting.pop()
                 thread = threading.Thread(target=body, args=(host,), name=f"{step} {host.name}", daemon=True)
                 threads[host.name] = thread
@@ -104,15 +104,15 @@ def each(
                 yield StepEnded(item.host, step, said, detail)
     finally:
         if threads:
-            _break_off(world, happened, list(threads.values()))
+            _break_off(context, happened, list(threads.values()))
     return {name: results[name] for name in order}
 
 
-def _break_off(world: World, happened: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
+def _break_off(context: Context, happened: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
     """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
     deadline = time.monotonic() + _ENDING
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-        world.links.close()
+        context.links.close()
         pause = time.monotonic() + 0.2
         while time.monotonic() < pause and any(thread.is_alive() for thread in threads):
             try:

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 
 LIMIT = 1 << 20
@@ -32,25 +32,25 @@ class Input:
 
 
 def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None) -> Input:
-    """The text of a regular UTF-8 file of at most 1 MiB. Raises `Refused`, naming the path as it was given.
+    """The text of a regular UTF-8 file of at most 1 MiB. Raises `UsageError`, naming the path as it was given.
 
     A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist.
     """
     shown = printable(os.fspath(path), 300)
     if not os.fspath(path):
-        raise Refused("the path of a file is empty", hint=hint)
+        raise UsageError("the path of a file is empty", hint=hint)
     full = (cwd or Path()) / path
     try:
         data, mode = _read(full)
     except ValueError as error:  # a NUL in the path
-        raise Refused(f"{shown} does not exist: {error}") from None
+        raise UsageError(f"{shown} does not exist: {error}") from None
     except OSError as error:
         reason = _REASONS.get(error.errno or 0) or f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise Refused(f"{shown} {reason}", hint=hint if error.errno == errno.ENOENT else None) from None
+        raise UsageError(f"{shown} {reason}", hint=hint if error.errno == errno.ENOENT else None) from None
     if isinstance(data, str):
-        raise Refused(f"{shown} {data}")
+        raise UsageError(f"{shown} {data}")
     if len(data) > LIMIT:
-        raise Refused(f"{shown} is larger than 1 MiB")
+        raise UsageError(f"{shown} is larger than 1 MiB")
     return Input(full, _decode(data, shown), _open_to_others(full, mode, shown))
 
 
@@ -90,9 +90,9 @@ def _decode(data: bytes, shown: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
-            raise Refused(f"{shown} is UTF-16 text, not UTF-8") from None
+            raise UsageError(f"{shown} is UTF-16 text, not UTF-8") from None
         line = data.count(b"\n", 0, error.start) + 1
-        raise Refused(f"{shown} is not UTF-8 text: byte \\x{data[error.start]:02x} in line {line}") from None
+        raise UsageError(f"{shown} is not UTF-8 text: byte \\x{data[error.start]:02x} in line {line}") from None
 
 
 def _open_to_others(path: Path, mode: int, shown: str) -> tuple[str, ...]:

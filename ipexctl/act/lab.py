@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import printable
 
 MARK = "IPEXCTL_LAB"
@@ -111,12 +111,12 @@ class LabError(Exception):
 
 
 def tools() -> Tools:
-    """The programs of OpenSSH. Raises `Refused` (exit 4) when one is missing."""
+    """The programs of OpenSSH. Raises `UsageError` (exit 4) when one is missing."""
     path = f"{os.environ.get('PATH', '')}:{_SBIN}"
     found = {name: shutil.which(name, path=path) for name in ("sshd", "ssh-keygen", "ssh")}
     missing = [name for name, place in found.items() if place is None]
     if missing:
-        raise Refused(
+        raise UsageError(
             f"the lab needs OpenSSH: {', '.join(missing)} not found",
             hint="apt-get install openssh-server (dnf: openssh-server openssh-clients)",
             exit=Exit.STEP,
@@ -127,21 +127,21 @@ def tools() -> Tools:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """The lab's directory, made if need be, for us alone. Raises `Refused` when it is unfit, or (7) busy."""
+    """The lab's directory, made if need be, for us alone. Raises `UsageError` when it is unfit, or (7) busy."""
     if bad := _UNFIT.search(str(directory)):
-        raise Refused(f"a lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path")
+        raise UsageError(f"a lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(directory)
         directory.chmod(0o700)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise Refused(f"a lab cannot lie in {directory}: {error.strerror}", exit=Exit.STEP) from None
+        raise UsageError(f"a lab cannot lie in {directory}: {error.strerror}", exit=Exit.STEP) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise Refused(f"another ipexctl is working on the lab in {directory}", exit=Exit.BUSY) from None
+        raise UsageError(f"another ipexctl is working on the lab in {directory}", exit=Exit.BUSY) from None
     try:
         yield
     finally:
@@ -155,7 +155,7 @@ def _check_owner(directory: Path) -> None:
         shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _private(status.st_gid))
         shared = shared and place != directory and not status.st_mode & stat.S_ISVTX
         if shared or status.st_uid not in (0, os.geteuid()):
-            raise Refused(f"a lab cannot lie in {directory}: others may change {place}", exit=Exit.STEP)
+            raise UsageError(f"a lab cannot lie in {directory}: others may change {place}", exit=Exit.STEP)
 
 
 def _private(gid: int) -> bool:
@@ -178,7 +178,7 @@ def load(directory: Path) -> Lab | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(
+        raise UsageError(
             f"the lab's own record {directory / 'lab.json'} cannot be read: {printable(str(error))}", exit=Exit.STEP
         ) from None
 
@@ -191,7 +191,7 @@ def create(directory: Path, count: int, tools: Tools) -> Lab:
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise Refused(f"user {os.geteuid()} has no entry in the user database, so sshd lets nobody in") from None
+        raise UsageError(f"user {os.geteuid()} has no entry in the user database, so sshd lets nobody in") from None
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _boot_id())
     _save(lab)
@@ -367,10 +367,10 @@ def processes(lab: Lab, server: Server | None = None) -> set[int]:
 def stop(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
     """Ends every process of the lab: politely, after ``grace`` seconds not; what is left even then.
 
-    Servers end first, so that nobody comes in any more. Raises `Refused` when we are in the lab ourselves.
+    Servers end first, so that nobody comes in any more. Raises `UsageError` when we are in the lab ourselves.
     """
     if os.getpid() in processes(lab):
-        raise Refused("this shell is a session of the lab itself", hint="exit, then ipexctl lab down")
+        raise UsageError("this shell is a session of the lab itself", hint="exit, then ipexctl lab down")
     masters = {server.pid for server in lab.servers if alive(lab, server)}
     known = processes(lab)
     _kill(masters, signal.SIGTERM)
@@ -484,7 +484,7 @@ def _keygen(tools: Tools, path: Path) -> str:
     argv = [tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise Refused(f"no key could be made: {_last(done.stderr)}", exit=Exit.STEP)
+        raise UsageError(f"no key could be made: {_last(done.stderr)}", exit=Exit.STEP)
     return path.with_name(path.name + ".pub").read_text("utf-8").strip()
 
 

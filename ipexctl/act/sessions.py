@@ -23,7 +23,7 @@ _LONGEST = 4 << 20  # bytes of one answer
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
 
 
-class Trouble(Exception):
+class RemoteError(Exception):
     """The host could not do what was asked. ``code`` is the program's word for it."""
 
     def __init__(self, code: str, what: str, more: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Session:
         return session
 
     def ask(self, do: str, *, progress: Callable[[int, int], None] | None = None, **arguments: Any) -> dict[str, Any]:
-        """The answer to a command. ``progress`` is told (done, total). Raises `Trouble` or `LinkError`."""
+        """The answer to a command. ``progress`` is told (done, total). Raises `RemoteError` or `LinkError`."""
         try:
             self._channel.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         except (BrokenPipeError, ValueError, OSError):
@@ -82,7 +82,7 @@ class Session:
                 elif "done" in message:
                     return dict(message["done"])
                 elif "failed" in message:
-                    raise Trouble(str(message["failed"]), str(message["what"]), message.get("more") or {})
+                    raise RemoteError(str(message["failed"]), str(message["what"]), message.get("more") or {})
         raise self._dead()
 
     def close(self) -> None:

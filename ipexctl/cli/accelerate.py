@@ -15,8 +15,8 @@ from ipexctl.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import Workflow
 
 app = typer.Typer()
 accelerate_app = typer.Typer(no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts.")
@@ -51,13 +51,13 @@ def accelerate_config(
     """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
     values = locals() | common
 
-    def tell(world: World) -> Story:
-        from ipexctl.decide.launching.accelerate import Config
+    def tell(context: Context) -> Workflow:
+        from ipexctl.decide.launch.accelerate import Config
         from ipexctl.verbs.accelerate import accelerate_config as verb
 
         wish = Config(
             precision=precision.value, ipex=not no_ipex, port=port, hostfile=mpirun_hostfile or "", workers=ccl_workers
         )
-        return verb(wish, inventory(values), world, n=n, ppn=ppn, version=accelerate_version, venv=venv, file=file)
+        return verb(wish, inventory(values), context, n=n, ppn=ppn, version=accelerate_version, venv=venv, file=file)
 
     perform(tell, values)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from typer.models import ArgumentInfo
 
-from ipexctl.cli import completing
+from ipexctl.cli import completion
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import How, Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.hosts import Inventory
 
 
@@ -114,7 +114,7 @@ Limit = Annotated[
         "--limit",
         "-l",
         help="Only these: names, groups, globs, ranges, !exclusions, @failed.",
-        autocompletion=completing.limit,
+        autocompletion=completion.limit,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Only the answer, as one JSON document.")]
@@ -188,11 +188,11 @@ def _parameters(function: Callable[..., None]) -> list[Parameter]:
     return list(signature(function, eval_str=True).parameters.values())
 
 
-def how(values: dict[str, Any]) -> How:
+def how(values: dict[str, Any]) -> OutputOptions:
     """How the command connects and speaks."""
-    from ipexctl.loop import How
+    from ipexctl.loop import OutputOptions
 
-    return How(
+    return OutputOptions(
         output=values["output"].value,
         json=values["json"],
         raw=values.get("raw", False),
@@ -212,7 +212,7 @@ def task(kind: str, values: dict[str, Any]) -> Any:
     from pydantic import ValidationError
 
     from ipexctl.model import tasks
-    from ipexctl.model.errors import Refused
+    from ipexctl.model.errors import UsageError
     from ipexctl.model.said import said
 
     model = getattr(tasks, kind)
@@ -228,13 +228,13 @@ def task(kind: str, values: dict[str, Any]) -> Any:
             f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {said(each)}, not {each['input']!r:.80}"
             for each in error.errors(include_url=False)
         ]
-        raise Refused("the options cannot be used", reasons=reasons) from None
+        raise UsageError("the options cannot be used", reasons=reasons) from None
 
 
 def inventory(values: dict[str, Any]) -> Inventory:
-    """The hosts these flags name; what should be said about the file goes into ``values``. Raises `Refused`."""
+    """The hosts these flags name; what should be said about the file goes into ``values``. Raises `UsageError`."""
     from ipexctl.loop import state_directory
-    from ipexctl.verbs.select import select
+    from ipexctl.verbs.common.select import select
 
     found = select(
         hostfile=values["hostfile"],
@@ -248,29 +248,29 @@ def inventory(values: dict[str, Any]) -> Inventory:
     return found
 
 
-def perform(tell: Callable[[World], Story], values: dict[str, Any], *, acting: bool = False) -> None:
+def perform(tell: Callable[[Context], Workflow], values: dict[str, Any], *, acting: bool = False) -> None:
     """Tells the story, with what is to be said about the hostfile, and ends the program with its code."""
     from ipexctl import loop
 
-    def warned(world: World) -> Story:
-        from ipexctl.model.events import Said
+    def warned(context: Context) -> Workflow:
+        from ipexctl.model.events import Message
 
-        story = tell(world)
+        story = tell(context)
         yield next(story)
-        yield from (Said(text, "warning") for text in values.get("warnings", ()))
+        yield from (Message(text, "warning") for text in values.get("warnings", ()))
         return (yield from story)
 
     raise typer.Exit(int(loop.perform(warned, how(values), acting=acting)))
 
 
 def pairs(flag: str, words: list[str]) -> dict[str, str]:
-    """The NAME=value words of a flag as a mapping. Raises `Refused`."""
-    from ipexctl.model.errors import Refused
+    """The NAME=value words of a flag as a mapping. Raises `UsageError`."""
+    from ipexctl.model.errors import UsageError
     from ipexctl.model.text import printable
 
     bad = [f"'{printable(word)}'" for word in words if not word.partition("=")[0] or "=" not in word]
     if bad:
-        raise Refused(f"{flag} takes NAME=value, not {', '.join(bad)}")
+        raise UsageError(f"{flag} takes NAME=value, not {', '.join(bad)}")
     return dict(word.split("=", 1) for word in words)
 
 

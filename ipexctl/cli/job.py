@@ -46,8 +46,8 @@ from ipexctl.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import Workflow
 
 app = typer.Typer()
 
@@ -75,20 +75,20 @@ def doctor(
     values = locals() | common
     values["recorded"] = [*(recorded or []), *(files or [])]
 
-    def tell(world: World) -> Story:
-        from ipexctl.model.errors import Refused
+    def tell(context: Context) -> Workflow:
+        from ipexctl.model.errors import UsageError
         from ipexctl.model.hosts import Inventory
-        from ipexctl.verbs.doctor import doctor as verb
+        from ipexctl.verbs.doctor.doctor import doctor as verb
 
         if files and not recorded:
-            raise Refused(
+            raise UsageError(
                 f"doctor takes no argument {files[0]!r}", hint="hosts: -f HOSTFILE or --hosts; saved: --recorded"
             )
         hostless = explain is not None or recorded
         return verb(
             task("Doctor", values),
             Inventory(()) if hostless else inventory(values),
-            world,
+            context,
             ask=confirm if asking else None,
             environ=os.environ,
             alone=True,
@@ -139,10 +139,10 @@ def install(
     values = locals() | common
     values["check"] = check or dry_run
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.install import install as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.install.install import install as verb
 
-        return verb(task("Install", values), inventory(values), world, environ=os.environ)
+        return verb(task("Install", values), inventory(values), context, environ=os.environ)
 
     perform(tell, values, acting=not values["check"])
 
@@ -162,10 +162,10 @@ def sync(
     """Carry a directory to all hosts: changed files only."""
     values = locals() | common
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.sync import sync as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.files.sync import sync as verb
 
-        return verb(task("Sync", values), inventory(values), world, dry=dry_run)
+        return verb(task("Sync", values), inventory(values), context, dry=dry_run)
 
     perform(tell, values, acting=not dry_run)
 
@@ -173,7 +173,7 @@ def sync(
 @app.command(context_settings={"allow_interspersed_args": False})
 @on_hosts
 def run(
-    context: typer.Context,
+    ctx: typer.Context,
     script: Annotated[str, typer.Argument(help="The script, here.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments; nothing after the script is ours.")] = None,
     n: Annotated[int | None, typer.Option("-n", "--n", "--np", min=1, help="Ranks in all (world size).")] = None,
@@ -250,25 +250,25 @@ def run(
     values = locals() | common
     dry = dry_run or emit is not None
 
-    def tell(world: World) -> Story:
-        from ipexctl.decide.launching.emit import check
-        from ipexctl.verbs.run import run as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.decide.launch.emit import check
+        from ipexctl.verbs.run.run import run as verb
 
         values["env"] = pairs("--env", env or [])
         form = emit.value if emit else None
         asked, hosts = task("Run", values), inventory(values)
         if form:
             check(asked, form)
-        values["warnings"] = (*values["warnings"], *_swallowed(context, args or []))
-        return verb(asked, hosts, world, os.environ, dry=dry, emit=form)
+        values["warnings"] = (*values["warnings"], *_swallowed(ctx, args or []))
+        return verb(asked, hosts, context, os.environ, dry=dry, emit=form)
 
     values["detachable"] = not dry
     perform(tell, values, acting=not dry)
 
 
-def _swallowed(context: typer.Context, args: list[str]) -> list[str]:
+def _swallowed(ctx: typer.Context, args: list[str]) -> list[str]:
     """What to say of words behind the script that are options of this command: they may have been meant for us."""
-    own = {name for param in context.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
+    own = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
     found = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))
     goes = "goes" if len(found) == 1 else "go"
     return [f"{', '.join(found)} {goes} to the script: options of ipexctl stand before it"] if found else []
@@ -297,7 +297,7 @@ def hosts_(
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
     values = dict(locals())
 
-    def tell(_: World) -> Story:
+    def tell(_: Context) -> Workflow:
         from ipexctl.verbs.hosts import hosts as verb
 
         return verb(inventory(values), dialect=as_.value if as_ else "ipexctl")  # type: ignore[return-value]

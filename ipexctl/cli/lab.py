@@ -10,8 +10,8 @@ import typer
 from ipexctl.cli.flags import Json, Output, Screen, perform
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import Workflow
 
 app = typer.Typer()
 lab_app = typer.Typer(no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback.")
@@ -26,21 +26,21 @@ def lab_up(
 ) -> None:
     """Start the lab: SSH servers on loopback, a hostfile, keys."""
     values = dict(locals())
-    perform(lambda world: _lab().up(hosts, world.state / "lab"), values)
+    perform(lambda context: _lab().up(hosts, context.state / "lab"), values)
 
 
 @lab_app.command("down")
 def lab_down(json: Json = False, output: Output = Screen.auto) -> None:
     """Stop the lab and everything that was started in it."""
     values = dict(locals())
-    perform(lambda world: _lab().down(world.state / "lab"), values)
+    perform(lambda context: _lab().down(context.state / "lab"), values)
 
 
 @lab_app.command("status")
 def lab_status(json: Json = False, output: Output = Screen.auto) -> None:
     """Say which hosts of the lab are up."""
     values = dict(locals())
-    perform(lambda world: _lab().status(world.state / "lab"), values)
+    perform(lambda context: _lab().status(context.state / "lab"), values)
 
 
 def _lab() -> Any:
@@ -59,9 +59,9 @@ def demo(
     """The main job on this machine: from lab up to lab down. With doctor, install, sync and run between."""
     values = dict(locals())
 
-    def tell(world: World) -> Story:
+    def tell(context: Context) -> Workflow:
         from ipexctl.verbs.demo import demo as verb
 
-        return verb(hosts, world, os.environ, keep=keep)
+        return verb(hosts, context, os.environ, keep=keep)
 
     perform(tell, values, acting=True)

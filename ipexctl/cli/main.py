@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipexctl import __version__
-from ipexctl.cli import accelerate, job, lab, plays, runs, speed, stack
+from ipexctl.cli import accelerate, job, lab, measure, play, runs, stack
 
 
 class Group(TyperGroup):
@@ -37,7 +37,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
     " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 130 interrupted",
 )
-for group in (job, plays, stack, runs, lab, accelerate, speed):
+for group in (job, play, stack, runs, lab, accelerate, measure):
     app.add_typer(group.app)
 
 

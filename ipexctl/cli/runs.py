@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipexctl.cli import completing
+from ipexctl.cli import completion
 from ipexctl.cli.flags import (
     AcceptNew,
     AskPass,
@@ -25,15 +25,15 @@ from ipexctl.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import Workflow
 
 app = typer.Typer()
 
 
 Run = Annotated[
     str | None,
-    typer.Argument(help="The run's id, or its beginning (else the only one).", autocompletion=completing.run),
+    typer.Argument(help="The run's id, or its beginning (else the only one).", autocompletion=completion.run),
 ]
 
 
@@ -85,18 +85,18 @@ def logs(
     ask_pass: AskPass = False,
 ) -> None:
     """Print what the ranks of a run wrote so far."""
-    from ipexctl.model.errors import Refused
+    from ipexctl.model.errors import UsageError
 
     values = dict(locals()) | {"json": False}
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.runs import logs as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.run.manage import logs as verb
 
-        return verb(run, inventory(values), world, chosen, follow=follow)
+        return verb(run, inventory(values), context, chosen, follow=follow)
 
     try:
         chosen = _ranks(rank)
-    except Refused as refused:
+    except UsageError as refused:
         typer.echo(str(refused), err=True)
         raise typer.Exit(2) from None
     bare = chosen is not None and len(chosen) == 1
@@ -105,7 +105,7 @@ def logs(
 
 
 def _ranks(text: str | None) -> frozenset[int] | None:
-    from ipexctl.model.errors import Refused
+    from ipexctl.model.errors import UsageError
 
     if text is None:
         return None
@@ -113,7 +113,7 @@ def _ranks(text: str | None) -> frozenset[int] | None:
     for word in text.split(","):
         first, dash, last = word.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise Refused(f"--rank takes numbers and ranges such as 3,5-7, not {word!r}")
+            raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {word!r}")
         chosen.update(range(int(first), int(last or first) + 1))
     return frozenset(chosen)
 
@@ -123,7 +123,7 @@ def _ranks(text: str | None) -> frozenset[int] | None:
 def reap(
     run: Annotated[
         str | None,
-        typer.Argument(help="This run, whatever its state (else all that are over).", autocompletion=completing.run),
+        typer.Argument(help="This run, whatever its state (else all that are over).", autocompletion=completion.run),
     ] = None,
     **common: Any,
 ) -> None:
@@ -132,10 +132,10 @@ def reap(
 
 
 def _runs(verb: str, values: dict[str, Any], *words: str | None, acting: bool = False, **more: Any) -> None:
-    def tell(world: World) -> Story:
-        from ipexctl.verbs import runs
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.run import manage
 
-        story: Story = getattr(runs, verb)(*words, inventory(values), world, **more)
+        story: Workflow = getattr(manage, verb)(*words, inventory(values), context, **more)
         return story
 
     perform(tell, values, acting=acting)
@@ -144,7 +144,7 @@ def _runs(verb: str, values: dict[str, Any], *words: str | None, acting: bool = 
 @app.command()
 def replay(
     run: Annotated[
-        str, typer.Argument(help="A saved run: last, its id, a path.", autocompletion=completing.saved)
+        str, typer.Argument(help="A saved run: last, its id, a path.", autocompletion=completion.saved)
     ] = "last",
     json: Json = False,
     output: Output = Screen.auto,

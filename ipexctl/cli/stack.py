@@ -32,8 +32,8 @@ from ipexctl.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.act.world import World
-    from ipexctl.loop import Story
+    from ipexctl.act.context import Context
+    from ipexctl.loop import Workflow
 
 app = typer.Typer()
 stacks_app = typer.Typer(invoke_without_command=True, help="The version table: what goes together, and why not.")
@@ -55,10 +55,10 @@ def stacks(
         return
     values = locals() | common | {"only": "rows"}
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.stacks import stacks as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.install.list_releases import stacks as verb
 
-        return verb(torch=for_torch, inventory=inventory(values) if for_hosts else None, world=world)
+        return verb(torch=for_torch, inventory=inventory(values) if for_hosts else None, context=context)
 
     perform(tell, values)
 
@@ -77,11 +77,11 @@ def stacks_why(
     """Say why a combination is chosen, or refused."""
     values = dict(locals())
 
-    def tell(_: World) -> Story:
-        from ipexctl.model.stack import Wish
-        from ipexctl.verbs.stacks import stacks_why as verb
+    def tell(_: Context) -> Workflow:
+        from ipexctl.model.stack import StackRequest
+        from ipexctl.verbs.install.list_releases import stacks_why as verb
 
-        wish = Wish(track.value if track else None, torch, ipex, oneccl, backend.value, python)
+        wish = StackRequest(track.value if track else None, torch, ipex, oneccl, backend.value, python)
         return verb(wish)
 
     perform(tell, values)
@@ -96,10 +96,10 @@ def verify(
     """Ask every host whether its environment is as install made it."""
     values = locals() | common
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.verify import verify as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.doctor.verify import verify as verb
 
-        return verb(task("Verify", values), inventory(values), world)
+        return verb(task("Verify", values), inventory(values), context)
 
     perform(tell, values)
 
@@ -114,10 +114,10 @@ def uninstall(
     """Remove what install made on all hosts, and nothing else."""
     values = locals() | common
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.uninstall import uninstall as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.install.uninstall import uninstall as verb
 
-        return verb(task("Uninstall", values), inventory(values), world, dry=dry_run)
+        return verb(task("Uninstall", values), inventory(values), context, dry=dry_run)
 
     perform(tell, values, acting=not dry_run)
 
@@ -147,9 +147,9 @@ def wheels_fetch(
     """Fetch the wheels of one row into a directory here. install --wheels then needs no index."""
     values = dict(locals())
 
-    def tell(world: World) -> Story:
-        from ipexctl.verbs.wheels import wheels_fetch as verb
+    def tell(context: Context) -> Workflow:
+        from ipexctl.verbs.install.wheels import wheels_fetch as verb
 
-        return verb(task("Wheels", values), world, environ=os.environ, dry=dry_run)
+        return verb(task("Wheels", values), context, environ=os.environ, dry=dry_run)
 
     perform(tell, values, acting=not dry_run)

@@ -6,20 +6,20 @@ import json
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from ipexctl.decide.diagnosing.stacks import alarm, comparison, groups
-from ipexctl.decide.ranklog import Demux, Lines
+from ipexctl.decide.demux import Demux, Lines
+from ipexctl.decide.diagnosis.stack_traces import alarm, comparison, groups
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import (
     Event,
     HostFailed,
-    LauncherSaid,
+    LauncherOutput,
+    Message,
     Output,
     RankEnded,
     RankStack,
     RankStage,
     RunEnded,
     RunStarted,
-    Said,
     Stalled,
     Stream,
 )
@@ -81,7 +81,7 @@ class RunLog:
         if rank is None or rank >= len(self._running.hosts):
             for label, host in self._labels.items():
                 data = data.replace(label, host)
-            return LauncherSaid(stream, data)
+            return LauncherOutput(stream, data)
         return Output(rank, self._running.hosts[rank], stream, data, partial)
 
     def _noted(self, record: Mapping[str, Any]) -> Events:
@@ -92,14 +92,14 @@ class RunLog:
             at = float(record.get("at") or 0.0)
             yield RunStarted(running.run, running.head, running.hosts, running.command, at, running.title)
         elif what == "stage" and str(record["stage"]).startswith("note"):
-            yield Said(f"rank {record['rank']}: {record['text']}", "warning", str(record["host"]))
+            yield Message(f"rank {record['rank']}: {record['text']}", "warning", str(record["host"]))
         elif what in {"start", "stage"}:
             stage = str(record.get("stage", "start"))
             yield RankStage(int(record["rank"]), str(record["host"]), stage, float(record["at"]))
         elif what in {"stall", "straggling"}:
             yield from self._stalled(record)
         elif what == "resumed":
-            yield Said("the ranks get on again")
+            yield Message("the ranks get on again")
         elif what == "stacks":
             stack = _stack(record)
             self._stacks.append(stack)
@@ -107,7 +107,9 @@ class RunLog:
         elif what == "asked":
             lines = comparison(groups(self._stacks), len({stack.rank for stack in self._stacks}))
             going = self._stall is not None and not self._stall.ends
-            yield Said("\n".join([*lines, "stacks are in the record; " + ("going on" if going else "ending the run")]))
+            yield Message(
+                "\n".join([*lines, "stacks are in the record; " + ("going on" if going else "ending the run")])
+            )
             self._stacks = []
         elif what == "rank":
             yield _ended(record)
@@ -115,10 +117,10 @@ class RunLog:
             yield HostFailed(Failure(str(record["host"]), Kind.LOST, f"lost ({record['why']})", code="lost"))
         elif what == "killed":
             if record["count"]:
-                yield Said(f"{record['count']} processes needed SIGKILL", "warning", str(record["host"]))
+                yield Message(f"{record['count']} processes needed SIGKILL", "warning", str(record["host"]))
         elif what == "unstored":
             text = "no space left where the run's directory is: output is lost and counted, the run goes on"
-            yield Said(text, "warning", running.head)
+            yield Message(text, "warning", running.head)
         elif what == "left":
             pids = ", ".join(f"{pid} (state {state})" for pid, state in record["left"])
             what = f"still running, SIGKILL has no effect: process {pids}"
@@ -138,7 +140,7 @@ class RunLog:
         self._stall = Stalled(ranks, float(record["seconds"]), kind, states, bool(record["kill"]))
         self._stacks = []
         yield self._stall
-        yield Said(alarm(self._stall, self._running.hosts), "warning")
+        yield Message(alarm(self._stall, self._running.hosts), "warning")
 
 
 def _stack(record: Mapping[str, Any]) -> RankStack:

@@ -1,6 +1,6 @@
 """How things go wrong, as values.
 
-``Refused`` is raised before anything is touched; ``Failure`` is a value beside the other hosts' results.
+``UsageError`` is raised before anything is touched; ``Failure`` is a value beside the other hosts' results.
 The exit codes are the contract of the command line.
 """
 
@@ -60,7 +60,7 @@ class Origin:
         return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
 
 
-class Refused(Exception):
+class UsageError(Exception):
     """Bad input or a wish that cannot be met: one sentence, reasons one per line, at most one hint.
 
     Raised before anything is contacted unless `exit` says otherwise.

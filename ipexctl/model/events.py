@@ -36,7 +36,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Message:
     """Our own talk. ``host`` is empty when it is about the whole command."""
 
     text: str
@@ -88,7 +88,7 @@ class FactsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindingReported:
     finding: Finding
 
 
@@ -157,7 +157,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class LauncherSaid:
+class LauncherOutput:
     """A line of mpirun itself, belonging to no rank."""
 
     stream: Stream
@@ -196,7 +196,7 @@ class RunEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class CleanupChecked:
     """After a run: each host was searched for processes of the run. Unreachable hosts are in ``unknown``."""
 
     run: str
@@ -206,7 +206,7 @@ class Proved:
 
 
 @dataclass(frozen=True, slots=True)
-class Excused:
+class FailuresIgnored:
     """What failed since the last `Started` is not held against the command: the playbook says ``ignore_errors``.
 
     Hosts out of reach, and what could not be removed or stored, are not excused by it."""
@@ -230,23 +230,23 @@ class Ended:
 Event = (
     Started
     | Planned
-    | Said
+    | Message
     | StepStarted
     | Progress
     | StepEnded
     | HostFailed
     | FactsRead
-    | Found
+    | FindingReported
     | RunStarted
     | RankStage
     | Stalled
     | RankStack
     | Output
-    | LauncherSaid
+    | LauncherOutput
     | RankEnded
     | RunEnded
-    | Proved
-    | Excused
+    | CleanupChecked
+    | FailuresIgnored
     | Answer
     | Ended
 )

@@ -21,7 +21,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlacement:
     """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
 
     ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees.
@@ -50,7 +50,7 @@ class Preload:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class NodePlan:
     """A host of the run. ``label`` is what the launcher calls it (a name that cannot be taken for the local host)."""
 
     host: str
@@ -61,7 +61,7 @@ class Seat:
     directory: str  # the run's own directory there
     workdir: str
     env: Mapping[str, Setting]
-    ranks: tuple[Place, ...]
+    ranks: tuple[RankPlacement, ...]
     python: str = ""
     preload: tuple[Preload, ...] = ()
     proxy_env: Mapping[str, str] = field(default_factory=dict)  # what the launcher's proxy sees there
@@ -96,7 +96,7 @@ class Launch:
     run: str
     title: str
     backend: str
-    seats: tuple[Seat, ...]  # the first is the head
+    seats: tuple[NodePlan, ...]  # the first is the head
     argv: tuple[str, ...]
     mpiexec: tuple[str, ...]
     mpiexec_env: Mapping[str, str]
@@ -110,7 +110,7 @@ class Launch:
     independent: bool = False  # the ranks are instances that do not know of each other
 
     @property
-    def head(self) -> Seat:
+    def head(self) -> NodePlan:
         return self.seats[0]
 
     @property
@@ -124,7 +124,7 @@ class Launch:
         )
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[RankPlacement, ...]:
         return tuple(sorted((p for seat in self.seats for p in seat.ranks), key=lambda place: place.rank))
 
     @property

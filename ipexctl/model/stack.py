@@ -24,7 +24,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StackRelease:
     """One line of the table: versions that go together, and what they ask of a host.
 
     ``pythons`` are the interpreters ("3.11") that have wheels of the whole row; ``torch_pythons`` those of torch alone.
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StackRequest:
     """What the user constrains. Versions are exact; None leaves it to us. ``python`` is "3.11" or None."""
 
     track: Track | None = None
@@ -97,7 +97,7 @@ class Stack:
     ``dialect``, ``program``, ``version``, and ``said``, its name for people; empty without.
     """
 
-    row: Row
+    row: StackRelease
     backend: Literal["ccl", "impi", "gloo"]
     mpi: MpiKind
     mpi_version: str

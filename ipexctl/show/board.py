@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show.lines import latest
+from ipexctl.show.line_buffer import latest
 from ipexctl.show.sanitise import boundary, decode, visible
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
@@ -179,7 +179,7 @@ class Board:
             case e.RankStage(rank=rank, host=host, stage=stage):
                 rank_view = self._rank(rank, host)
                 rank_view.stage, rank_view.at = stage, at
-            case e.LauncherSaid(data=data):
+            case e.LauncherOutput(data=data):
                 self.launcher.extend(shown(line) for line in data.splitlines()[-5:])
             case e.RankEnded(rank=rank, host=host):
                 rank_view = self._rank(rank, host)

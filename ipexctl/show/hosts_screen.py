@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ipexctl.show import words
+from ipexctl.show import phrases
 from ipexctl.show.typeset import (
     BAD,
     GOOD,
@@ -55,14 +55,14 @@ def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
     )
     explained = {host for finding in findings for host in finding.get("hosts") or ()}
     if unknown := [host for host in dark if host not in explained]:
-        items += [Line(text(("✗ ", BAD), f"nothing is known of {words.hosts(unknown)}"), 2), ""]
+        items += [Line(text(("✗ ", BAD), f"nothing is known of {phrases.hosts(unknown)}"), 2), ""]
     if findings:
         items += [line for one in findings for line in _finding(one, len(value.get("hosts") or ()))]
         items.append("")
     if value.get("speed"):
         items += [*speed(value["speed"]), ""]
     for done in value.get("fixed") or ():
-        items.append(labelled("fixed", (words.hosts(done["hosts"]), STRONG), f"  {done['did']}"))
+        items.append(labelled("fixed", (phrases.hosts(done["hosts"]), STRONG), f"  {done['did']}"))
     if value.get("common_isa"):
         items.append(labelled("common", (str(value["common_isa"]), STRONG), " on every host that answered"))
     advice = value.get("advice")
@@ -70,8 +70,8 @@ def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
         items.append(labelled("advice", str(line)))
     # What keeps a host from being looked at is counted with the hosts, not once more with the errors.
     counts = Counter(f.get("level") for f in findings if not f.get("hosts") or not set(f["hosts"]) <= set(dark))
-    said = [words.plural(counts[level], level) for level in ("error", "warning") if counts[level]]
-    said += [f"{words.plural(len(dark), 'host')} could not be looked at"] if dark else []
+    said = [phrases.plural(counts[level], level) for level in ("error", "warning") if counts[level]]
+    said += [f"{phrases.plural(len(dark), 'host')} could not be looked at"] if dark else []
     fit = bool(rows) and not counts["error"] and not dark
     items.append(
         labelled("fit" if fit else "not fit", (", ".join(said) or "no error, no warning", GOOD if fit else BAD))
@@ -97,7 +97,7 @@ def _facts(facts: Mapping[str, Any]) -> tuple[str, ...]:
         _two(said(facts.get("isa_level")), _short(str(model)) if model else ""),
         cores if cores != "?×?×?" else "?",
         _two(
-            words.size(memory * 1024) if isinstance(memory, int | float) else "?",
+            phrases.size(memory * 1024) if isinstance(memory, int | float) else "?",
             "? NUMA" if numa is None else f"{len(numa)} NUMA",
         ),
         _two(said(facts.get("distribution")).replace(" GNU/Linux", ""), f"glibc {glibc}" if glibc else ""),
@@ -141,15 +141,15 @@ class _HostsTable:
 def _names(names: list[str]) -> Text:
     """The hosts on one line, so that none stands beside facts that are those of all of them; where they need more room,
     how many there are, and their names as far as there is room."""
-    every = words.hosts(names)
-    if words.cells(every) <= _ROOM:
+    every = phrases.hosts(names)
+    if phrases.cells(every) <= _ROOM:
         return text((every, STRONG))
     return Text("\n").join([text((f"{len(names)} hosts", STRONG)), text((_folded(names, 15), QUIET))])
 
 
 def _folded(names: Sequence[str], room: int) -> str:
     """``node[01-04,07]``, cut after a whole number."""
-    said = words.hosts(names, most=3)
+    said = phrases.hosts(names, most=3)
     if len(said) <= room:
         return said
     cut = max(said.rfind(mark, 0, room) for mark in ",[ ") + 1
@@ -165,7 +165,7 @@ def _finding(finding: Mapping[str, Any], count: int) -> list[RenderableType]:
     elif len(named) > _NAMED:
         who = f"{len(named)} of {count} hosts: {_folded(named, 32)}"
     else:
-        who = words.hosts(named)
+        who = phrases.hosts(named)
     code = f"{mark}  {finding.get('code', '')!s:<6}  "
     title = text((code, style), *([(f"{who}  ", STRONG)] if named else []), *_first_line(finding.get("title", "")))
     evidence, fix = str(finding.get("evidence") or ""), str(finding.get("fix") or "")

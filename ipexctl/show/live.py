@@ -24,12 +24,12 @@ from rich.text import Text
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show import screens, typeset, words
+from ipexctl.show import phrases, screens, typeset
+from ipexctl.show.answer_state import AnswerState, untold
 from ipexctl.show.board import Board, HostView, RankView
 from ipexctl.show.keys import Keys
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import visible
-from ipexctl.show.told import Told, untold
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
@@ -110,7 +110,7 @@ class View:
             if folded > 0:
                 lines.append(text((f"… and {folded} more at work", QUIET)))
             if done:
-                lines.append(_cut(text(("✓ ", GOOD), words.hosts((host.name or _HERE for host in done), 3)), width))
+                lines.append(_cut(text(("✓ ", GOOD), phrases.hosts((host.name or _HERE for host in done), 3)), width))
         if sum(bool(host.name) for host in hosts) > 1:
             lines.append(_cut(text((self._counts(hosts, bad, busy, done), QUIET)), width))
         return Group(*lines)
@@ -120,7 +120,7 @@ class View:
         every, failed, at_work, rest = (sum(bool(host.name) for host in some) for some in (hosts, bad, busy, done))
         steps = {host.step for host in done if host.name}
         how = "done" if self.board.ended else f"past {_one_line(steps.pop())}" if len(steps) == 1 else "between steps"
-        counts = [f"{rest} of {words.plural(every, 'host')} {how}" if rest else words.plural(every, "host")]
+        counts = [f"{rest} of {phrases.plural(every, 'host')} {how}" if rest else phrases.plural(every, "host")]
         waiting = every - failed - at_work - rest
         counts += [f"{at_work} at work"] if at_work else []
         counts += [f"{waiting} waiting"] if waiting else []
@@ -153,11 +153,11 @@ class View:
         if host.busy:
             parts = [host.step]
             if host.total > 0 or host.done:
-                parts.append(words.short_amount(host.done, host.total, host.unit))
+                parts.append(phrases.short_amount(host.done, host.total, host.unit))
             parts += [detail] if detail else []
             # Nothing longer than a few seconds goes by without a sign of time.
             if host.total <= 0 and now - host.since >= 3:
-                parts.append(words.duration(now - host.since))
+                parts.append(phrases.duration(now - host.since))
             return Text(_SPIN[int(now * 8) % len(_SPIN)]), text(" · ".join(parts))
         if not host.outcome:
             return Text(" "), text(("waits", QUIET))
@@ -182,7 +182,7 @@ class View:
     def _header(self, width: int, now: float) -> Text:
         board = self.board
         assert board.run is not None
-        right = [f"run {board.run.run}", words.clock(now - board.started)]
+        right = [f"run {board.run.run}", phrases.clock(now - board.started)]
         if board.ranks:
             recent = " ".join(reversed(board.ranks[min(self.rank, len(board.ranks) - 1)].last_lines(8)))
             if step := _STEP.search(recent):
@@ -210,14 +210,14 @@ class View:
             groups = sorted(by_state.values(), key=len)
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
-        many = max((cell_len(words.ranges(r.rank for r in group)) for group in shown), default=1)
+        many = max((cell_len(phrases.ranges(r.rank for r in group)) for group in shown), default=1)
         names = min(max((cell_len(_hosts_of(group)) for group in shown), default=1), max(width // 4, 12))
         lines = []
         for group in shown:
             state, style = self._state(group, now)
             first = min(group, key=lambda rank: rank.rank)
             line = text(
-                (set_cell_size(words.ranges(r.rank for r in group), min(many, 12)), STRONG),
+                (set_cell_size(phrases.ranges(r.rank for r in group), min(many, 12)), STRONG),
                 "  ",
                 set_cell_size(_hosts_of(group), names),
                 "  ",
@@ -243,7 +243,7 @@ class View:
             step = _STEP.search(group[0].last) if len(group) == 1 and word == "running" else None
             return (f"step {step.group(1)}" if step else word), style
         *few, most = sorted(states.items(), key=lambda state: len(state[1]))
-        odd = [f"{words.ranges(numbers)} {word}" for word, numbers in few]
+        odd = [f"{phrases.ranges(numbers)} {word}" for word, numbers in few]
         return ", ".join([*odd, f"others {most[0]}"]), style
 
     def _pane(self, width: int, rows: int) -> list[Text]:
@@ -265,13 +265,13 @@ class View:
         board = self.board
         # Lines that few ranks printed say more than those of all, and new ones more than old ones.
         odd = list(board.odd.values())[-most:]
-        label = max((len(words.ranges(line.ranks)) for line in odd), default=0)
+        label = max((len(phrases.ranges(line.ranks)) for line in odd), default=0)
         label = min(max(label, len("mpirun") if board.launcher else 0), 16)
         lines = []
         for line in odd:
             times = f" (× {line.count})" if line.count > 1 else ""
             lines.append(
-                _cut(text((set_cell_size(words.ranges(line.ranks), label), STRONG), " │ ", line.text, times), width)
+                _cut(text((set_cell_size(phrases.ranges(line.ranks), label), STRONG), " │ ", line.text, times), width)
             )
         for said in list(board.launcher)[-2:]:
             lines.append(_cut(text((set_cell_size("mpirun", label), STRONG), " │ ", said), width))
@@ -294,19 +294,19 @@ def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
         if end.cause:
             return end.cause, QUIET if end.cause == "stopped" else BAD
         if end.signal:
-            return words.signal_name(end.signal), BAD
+            return phrases.signal_name(end.signal), BAD
         return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
     stage = _one_line(rank.stage) or "starts"
     silent = now - rank.at
     if rank.at and silent >= _SILENT:
-        return f"{stage}, silent {words.duration(silent // 10 * 10).removesuffix('.0 s')}".rstrip() + (
+        return f"{stage}, silent {phrases.duration(silent // 10 * 10).removesuffix('.0 s')}".rstrip() + (
             " s" if silent < 60 else ""
         ), WARN
     return stage, ""
 
 
 def _hosts_of(group: list[RankView]) -> str:
-    return words.hosts((rank.host for rank in group), 2)
+    return phrases.hosts((rank.host for rank in group), 2)
 
 
 def _one_line(value: str) -> str:
@@ -314,7 +314,7 @@ def _one_line(value: str) -> str:
 
 
 def _took(seconds: float) -> str:
-    return words.duration(seconds)
+    return phrases.duration(seconds)
 
 
 def _cut(line: Text, width: int) -> Text:
@@ -367,7 +367,7 @@ class Live:
         self._detached = False
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
-        self._story = Told()
+        self._story = AnswerState()
         self._view = View(self._board)
         self._view.can_detach = on_detach is not None
         self._above: deque[list[RenderableType]] = deque()
@@ -402,7 +402,7 @@ class Live:
             match event:
                 case e.Output():
                     pass
-                case e.Said(text=said, level=level, host=host):
+                case e.Message(text=said, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
                     self._tell(typeset.said(of + said.replace("\n", f"\n{of}"), mark))

@@ -13,9 +13,9 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.show import screens, typeset
+from ipexctl.show.answer_state import AnswerState, untold
 from ipexctl.show.board import Board
 from ipexctl.show.live import View
-from ipexctl.show.told import Told, untold
 
 
 def picture(
@@ -43,7 +43,7 @@ def picture(
         highlight=False,
         legacy_windows=False,
     )
-    board, story = Board(), Told()
+    board, story = Board(), AnswerState()
     view = View(board)
     view.keys = view.can_detach = True
     failures: list[Failure] = []

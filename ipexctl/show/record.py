@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.show import wire
+from ipexctl.show import event_json
 from ipexctl.show.sanitise import visible
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
@@ -33,7 +33,7 @@ _BUFFER = 1 << 15
 
 
 def _private(directory: Path) -> None:
-    """Makes a directory and its missing parents, 0700. Raises `Refused` where others could write or own it."""
+    """Makes a directory and its missing parents, 0700. Raises `UsageError` where others could write or own it."""
     missing = []
     path = directory
     while not path.exists() and not path.is_symlink():
@@ -44,7 +44,7 @@ def _private(directory: Path) -> None:
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
         except OSError as error:
-            raise Refused(
+            raise UsageError(
                 f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP, hint="set XDG_STATE_HOME"
             ) from None
     found = directory.lstat()
@@ -58,7 +58,7 @@ def _private(directory: Path) -> None:
         else ""
     )
     if why:
-        raise Refused(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
+        raise UsageError(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
 
 
 def _create(path: Path) -> int:
@@ -78,7 +78,7 @@ def directory_name(verb: str, at: float, mark: str = "") -> str:
 
 
 def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
-    """Makes the directory of one saved run and returns it. Raises `Refused` (exit 4) where that is not possible."""
+    """Makes the directory of one saved run and returns it. Raises `UsageError` (exit 4) where that is not possible."""
     _private(runs)
     for attempt in range(100):
         extra = secrets.token_hex(1) if attempt else ""
@@ -91,9 +91,9 @@ def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise Refused(f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP) from None
+            raise UsageError(f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP) from None
         return path
-    raise Refused(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
+    raise UsageError(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
 
 
 class _File:
@@ -132,7 +132,7 @@ class Record:
     def create(
         cls, runs: Path, verb: str, at: float, mark: str = "", trouble: Callable[[str], None] = lambda _: None
     ) -> Record:
-        """A record in a new directory under ``runs``; ``at`` in Unix seconds. Raises `Refused` (exit 4)."""
+        """A record in a new directory under ``runs``; ``at`` in Unix seconds. Raises `UsageError` (exit 4)."""
         return cls(open_directory(runs, verb, at, mark), trouble)
 
     def take(self, stamped: Stamped) -> None:
@@ -147,7 +147,7 @@ class Record:
             self._plan(event.verb, event.text)
         if isinstance(event, e.RankStack) and event.text:
             self._document(f"stacks-{event.rank}-{event.pid}.txt", event.text.encode("utf-8", "replace"))
-        self._line(wire.encode(stamped))
+        self._line(event_json.encode(stamped))
         if not isinstance(event, e.Progress):
             self._flush()
 
@@ -164,7 +164,7 @@ class Record:
             if file.gap:
                 self._mark(key, file)
         if report is not None:
-            self._document(REPORT, "".join(wire.document(report)).encode() + b"\n")
+            self._document(REPORT, "".join(event_json.document(report)).encode() + b"\n")
         for number in (*self._open.values(), *([self._events] if self._events >= 0 else [])):
             os.close(number)
         self._open.clear()
@@ -282,7 +282,7 @@ class Record:
                 self._line(line)
 
     def _line(self, line: Mapping[str, Any]) -> None:
-        self._buffer += wire.dumps(line).encode() + b"\n"
+        self._buffer += event_json.dumps(line).encode() + b"\n"
         if len(self._buffer) >= _BUFFER:
             self._flush()
 
@@ -300,7 +300,7 @@ class Record:
 
     def _gap_line(self) -> bytes:
         gap = self._events_gap
-        return wire.dumps({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
+        return event_json.dumps({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
 
     def _append_events(self, data: bytes) -> bool:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
-from ipexctl.show import words
+from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible, visible_lines
 from ipexctl.show.tables import Rows
 from ipexctl.show.typeset import (
@@ -29,10 +29,10 @@ def card(report: Mapping[str, Any]) -> list[RenderableType]:
     """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
     run = report["run"]
     ranks: list[Mapping[str, Any]] = run["ranks"]
-    took = words.duration(run["ended"] - run["started"])
+    took = phrases.duration(run["ended"] - run["started"])
     by = {rank["rank"]: rank for rank in ranks}
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
-    many = f"{words.plural(len(ranks), 'rank')} on {words.plural(len(hosts), 'host')}"
+    many = f"{phrases.plural(len(ranks), 'rank')} on {phrases.plural(len(hosts), 'host')}"
     items: list[RenderableType] = []
     if run["first"] is not None:
         items += _first_failure(by[run["first"]], run)
@@ -40,7 +40,7 @@ def card(report: Mapping[str, Any]) -> list[RenderableType]:
         if run["followers"]:
             items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run['followers'], by)}"))
         if run["stopped"]:
-            items.append(labelled("  then", f"ended by us: {words.plural(len(run['stopped']), 'rank')}"))
+            items.append(labelled("  then", f"ended by us: {phrases.plural(len(run['stopped']), 'rank')}"))
     elif run["reason"] == "done" and all(rank["state"] == "ok" for rank in ranks):
         items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
         items.append(_summary(ranks))
@@ -50,7 +50,7 @@ def card(report: Mapping[str, Any]) -> list[RenderableType]:
         items.append(text(("✗ ", BAD), f"{_REASONS[run['reason']]} after {took}"))
         items += sentences(run["detail"], 2) if run["detail"] else []
         if run["stopped"]:
-            items.append(labelled("  ended", f"by us: {words.ranks(run['stopped'])}"))
+            items.append(labelled("  ended", f"by us: {phrases.ranks(run['stopped'])}"))
     if run["first"] is None and run["reason"] not in ("", "done"):
         items += _diagnosis(run)
     gone = [rank["rank"] for rank in ranks if rank["state"] == "lost" or (run["reason"] and rank["state"] == "running")]
@@ -70,7 +70,7 @@ _REASONS = {
 
 
 def _first_failure(rank: Mapping[str, Any], run: Mapping[str, Any]) -> list[RenderableType]:
-    after = words.duration(rank["at"] - run["started"])
+    after = phrases.duration(rank["at"] - run["started"])
     first = f" (first of {len(run['followers']) + 1} that failed)" if run["followers"] else ""
     items: list[RenderableType] = [
         Line(
@@ -110,7 +110,7 @@ def how(rank: Mapping[str, Any]) -> str:
         number = rank["signal"]
         if "out of memory" in rank["error"]:
             return f"was killed ({rank['error'][rank['error'].index('out of memory') :]})"
-        name = words.signal_name(number)
+        name = phrases.signal_name(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
     return f"exited with code {rank['status']}"
 
@@ -127,8 +127,8 @@ def _hint(rank: Mapping[str, Any]) -> str:
 
 
 def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, Mapping[str, Any]]) -> str:
-    where = words.hosts(by[number]["host"] for number in numbers if number in by)
-    return f"{words.ranks(numbers)} on {where}"
+    where = phrases.hosts(by[number]["host"] for number in numbers if number in by)
+    return f"{phrases.ranks(numbers)} on {where}"
 
 
 def _summary(ranks: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -145,7 +145,7 @@ def _summary(ranks: Sequence[Mapping[str, Any]]) -> RenderableType:
             grid.add_row(f"  rank {rank['rank']}", text(rank["host"]), "exit 0", text((_last(rank), QUIET)))
     else:
         for host, members in list(by_host.items())[:16]:
-            numbers = words.ranks([rank["rank"] for rank in members])
+            numbers = phrases.ranks([rank["rank"] for rank in members])
             grid.add_row(f"  {numbers}", text(host), "exit 0", text((_last(members[0]), QUIET)))
         if len(by_host) > 16:
             grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
@@ -160,14 +160,14 @@ def _last(rank: Mapping[str, Any]) -> str:
 def proof(run: Mapping[str, Any]) -> list[RenderableType]:
     items: list[RenderableType] = []
     for host, pids in run["left"].items():
-        left = f"{words.plural(len(pids), 'process')} left on {host}: "
+        left = f"{phrases.plural(len(pids), 'process')} left on {host}: "
         items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
     if run["left"]:
         items.append(labelled("  hint", f"ipexctl reap {run['run']}", copied=True))
     elif run["proved"]:
-        items.append(text(f"0 processes left on {words.plural(len(run['proved']), 'host')}"))
+        items.append(text(f"0 processes left on {phrases.plural(len(run['proved']), 'host')}"))
     if run["unproved"]:
-        items.append(Line(text(("! ", WARN), f"could not look: {words.hosts(run['unproved'])}"), 2))
+        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(run['unproved'])}"), 2))
     return items
 
 
@@ -177,7 +177,9 @@ def runs(value: Mapping[str, Any]) -> list[RenderableType]:
     answered = [host for host in named if host not in silent]
     items: list[RenderableType] = [_Runs(value["runs"])] if value["runs"] else []
     if not items and answered:
-        which = f"on the {words.plural(len(answered), 'host')} that answered" if silent else f"on {_these(len(named))}"
+        which = (
+            f"on the {phrases.plural(len(answered), 'host')} that answered" if silent else f"on {_these(len(named))}"
+        )
         items.append(text(f"no runs {which}"))
     if value.get("stray"):
         items += ["", Rows(value["stray"])] if items else [Rows(value["stray"])]
@@ -200,7 +202,7 @@ class _Runs:
     @staticmethod
     def _shown(row: Mapping[str, Any]) -> dict[str, str]:
         state = f"{row['state']} ({row['reason']})" if row.get("reason") else str(row["state"])
-        hosts, few = (words.hosts(map(str, row["hosts"]), most) for most in (3, 1))
+        hosts, few = (phrases.hosts(map(str, row["hosts"]), most) for most in (3, 1))
         cells = {"run": row["run"], "state": state, "ranks": row["ranks"], "hosts": hosts, "started": row["started"]}
         cells |= {"head": row["head"], "owner": row["owner"], "watchers": row["watchers"], "title": row["title"]}
         cells |= {"few": few}
@@ -225,7 +227,7 @@ class _Runs:
         yield table
 
     def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
-        widths = {name: max(words.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
+        widths = {name: max(phrases.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
         return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
 
 

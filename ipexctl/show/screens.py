@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from ipexctl.show import words
+from ipexctl.show import phrases
+from ipexctl.show.answer_state import is_dry
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
 from ipexctl.show.tables import generic
-from ipexctl.show.told import is_dry
 from ipexctl.show.typeset import (
     BAD,
     GOOD,
@@ -111,7 +111,7 @@ def install(value: Mapping[str, Any]) -> list[RenderableType]:
     items: list[RenderableType] = [text((" · ".join(parts), STRONG))] if parts else []
     for key, style in (("changed", GOOD), ("unchanged", QUIET), ("failed", BAD)):
         if value.get(key):
-            items.append(labelled(key, (words.hosts(value[key]), style)))
+            items.append(labelled(key, (phrases.hosts(value[key]), style)))
     if value.get("venv"):
         items.append(labelled("venv", str(value["venv"])))
     return items
@@ -128,21 +128,21 @@ def carried(hosts: Mapping[str, Mapping[str, Any]]) -> list[RenderableType]:
             groups.setdefault((_amount(did), into, name), []).append(str(host))
     items: list[RenderableType] = []
     for (what, into, each), names in groups.items():
-        place = into + (words.hosts(names) if each else "")
-        items.append(Line(text(("✓ ", GOOD), (words.hosts(names), STRONG), f"  {what.replace('{}', place)}"), 2))
+        place = into + (phrases.hosts(names) if each else "")
+        items.append(Line(text(("✓ ", GOOD), (phrases.hosts(names), STRONG), f"  {what.replace('{}', place)}"), 2))
     return items
 
 
 def _amount(did: Mapping[str, Any]) -> str:
     """``3 files, 1.2 KiB to {}``, with a place for the directory."""
-    said = [f"{words.plural(did['files'], 'file')}, {words.size(did['bytes'])}"] if did["files"] else []
+    said = [f"{phrases.plural(did['files'], 'file')}, {phrases.size(did['bytes'])}"] if did["files"] else []
     if did.get("removed"):
         said.append(f"{did['removed']} removed")
     if said:
         return f"{', '.join(said)} {'into' if 'directory' in did else 'to'} {{}}"
     if did.get("changed"):
         return "directories only, to {}"
-    same = f"{words.plural(did['same'], 'file')} the same in {{}}" if did.get("same") else ""
+    same = f"{phrases.plural(did['same'], 'file')} the same in {{}}" if did.get("same") else ""
     return f"nothing to do, {same or '{} is the same'}" if same or "workdir" in did else "nothing there"
 
 
@@ -157,7 +157,7 @@ def verified(value: Mapping[str, Any]) -> list[RenderableType]:
     for (stack, failed), names in groups.items():
         mark: Part = ("✗ ", BAD) if failed else ("✓ ", GOOD)
         same = f"complete{' and the same' if len(names) > 1 else ''}"
-        items.append(Line(text(mark, (words.hosts(names), STRONG), f"  {stack}{'' if failed else f': {same}'}"), 2))
+        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {stack}{'' if failed else f': {same}'}"), 2))
     return items
 
 
@@ -170,7 +170,7 @@ def commands(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     items: list[RenderableType] = []
     for (status, *said), names in groups.items():
         mark: Part = ("✗ ", BAD) if status else ("✓ ", GOOD)
-        items.append(Line(text(mark, (words.hosts(names), STRONG), f" exit {status}" if status else ""), 2))
+        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f" exit {status}" if status else ""), 2))
         items += [line for part in said if part.strip() for line in whole(part, 2)]
     return items
 
@@ -209,7 +209,7 @@ def recap(hosts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
             text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
             for key, count in zip(_COUNTS, counts, strict=True)
         ]
-        grid.add_row(text((mark + words.hosts(names), BAD if mark.strip() else STRONG)), *cells, text(why))
+        grid.add_row(text((mark + phrases.hosts(names), BAD if mark.strip() else STRONG)), *cells, text(why))
     return [grid]
 
 

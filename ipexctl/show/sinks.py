@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from ipexctl.model import events as e
-from ipexctl.model.errors import Failure, Refused
+from ipexctl.model.errors import Failure, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.show import wire
-from ipexctl.show.lines import LIMIT, Lines
+from ipexctl.show import event_json
+from ipexctl.show.answer_state import AnswerState, untold
+from ipexctl.show.line_buffer import LIMIT, Lines
+from ipexctl.show.phrases import amount, failure_lines, refusal_lines
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import Colours, decode, is_harmless, is_plain, visible, visible_lines, without_colours
-from ipexctl.show.told import Told, untold
-from ipexctl.show.words import amount, failure_lines, refusal_lines
 
 
 class Sink(Protocol):
@@ -24,7 +24,7 @@ class Sink(Protocol):
         """The end. ``report`` is `Report.public()`, for sinks that show or save it. Safe to call twice."""
 
 
-def refusal(refused: Refused, err: Pipe) -> None:
+def refusal(refused: UsageError, err: Pipe) -> None:
     """Prints why nothing was done; on a terminal, broken between words."""
     err.write("".join(f"{line}\n" for line in refusal_lines(refused, err.columns())))
     err.flush()
@@ -59,7 +59,7 @@ class Plain:
         self._told: dict[object, float] = {}
         self._failures: list[Failure] = []
         self._first_failure = 0.0
-        self._story = Told()
+        self._story = AnswerState()
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
@@ -79,7 +79,7 @@ class Plain:
             case e.Started(title=title):
                 if title:
                     self._say(*visible_lines(title))
-            case e.Said(text=text, level=level, host=host):
+            case e.Message(text=text, level=level, host=host):
                 mark = "warning: " if level == "warning" else ""
                 self._say(*(_of(host) + mark + line for line in visible_lines(text)))
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
@@ -100,7 +100,7 @@ class Plain:
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
                 self._say(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
-            case e.LauncherSaid(data=data):
+            case e.LauncherOutput(data=data):
                 self._say(*("mpirun│" + line for line in visible_lines(decode(data.rstrip(b"\n")), self._colours)))
             case e.RankEnded(rank=rank):
                 self._flush(rank)
@@ -205,7 +205,7 @@ class Plain:
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.RankStack)
-_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.Found, *_OF_RANKS)
+_PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
 
 
 def _of(host: str) -> str:
@@ -220,12 +220,12 @@ class JsonLines:
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
-        self._out.send(wire.dumps(wire.encode(stamped)).encode() + b"\n")
+        self._out.send(event_json.dumps(event_json.encode(stamped)).encode() + b"\n")
         self._out.flush()
 
     def close(self, report: Mapping[str, Any] | None = None) -> None:
         if not self._closed and report is not None:
-            self._out.send(wire.dumps({"event": "report", **wire.plain(report)}).encode() + b"\n")
+            self._out.send(event_json.dumps({"event": "report", **event_json.plain(report)}).encode() + b"\n")
         self._closed = True
         self._out.flush()
 
@@ -248,7 +248,7 @@ class Answering:
         event = stamped.event
         if isinstance(event, e.Answer):
             self._value = event.value
-        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Said) and event.level == "warning"):
+        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
             self._talk.take(stamped)
 
     def close(self, report: Mapping[str, Any] | None = None) -> None:
@@ -262,7 +262,7 @@ class Answering:
         if value:
             told = value.get(self._only, value)
             block = ""
-            for piece in wire.document(told):
+            for piece in event_json.document(told):
                 block += piece
                 if len(block) > 1 << 16:
                     self._out.send(block.encode())
@@ -283,7 +283,7 @@ class Bare:
         event = stamped.event
         if isinstance(event, e.Output):
             (self._out if event.stream == "out" else self._err).send(event.data)
-        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Said) and event.level == "warning"):
+        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
             self._talk.take(stamped)
 
     def close(self, report: Mapping[str, Any] | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from ipexctl.show import words
+from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible
 from ipexctl.show.typeset import (
     QUIET,
@@ -30,7 +30,7 @@ def generic(value: Mapping[str, Any]) -> list[RenderableType]:
             items.append(Rows(inner))
         elif inner not in (None, "", [], {}, ()):
             single[visible(key.replace("_", " "))] = flat(inner)
-    room = max(map(words.cells, single), default=0) + 1
+    room = max(map(phrases.cells, single), default=0) + 1
     named = [
         (name if not index else "", line) for name, said in single.items() for index, line in enumerate(lines(said))
     ]
@@ -51,13 +51,13 @@ class Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if not self._names:
             return
-        *widths, last = (max(words.cells(name), *(words.cells(row.get(name, "")) for row in self._rows)) + 2
+        *widths, last = (max(phrases.cells(name), *(phrases.cells(row.get(name, "")) for row in self._rows)) + 2
                          for name in self._names)  # fmt: skip
         before = sum(widths)
         if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
             yield from self._table(widths, before)
             return
-        room = max(map(words.cells, self._names))
+        room = max(map(phrases.cells, self._names))
         for index, row in enumerate(self._rows):
             yield from [Text("")] if index else []
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
@@ -65,7 +65,9 @@ class Rows:
     def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
         for style, row in [(QUIET, {name: name for name in self._names}), *(("", row) for row in self._rows)]:
             *cells, last = (row.get(name, "") for name in self._names)
-            line = "".join(cell + " " * (width - words.cells(cell)) for cell, width in zip(cells, widths, strict=True))
+            line = "".join(
+                cell + " " * (width - phrases.cells(cell)) for cell, width in zip(cells, widths, strict=True)
+            )
             yield Line(text((line + last, style)), before, whole=" " not in last)
 
 

@@ -7,17 +7,17 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ipexctl.act.world import World
-from ipexctl.decide.judging.network import choose_interfaces
-from ipexctl.decide.launching import accelerate, places
-from ipexctl.decide.probing.isa import ORDER
-from ipexctl.model.errors import Exit, Refused
-from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.act.context import Context
+from ipexctl.decide.checks.network import choose_interfaces
+from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.launch import accelerate, placement
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
-from ipexctl.verbs.observe import observe
-from ipexctl.verbs.options import options
+from ipexctl.verbs.common.framework_options import options
+from ipexctl.verbs.common.probe import observe
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 def accelerate_config(
     wish: accelerate.Config,
     inventory: Inventory,
-    world: World,
+    context: Context,
     *,
     n: int | None,
     ppn: int | None,
@@ -34,10 +34,12 @@ def accelerate_config(
     file: str | None,
 ) -> Generator[Event, None, None]:
     """``wish`` says what no host knows: precision, IPEX or not, port, mpirun. With a ``version`` nobody is contacted:
-    ranks are those of flags and hostfile, and IPEX is taken to be installed. Raises `Refused` before the first event
+    ranks are those of flags and hostfile, and IPEX is taken to be installed. Raises `UsageError` before the first event
     for wrong input."""
     if version is not None and not _VERSION.fullmatch(version):
-        raise Refused(f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0")
+        raise UsageError(
+            f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0"
+        )
     yield Started(
         "accelerate config", "for 1 host" if len(inventory) == 1 else f"for {len(inventory)} hosts", inventory.names
     )
@@ -46,11 +48,11 @@ def accelerate_config(
         config = replace(wish, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
         unknown = [host.name for host in inventory if not host.slots] if n is None and ppn is None else []
         if unknown and len(inventory) > 1:
-            yield Said(f"{', '.join(unknown)}: slots are not known, counted as 1 rank each", "warning")
+            yield Message(f"{', '.join(unknown)}: slots are not known, counted as 1 rank each", "warning")
         if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
-            yield Said(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
+            yield Message(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:
-        seen = yield from observe(inventory, world, venv=venv)
+        seen = yield from observe(inventory, context, venv=venv)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
@@ -59,15 +61,15 @@ def accelerate_config(
         weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
         if config.ipex and config.precision == "bf16" and weak:
             more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
-            yield Said(
+            yield Message(
                 f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
             )
     text, said = accelerate.write(config, version, options())
     for sentence in said:
-        yield Said(sentence, "warning")
+        yield Message(sentence, "warning")
     if file:
         Path(file).write_text(text, encoding="utf-8")
-        yield Said(f"{file}: written for accelerate {version}")
+        yield Message(f"{file}: written for accelerate {version}")
     found = {"version": version, "hosts": config.hosts, "ranks": config.ranks, "file": file}
     yield Answer(found if file else {**found, "text": text})
     yield Ended("accelerate config", Exit.OK)
@@ -82,15 +84,15 @@ def _answered(
     version = packages.get("accelerate")
     if version is None:
         where = head.installed.venv if head.installed else "~"
-        raise Refused(
+        raise UsageError(
             f"{inventory.head.name} has no accelerate at {printable(where)}",
             hint="ipexctl install --with accelerate, or say --accelerate-version 1.7.0",
             exit=Exit.STEP,
         )
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1
-    cores = {host.name: places.usable(facts[host.name]) for host in inventory}
-    counts = places.spread(inventory.hosts, cores, n, ppn)
+    cores = {host.name: placement.usable(facts[host.name]) for host in inventory}
+    counts = placement.spread(inventory.hosts, cores, n, ppn)
     choice = choose_interfaces({name: facts[name] for name, _ in counts}).get(inventory.head.name)
     return version, replace(
         wish,

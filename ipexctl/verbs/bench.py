@@ -7,33 +7,33 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipexctl.act.shipped import example
-from ipexctl.act.world import World
-from ipexctl.decide import benching
-from ipexctl.model.errors import Exit, Refused
-from ipexctl.model.events import Answer, Ended, Event, Planned, Said, Started
+from ipexctl.act.bundled_files import example
+from ipexctl.act.context import Context
+from ipexctl.decide import bench_report
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Bench, Run
 from ipexctl.show import chart
-from ipexctl.verbs.measured import Measured, measured
-from ipexctl.verbs.observe import observe
-from ipexctl.verbs.run import run
+from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.run.metrics import RunMetrics, measured
+from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"
 _STEPS = 3  # before a run is measured
 
 
 def bench(
-    task: Bench, inventory: Inventory, world: World, environ: Mapping[str, str], *, dry: bool = False
+    task: Bench, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool = False
 ) -> Generator[Event, None, None]:
     """The answer has ``rows``, ``notes`` and ``text``. A measurement that fails ends the rest of its engine."""
     plot = Path(task.plot) if task.plot else None
     if plot and not plot.parent.is_dir():
-        raise Refused(f"--plot {plot}: there is no directory {plot.parent}")
+        raise UsageError(f"--plot {plot}: there is no directory {plot.parent}")
     modes = ("train", "infer") if task.mode == "both" else (task.mode,)
     yield Started("bench", f"BERT {task.size}", inventory.names)
-    seen = yield from observe(inventory, world, venv=task.venv)
+    seen = yield from observe(inventory, context, venv=task.venv)
     facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
     if len(facts) < len(inventory):
         yield Ended("bench", Exit.OK)  # the failures were told
@@ -50,28 +50,29 @@ def bench(
         return
     alone: list[tuple[str, dict[str, Any]]] = []
     joint: list[tuple[str, dict[str, Any]]] = []
-    missing = {} if with_ipex else {"ipex": benching.NO_IPEX}
+    missing = {} if with_ipex else {"ipex": bench_report.NO_IPEX}
     exit = Exit.OK
     for engine, together in runs:
-        yield Said(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
+        yield Message(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
         asked = _run(task, engine, ("train",) if together else modes, together=together)
-        found: Measured = yield from measured(run(asked, inventory, world, environ))
+        found: RunMetrics = yield from measured(run(asked, inventory, context, environ))
         (joint if together else alone).extend(found.lines)
         exit = found.exit
         if not found.good:
             missing[engine] = "not measured: the run failed"
             break  # the report is of this run
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
-    made = benching.rows(modes, ways, alone, joint, missing)
+    made = bench_report.rows(modes, ways, alone, joint, missing)
     value = {"model": task.model, "size": task.size, "batch": task.batch, "rows": [row.public() for row in made]}
     title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
     if plot:
         groups = {
-            benching.MODES[mode]: [(row.name, row.host, row.why) for row in made if row.mode == mode] for mode in modes
+            bench_report.MODES[mode]: [(row.name, row.host, row.why) for row in made if row.mode == mode]
+            for mode in modes
         }
         chart.save(plot, chart.draw(title, groups, "samples/s"))
         notes.append(f"drawn in {plot}")
-    yield Answer({**value, "notes": notes, "text": benching.text(made, title, notes)})
+    yield Answer({**value, "notes": notes, "text": bench_report.text(made, title, notes)})
     yield Ended("bench", exit)
 
 

@@ -6,20 +6,22 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipexctl.act.shipped import playbook
-from ipexctl.act.world import World
+from ipexctl.act.bundled_files import playbook
+from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.verbs import lab
-from ipexctl.verbs.inner import inner
-from ipexctl.verbs.play import play
-from ipexctl.verbs.select import read_play, select
+from ipexctl.verbs.common.nested import inner
+from ipexctl.verbs.common.select import read_play, select
+from ipexctl.verbs.play.play import play
 
 
-def demo(hosts: int, world: World, environ: Mapping[str, str], *, keep: bool = False) -> Generator[Event, None, None]:
+def demo(
+    hosts: int, context: Context, environ: Mapping[str, str], *, keep: bool = False
+) -> Generator[Event, None, None]:
     """Lab up, the playbook ``demo.yaml``, lab down, also when something failed on the way; ``keep`` leaves it up."""
     book = read_play(str(playbook("demo.yaml")), environ=environ, cwd=Path.cwd())
-    directory = world.state / "lab"
+    directory = context.state / "lab"
     yield Started("demo", "the main job on an embedded cluster", ())
     if (yield from inner(lab.up(hosts, directory))) is None:
         yield Ended("demo", Exit.STEP)
@@ -28,12 +30,12 @@ def demo(hosts: int, world: World, environ: Mapping[str, str], *, keep: bool = F
     exit = Exit.OK
     summary: Mapping[str, Any] = {}
     try:
-        story = play(book, inventory, world, environ)
+        story = play(book, inventory, context, environ)
         exit, summary = yield from _summed(story)
     finally:
-        world.links.close()
+        context.links.close()
         if keep:
-            yield Said(f"the lab stays up: ipexctl doctor -f {directory / 'hostfile'}")
+            yield Message(f"the lab stays up: ipexctl doctor -f {directory / 'hostfile'}")
         else:
             yield from inner(lab.down(directory))
     yield Answer(summary)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from ipexctl.decide.reading.allow import KEYS
-from ipexctl.decide.reading.dialects import public, write
+from ipexctl.decide.parsing.dialects import public, write
+from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
 
@@ -16,13 +16,13 @@ from ipexctl.model.text import printable
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
     """The answer's ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`), the rest is what ``--json`` prints.
 
-    Raises `Refused` for an unknown dialect, before the first event.
+    Raises `UsageError` for an unknown dialect, before the first event.
     """
     written = write(inventory, dialect)
     title = f"{len(inventory)} hosts from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
     for warning in (*_not_honoured(inventory), *written.warnings):
-        yield Said(warning, "warning")
+        yield Message(warning, "warning")
     yield Answer({**public(inventory), "text": written.text})
     yield Ended("hosts", Exit.OK)
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
-from ipexctl.model.errors import Exit, Failure, Kind, Refused
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Said, Started, StepEnded, StepStarted
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
 
 
 def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
     """Brings up ``hosts`` SSH servers below ``directory``; the lab, or None when a server did not come up.
 
     A lab of as many hosts that is up already is the answer; what a killed one left is cleaned away first. Raises
-    `Refused`: 4 without OpenSSH, 7 when another lab is up there. Broken off, it leaves no process.
+    `UsageError`: 4 without OpenSSH, 7 when another lab is up there. Broken off, it leaves no process.
     """
     tools = act.tools()
     directory = directory.absolute()
@@ -26,7 +26,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         old = act.load(directory)
         if old and old.ready and not act.dead(old):
             if len(old.names) != hosts:
-                raise Refused(
+                raise UsageError(
                     f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
                 )
             yield Started("lab up", _title(hosts, directory), old.names)
@@ -37,7 +37,7 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
             return old
         yield Started("lab up", _title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
         if old:
-            yield Said("cleaning up what the last lab left")
+            yield Message("cleaning up what the last lab left")
             if left := act.stop(old):
                 yield from _residue("lab up", left)
                 return None
@@ -76,7 +76,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
         lab = act.load(directory)
         yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
         if lab is None:
-            yield Said("no lab is up")
+            yield Message("no lab is up")
             yield Answer({"up": False, "directory": str(directory), "processes_left": 0})
             yield Ended("lab down", Exit.OK)
             return True
@@ -101,7 +101,7 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
     lab = act.load(directory)
     yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
     if lab is None:
-        yield Said("no lab is up")
+        yield Message("no lab is up")
         yield Answer({"up": False, "directory": str(directory), "hosts": []})
         yield Ended("lab status", Exit.OK)
         return None

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
-from ipexctl.act.world import World
-from ipexctl.decide import migrating
-from ipexctl.decide.matching.options import parse
+from ipexctl.decide import migration
+from ipexctl.decide.releases.framework_options import parse
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Said, Started
+from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.measured import Measured, measured
-from ipexctl.verbs.run import run
+from ipexctl.verbs.run.metrics import RunMetrics, measured
+from ipexctl.verbs.run.run import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +32,34 @@ class Comparison:
     args: Sequence[str]
 
 
-def known() -> tuple[migrating.Word, ...]:
+def known() -> tuple[migration.Word, ...]:
     """All words that are looked for."""
     data = files("ipexctl.data")
     return (
-        *migrating.words(data.joinpath("migrate.toml").read_text("utf-8")),
-        *migrating.of_options(parse(data.joinpath("options.toml").read_text("utf-8"))),
+        *migration.words(data.joinpath("migrate.toml").read_text("utf-8")),
+        *migration.of_options(parse(data.joinpath("options.toml").read_text("utf-8"))),
     )
 
 
 def migrate(
-    file: str, comparison: Comparison | None, world: World, environ: Mapping[str, str]
+    file: str, comparison: Comparison | None, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, None]:
     """The answer has ``uses``, and with a comparison ``compare``; ``text`` is for people."""
     text = read_input(file).text
-    found = migrating.uses(text, file, known())
+    found = migration.uses(text, file, known())
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     value: dict[str, Any] = {"file": file, "uses": [use.public() for use in found]}
-    said = migrating.report(found, file)
+    said = migration.report(found, file)
     exit = Exit.OK
     if comparison:
-        value["compare"], exit = yield from _compare(file, comparison, world, environ)
-        said += "\n\n" + migrating.compared(value["compare"])
+        value["compare"], exit = yield from _compare(file, comparison, context, environ)
+        said += "\n\n" + migration.compared(value["compare"])
     yield Answer(value | {"text": said})
     yield Ended("migrate", exit)
 
 
 def _compare(
-    file: str, asked: Comparison, world: World, environ: Mapping[str, str]
+    file: str, asked: Comparison, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, tuple[dict[str, Any], Exit]]:
     """Both, one after the other; the second only if the first ended well, so that the report is of what failed."""
     head = asked.inventory.hosts[0]
@@ -70,17 +70,17 @@ def _compare(
         ("with IPEX", file, asked.ipex_venv),
         ("without", asked.migrated, asked.native_venv),
     ):
-        yield Said(f"{script}, {name}: {venv or 'the installed environment'}")
+        yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(asked.args), ppn=asked.ppn, venv=venv, backend="gloo")
-        seen: Measured = yield from measured(run(task, inventory, world, environ))
+        seen: RunMetrics = yield from measured(run(task, inventory, context, environ))
         rows.append(_row(name, script, venv, seen))
         exit = seen.exit
         if not seen.good:
             break
-    return {"host": head.name, "runs": rows, **migrating.ratio(rows)}, exit
+    return {"host": head.name, "runs": rows, **migration.ratio(rows)}, exit
 
 
-def _row(name: str, script: str, venv: str | None, seen: Measured) -> dict[str, Any]:
+def _row(name: str, script: str, venv: str | None, seen: RunMetrics) -> dict[str, Any]:
     rates = [line["samples_per_s"] for _, line in seen.lines if isinstance(line.get("samples_per_s"), int | float)]
     return {
         "name": name,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links import Links, LocalLink
+from ipexctl.act.ssh import Links, LocalLink
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link

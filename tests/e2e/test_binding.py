@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.verbs.install import table
+from ipexctl.verbs.install.install import table
 from tests import mpi, wheels
 from tests.cluster import Cluster, missing
 from tests.e2e.desk import ROOT, Desk

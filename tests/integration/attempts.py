@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.act.engine import Site
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
-from ipexctl.decide.judging.network import Choice
-from ipexctl.decide.launching.launch import Station, compute, rank_environment
-from ipexctl.decide.launching.spec import Identity, specs
-from ipexctl.decide.matching.runtime import Runtime
-from ipexctl.model.events import Event, Output, Proved
+from ipexctl.act.context import Context
+from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.ssh import Links
+from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.launch.build import HostRuntime, compute, rank_environment
+from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.model.events import CleanupChecked, Event, Output
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.tasks import Run
-from ipexctl.remote import procs
-from ipexctl.verbs.attempt import Attempt
+from ipexctl.remote.agent import procs
+from ipexctl.verbs.run.attempt import Attempt
 
 RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., Attempt]
@@ -32,7 +32,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     """``start("say", ppn=2)``: an attempt on hosts a and b whose ranks play tests/integration/ranks/actor.py. Their
     processes end with it."""
     made: list[Attempt] = []
-    world = World(Links(config=None), place / "state", place / "cache")
+    context = Context(Links(config=None), place / "state", place / "cache")
     homes = {name: place / name for name in "ab"}
     for home in homes.values():
         home.mkdir(mode=0o700)
@@ -49,7 +49,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         user = "root" if os.geteuid() == 0 else "tester"
         known = {"cpus_online": tuple(sorted(os.sched_getaffinity(0))), "machine_id": "this", **(facts or {})}
         stations = {
-            name: Station(
+            name: HostRuntime(
                 Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
                 Choice("lo", "127.0.0.1", "test"),
                 runtime,
@@ -62,14 +62,14 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
         launch = compute(task, run, identity.nonce, hosts, stations, script, {})
         told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
-        sites = {host.name: Site(host, stations[host.name].directory, runtime.python) for host in hosts}
-        made.append(Attempt(task, launch, identity, sites, told, world))
+        sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
+        made.append(Attempt(task, launch, identity, sites, told, context))
         return made[-1]
 
     yield start
     for attempt in made:
         procs.wipe(procs.of_run(attempt.launch.run), 0)
-    world.links.close()
+    context.links.close()
 
 
 def of(kind: type, events: list[Event]) -> list:
@@ -97,7 +97,7 @@ def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
 
 def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
-    proof = of(Proved, events)[-1]
+    proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
     alive = [str(process) for process in procs.living(procs.of_run(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.left.items()]

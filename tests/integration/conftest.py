@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.matching.runtime import Runtime
+from ipexctl.decide.releases.runtime import Runtime
 from tests import mpi
 from tests.integration.attempts import Start, starting
 

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links import Links
-from ipexctl.decide.reporting import Folding
+from ipexctl.act.ssh import Links
+from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import (
+    CleanupChecked,
     HostFailed,
+    Message,
     Output,
-    Proved,
     RankEnded,
     RankStage,
     RunEnded,
     RunStarted,
-    Said,
     Stamped,
     StepEnded,
     StepStarted,
 )
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
-from ipexctl.remote import procs
-from ipexctl.verbs.attempt import Attempt
+from ipexctl.remote.agent import procs
+from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import left_behind, of, until, written
 
 
@@ -120,11 +120,11 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
 def test_ctrl_c_ends_ranks_politely(start):
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.world.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrived(signal.SIGINT)
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
-    assert any(said.text == "stopping (again to kill)" for said in of(Said, events))
+    assert any(said.text == "stopping (again to kill)" for said in of(Message, events))
     assert left_behind(attempt, events) == []
 
 
@@ -142,7 +142,7 @@ class Cable(Links):
 def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
     attempt = start("wait")
     cable = Cable(config=None)
-    attempt.watching.world = attempt.world = replace(attempt.world, links=cable)
+    attempt.watching.context = attempt.context = replace(attempt.context, links=cable)
     story, events = until(attempt, RankStage)
     cable.pulled = True
     seen = os.fsencode(attempt.watching.head.directory)
@@ -150,9 +150,9 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
         os.kill(watcher, signal.SIGKILL)
     for event in story:
         events.append(event)
-        if isinstance(event, Said) and "link lost" in event.text:
-            attempt.world.interrupts.arrived(signal.SIGINT)
-        if isinstance(event, Said) and "told once the link is back" in event.text:
+        if isinstance(event, Message) and "link lost" in event.text:
+            attempt.context.interrupts.arrived(signal.SIGINT)
+        if isinstance(event, Message) and "told once the link is back" in event.text:
             cable.pulled = False
     assert of(RunEnded, events)[0].reason == "stopped"
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
@@ -163,12 +163,12 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start):
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.world.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrived(signal.SIGINT)
     for event in story:
         events.append(event)
         if isinstance(event, StepStarted) and event.step == "sweep":
             events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
-    (proof,) = of(Proved, events)
+    (proof,) = of(CleanupChecked, events)
     assert set(proof.unknown) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
     assert proof.unknown
     folding = Folding()
@@ -180,20 +180,20 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start):
     attempt = start("stubborn")
     story, events = until(attempt, Output)
-    attempt.world.interrupts.arrived(signal.SIGTERM)
+    attempt.context.interrupts.arrived(signal.SIGTERM)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 2.0 + 15.0
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGKILL}
-    assert any("needed SIGKILL" in said.text for said in of(Said, events))
+    assert any("needed SIGKILL" in said.text for said in of(Message, events))
     assert left_behind(attempt, events) == []
 
 
 def test_a_second_ctrl_c_kills_at_once(start):
     attempt = start("stubborn", grace=60.0)
     story, events = until(attempt, Output)
-    attempt.world.interrupts.arrived(signal.SIGINT)
-    attempt.world.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrived(signal.SIGINT)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 10.0
@@ -277,7 +277,7 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start):
     story, events = until(first, RankStage)
     second = list(start("say", share=True).story())
     assert of(RunEnded, second)[0].reason == "done"
-    first.world.interrupts.arrived(signal.SIGINT)
+    first.context.interrupts.arrived(signal.SIGINT)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "stopped"
     assert left_behind(first, events) == []

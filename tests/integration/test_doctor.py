@@ -163,7 +163,7 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
     cluster, _ = sick
     saved = tmp_path / "bundles"
     from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.doctor import recorded
+    from ipexctl.verbs.doctor.doctor import recorded
 
     words = [
         "import sys; sys.path.insert(0, sys.argv[1])",
@@ -195,18 +195,18 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
 
 def save(hostfile: str, directory: str) -> None:
     """In the controller's network: a look whose bundles are saved."""
-    from ipexctl.act.links import Links
-    from ipexctl.act.world import World
+    from ipexctl.act.context import Context
+    from ipexctl.act.ssh import Links
     from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.doctor import doctor as verb
-    from ipexctl.verbs.select import from_file
+    from ipexctl.verbs.common.select import from_file
+    from ipexctl.verbs.doctor.doctor import doctor as verb
 
     place = Path(directory)
-    world = World(Links(), place.parent / "state", place.parent / "cache")
+    context = Context(Links(), place.parent / "state", place.parent / "cache")
     try:
-        list(verb(Doctor(save_bundle=directory, pairwise="off"), from_file(hostfile, cwd=Path()), world))
+        list(verb(Doctor(save_bundle=directory, pairwise="off"), from_file(hostfile, cwd=Path()), context))
     finally:
-        world.links.close()
+        context.links.close()
 
 
 def test_a_healthy_cluster_is_fit(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.act.engine import AGENT, ROLE
+from ipexctl.act.run_control import AGENT, ROLE
 from tests.cluster import Cluster
 from tests.e2e.desk import LIGHT, light
 from tests.integration.test_doctor import do, doctor

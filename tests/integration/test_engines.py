@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.launching import engines
-from ipexctl.decide.launching.emit import write
-from ipexctl.decide.matching.runtime import Runtime
-from ipexctl.model.events import Output, RankEnded, RunEnded, Said
-from ipexctl.remote import procs
-from ipexctl.verbs.attempt import Attempt
+from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.launch.emit import write
+from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.model.events import Message, Output, RankEnded, RunEnded
+from ipexctl.remote.agent import procs
+from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import Start, left_behind, of, written
 
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
@@ -32,10 +32,10 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
         return intel
     if not shutil.which(SYSTEM[request.param]):
         pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
-    said = subprocess.run(engines.question(request.param), capture_output=True, text=True, check=True).stdout
-    engine = engines.answer(request.param, said)
-    assert isinstance(engine, engines.Engine), engine
-    return engines.under(intel, engine, ccl=False)
+    said = subprocess.run(mpi_launchers.question(request.param), capture_output=True, text=True, check=True).stdout
+    engine = mpi_launchers.answer(request.param, said)
+    assert isinstance(engine, mpi_launchers.MpiLauncher), engine
+    return mpi_launchers.under(intel, engine, ccl=False)
 
 
 def test_the_same_script_runs_unchanged(start: Start) -> None:
@@ -198,7 +198,7 @@ def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start
     )
     events = list(attempt.story())
     assert of(RunEnded, events)[0].reason == "done"
-    warnings = [(said.host, said.text) for said in of(Said, events) if said.level == "warning"]
+    warnings = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
     assert {host for host, text in warnings if "goes on without jemalloc: " in text} == {"a", "b"}
     told = json.loads((tmp_path / "0.json").read_text())
     assert told["env"]["LD_PRELOAD"] == str(whole)
@@ -208,7 +208,7 @@ def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start
 @pytest.mark.parametrize("runtime", ["impi"], indirect=True)
 def test_memory_is_bound_or_it_is_said_that_it_could_not_be(start: Start, tmp_path: Path) -> None:
     events = list(start(str(tmp_path), script="tell.py", membind=True).story())
-    notes = [said.text for said in of(Said, events) if "memory is not bound" in said.text]
+    notes = [said.text for said in of(Message, events) if "memory is not bound" in said.text]
     for rank in range(2):
         policies = json.loads((tmp_path / f"{rank}.json").read_text())["policies"]
         assert policies == ["bind:0"] or notes
@@ -219,7 +219,7 @@ def test_cpus_that_the_host_does_not_give_are_reported_as_drift(start: Start, tm
     have = sorted(os.sched_getaffinity(0))
     attempt = start(str(tmp_path), script="tell.py", facts={"cpus_online": (have[0], have[-1] + 500)})
     events = list(attempt.story())
-    notes = [(said.host, said.text) for said in of(Said, events) if said.level == "warning"]
+    notes = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
     assert len(notes) == 1
     assert notes[0][0] == "b"
     assert notes[0][1].startswith(f"rank 1: may not use CPUs {have[-1] + 500} as planned")

@@ -177,7 +177,7 @@ def test_a_host_with_nothing_but_busybox_hands_its_files_over(tmp_path: Path) ->
     (work / "out/a b").write_text("x")
     (work / "out/link").symlink_to("a b")
     (work / "out/hard").hardlink_to(work / "out/a b")
-    script = resources.files("ipexctl.remote").joinpath("give.sh").read_text()
+    script = resources.files("ipexctl.remote").joinpath("send_tree.sh").read_text()
 
     def give(*words: str, asked: bytes = b"") -> bytes:
         argv = [str(tools / "sh"), "-c", script, "give", *words]

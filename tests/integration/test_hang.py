@@ -15,26 +15,26 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.diagnosing.errors import parse_errors
-from ipexctl.decide.reporting import Folding
+from ipexctl.decide.diagnosis.known_errors import parse_errors
+from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import (
     Ended,
     HostFailed,
+    Message,
     Output,
     RankEnded,
     RankStack,
     RankStage,
     RunEnded,
-    Said,
     Stalled,
     Stamped,
     Started,
 )
-from ipexctl.remote import procs
+from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
-from ipexctl.verbs.restarting import restarting
+from ipexctl.verbs.run.restart import restarting
 from tests.integration.attempts import RANKS, left_behind, of, until, written
 
 
@@ -47,7 +47,7 @@ def start(start_actor):
 
 
 def said(events):
-    return [event.text for event in of(Said, events)]
+    return [event.text for event in of(Message, events)]
 
 
 def child(attempt, rank):
@@ -76,7 +76,7 @@ def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(sta
     os.kill(pid, signal.SIGSTOP)
     for event in story:
         events.append(event)
-        if isinstance(event, Said) and "stacks are in the record" in event.text:
+        if isinstance(event, Message) and "stacks are in the record" in event.text:
             os.kill(pid, signal.SIGCONT)
     stalled = of(Stalled, events)[0]
     assert (stalled.ranks, stalled.kind, stalled.states) == ((1,), "some", {"1": "T"})
@@ -187,7 +187,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer)
     story, events = until(attempt, Output)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
-    attempt.world.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrived(signal.SIGINT)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.shipped import impi_torch
+from ipexctl.act.bundled_files import impi_torch
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 

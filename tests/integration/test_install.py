@@ -21,27 +21,27 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act import index as index_of_wheels
-from ipexctl.act.index import Limits
-from ipexctl.act.links.local import LocalLink
-from ipexctl.act.world import World
-from ipexctl.decide.launching.engines import Engine, under
-from ipexctl.decide.launching.tuning import preloads
-from ipexctl.decide.matching import match, runtime
-from ipexctl.model.errors import Exit, Kind, Refused
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Said, StepEnded
+from ipexctl.act.context import Context
+from ipexctl.act.packages import index as index_of_wheels
+from ipexctl.act.packages.index import Limits
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.decide.launch.mpi_launchers import MpiLauncher, under
+from ipexctl.decide.launch.tuning import preloads
+from ipexctl.decide.releases import resolve, runtime
+from ipexctl.model.errors import Exit, Kind, UsageError
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.stack import Wish
+from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
-from ipexctl.verbs.install import install, table
-from ipexctl.verbs.locking import locked
-from ipexctl.verbs.mpi import wish_of
-from ipexctl.verbs.observe import observe
-from ipexctl.verbs.uninstall import uninstall
-from ipexctl.verbs.verify import verify
-from ipexctl.verbs.wheels import wheels_fetch
+from ipexctl.verbs.common.mpi import wish_of
+from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.doctor.verify import verify
+from ipexctl.verbs.install.install import install, table
+from ipexctl.verbs.install.lock import locked
+from ipexctl.verbs.install.uninstall import uninstall
+from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
 from tests.wheels import Index, dribbling, reply, serving
 
@@ -101,24 +101,24 @@ class Bench:
             asked.setdefault("index_url", index.url)
         hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
         here = Here(dict.fromkeys(self.names, self.path / "home"))
-        world = World(here, self.path / "state", self.path / "cache")
+        context = Context(here, self.path / "state", self.path / "cache")
         events: list[Event] = []
         refusal = None
         try:
-            for event in install(Install(**asked), Inventory(hosts), world, environ=self.environ, limits=self.limits):
+            for event in install(Install(**asked), Inventory(hosts), context, environ=self.environ, limits=self.limits):
                 events.append(event)
-        except Refused as error:
+        except UsageError as error:
             refusal = error
         finally:
             here.close()
         return Played(events, refusal)
 
-    def tell(self, verb: Callable[[Inventory, World], Iterable[Event]]) -> Played:
+    def tell(self, verb: Callable[[Inventory, Context], Iterable[Event]]) -> Played:
         """Another verb, on the same hosts."""
         hosts = tuple(Host(name, "localhost", vars={"local": "yes"}) for name in self.names)
         here = Here(dict.fromkeys(self.names, self.path / "home"))
         try:
-            return Played(list(verb(Inventory(hosts), World(here, self.path / "state", self.path / "cache"))))
+            return Played(list(verb(Inventory(hosts), Context(here, self.path / "state", self.path / "cache"))))
         finally:
             here.close()
 
@@ -126,8 +126,8 @@ class Bench:
         """What ``run`` sees of the hosts."""
         found: dict[str, Facts] = {}
 
-        def look(hosts: Inventory, world: World) -> Iterator[Event]:
-            seen = yield from observe(hosts, world, venv=str(self.venv))
+        def look(hosts: Inventory, context: Context) -> Iterator[Event]:
+            seen = yield from observe(hosts, context, venv=str(self.venv))
             found.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
 
         self.tell(look)
@@ -156,7 +156,7 @@ class Bench:
 @dataclass
 class Played:
     events: list[Event]
-    refusal: Refused | None = None
+    refusal: UsageError | None = None
 
     @property
     def exit(self) -> Exit:
@@ -179,7 +179,7 @@ class Played:
         return [event.host for event in self.events if isinstance(event, StepEnded) and event.step == step]
 
     def said(self) -> str:
-        return "\n".join(event.text for event in self.events if isinstance(event, Said))
+        return "\n".join(event.text for event in self.events if isinstance(event, Message))
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
     if torch == "1.10.0" and "avx512f" not in Path("/proc/cpuinfo").read_text(errors="replace"):
         pytest.skip("IPEX 1.10 wants AVX-512, which this CPU does not have")
     bench.python = interpreter(python)
-    stack = match(Wish(torch=torch, backend="ccl"), {}, table())
+    stack = resolve(StackRequest(torch=torch, backend="ccl"), {}, table())
     assert (stack.row.module, stack.row.oneccl) == (module, binding)
     doubles = [
         wheels.torch(torch),
@@ -418,13 +418,13 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_t
         wheels.numpy(),
         wheels.wheel("setuptools", "80.0", {}),
     ]
-    wished = match(Wish(), {}, table())
+    wished = resolve(StackRequest(), {}, table())
     closed = "http://127.0.0.1:9/simple"
     stack = replace(wished, indexes=tuple(replace(one, url=closed) for one in wished.indexes))
-    world = World(Here({}), bench.path / "state", bench.path / "cache")
+    context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
-    with pytest.raises(Refused) as caught:
-        list(locked(Install(), stack, world, environ, HASTY, table(), {}))
+    with pytest.raises(UsageError) as caught:
+        list(locked(Install(), stack, context, environ, HASTY, table(), {}))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons
@@ -709,14 +709,14 @@ class Loading:
         code = f"""
 import os, threading
 from pathlib import Path
-from ipexctl.act.index import Limits, Sources, fetch
-from ipexctl.model.errors import Refused
+from ipexctl.act.packages.index import Limits, Sources, fetch
+from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import Wheel
 wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
 def told(have, size, name): print(have, flush=True)
 try:
     fetch([wheel], Path({str(self.cache)!r}), Sources(), os.environ, Limits(stall={stall}), told, threading.Event())
-except Refused as error:
+except UsageError as error:
     print(error.reasons[0])
 """
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -842,14 +842,14 @@ def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -
 
 def test_verify_finds_what_was_changed_by_hand(bench: Bench, index: Index) -> None:
     task = Verify(venv=str(bench.venv))
-    assert "no environment" in bench.tell(lambda hosts, world: verify(task, hosts, world)).failures()[0]
+    assert "no environment" in bench.tell(lambda hosts, context: verify(task, hosts, context)).failures()[0]
     bench.play(index)
-    sound = bench.tell(lambda hosts, world: verify(task, hosts, world))
+    sound = bench.tell(lambda hosts, context: verify(task, hosts, context))
     assert (sound.exit, sound.failures()) == (Exit.OK, [])
     assert (sound.answer["failed"], len(sound.answer["hosts"])) == ({}, 1)
     site = next(bench.venv.glob("lib/python3*/site-packages"))
     (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
-    changed = bench.tell(lambda hosts, world: verify(task, hosts, world))
+    changed = bench.tell(lambda hosts, context: verify(task, hosts, context))
     assert changed.exit == Exit.STEP
     assert "torch is 2.9.0, not 2.8.0" in changed.failures()[0]
 
@@ -858,19 +858,19 @@ def test_uninstall_removes_what_install_made_and_nothing_else(bench: Bench, inde
     bench.play(index)
     (bench.venv.parent / "mine").write_text("x")
     task = Uninstall(venv=str(bench.venv))
-    looked = bench.tell(lambda hosts, world: uninstall(task, hosts, world, dry=True))
+    looked = bench.tell(lambda hosts, context: uninstall(task, hosts, context, dry=True))
     assert f"remove {bench.venv} and {bench.venv}.d" in looked.plan
     assert bench.works() == "2.8.0"
     with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
         assert job.stdout
         job.stdout.readline()
-        busy = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+        busy = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
         job.kill()
     assert busy.exit == Exit.BUSY
     assert bench.works() == "2.8.0"
-    assert bench.tell(lambda hosts, world: uninstall(task, hosts, world)).exit == Exit.OK
+    assert bench.tell(lambda hosts, context: uninstall(task, hosts, context)).exit == Exit.OK
     assert [path.name for path in bench.venv.parent.iterdir()] == ["mine"]
-    again = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+    again = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert again.exit == Exit.OK
 
 
@@ -883,12 +883,12 @@ def test_hosts_that_share_a_file_system_are_rid_of_it_once_and_a_job_on_any_of_t
     with subprocess.Popen([bench.venv / "bin/python", "-c", LOADS.format(bench.venv)], stdout=subprocess.PIPE) as job:
         assert job.stdout
         job.stdout.readline()
-        busy = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+        busy = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
         job.kill()
     assert busy.exit == Exit.BUSY
     assert set(busy.answer["failed"]) == set(bench.names)
     assert bench.works() == "2.8.0"
-    gone = bench.tell(lambda hosts, world: uninstall(task, hosts, world))
+    gone = bench.tell(lambda hosts, context: uninstall(task, hosts, context))
     assert gone.exit == Exit.OK, gone.failures()
     assert gone.answer == {"changed": list(bench.names), "failed": {}}
     assert "shared file system: node0 removes for node1, node2, node3" in gone.said()
@@ -920,7 +920,7 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
     task = Wheels(directory=str(house), **asked)
 
     def fetch() -> Played:
-        return bench.tell(lambda _, world: wheels_fetch(task, world, environ=bench.environ, limits=QUICK))
+        return bench.tell(lambda _, context: wheels_fetch(task, context, environ=bench.environ, limits=QUICK))
 
     fetched = fetch()
     assert fetched.exit == Exit.OK
@@ -991,9 +991,9 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     facts = bench.facts()
     assert wish_of("auto", facts) == (str(program), "install --mpi openmpi")
     assert wish_of("openmpi", facts)[0] == str(program)
-    with pytest.raises(Refused, match="has no Intel MPI"):
+    with pytest.raises(UsageError, match="has no Intel MPI"):
         wish_of("impi", facts)
-    ready = under(runtime(marker), Engine("openmpi", str(program), "4.1.4"), ccl=False)
+    ready = under(runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.

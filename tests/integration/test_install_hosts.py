@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act.index import Limits
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
-from ipexctl.model.errors import Exit, Refused
+from ipexctl.act.context import Context
+from ipexctl.act.packages.index import Limits
+from ipexctl.act.ssh import Links
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Install
-from ipexctl.verbs.install import install
+from ipexctl.verbs.install.install import install
 from tests import wheels
 from tests.cluster import Cluster, Spec
 from tests.integration.test_install import Played
@@ -48,14 +48,14 @@ class Site:
         task = Install(**{**asked, "index_url": index.url, **wish})
         environ = {"HOME": str(self.path / "home"), "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
         links = Links(known_hosts=self.cluster.known_hosts, config=None)
-        world = World(links, self.path / "state", self.path / "cache")
+        context = Context(links, self.path / "state", self.path / "cache")
         events: list[Event] = []
         try:
-            story = install(task, self.inventory, world, environ=environ, limits=self.limits)
+            story = install(task, self.inventory, context, environ=environ, limits=self.limits)
             for event in story:
                 self.on_event(event)
                 events.append(event)
-        except Refused as refusal:
+        except UsageError as refusal:
             return Played(events, refusal)
         finally:
             links.close()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.matching import runtime
+from ipexctl.decide.releases import runtime
 from ipexctl.model.errors import Exit
 from ipexctl.model.tasks import Wheels
-from ipexctl.verbs.wheels import wheels_fetch
+from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
 from tests.integration.test_install import Bench
 from tests.wheels import Built, Index, serving
@@ -89,7 +89,7 @@ def test_a_wheelhouse_brings_impi_to_hosts_without_a_way_out(tmp_path: Path, ind
     bench = Bench(tmp_path / "one")
     version = "{}.{}".format(*sys.version_info)
     task = Wheels(directory=str(house), torch="2.8.0", track="native", python=(version,), index_url=index.url)
-    fetched = bench.tell(lambda _, world: wheels_fetch(task, world, environ=bench.environ, limits=bench.limits))
+    fetched = bench.tell(lambda _, context: wheels_fetch(task, context, environ=bench.environ, limits=bench.limits))
     assert fetched.exit == Exit.OK, fetched.events
     assert {path.name.partition("-")[0] for path in house.glob("*.whl")} >= {"impi_torch", "mpi4py", "torch"}
     offline = replace(bench, path=tmp_path / "two")

@@ -51,17 +51,17 @@ DOOMED = """
 import json, sys, time
 asked, hosts, known_hosts, path, kind, step, after = json.loads(sys.argv[1])
 from pathlib import Path
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
+from ipexctl.act.ssh import Links
+from ipexctl.act.context import Context
 from ipexctl.model.events import Ended
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Install
-from ipexctl.verbs.install import install
+from ipexctl.verbs.install.install import install
 inventory = Inventory(tuple(Host(name, address, user="root", key=key) for name, address, key in hosts))
-world = World(Links(known_hosts=Path(known_hosts), config=None), Path(path, "state"), Path(path, "cache"))
+context = Context(Links(known_hosts=Path(known_hosts), config=None), Path(path, "state"), Path(path, "cache"))
 environ = {"HOME": path + "/home", "PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
 met = False
-for event in install(Install(**asked), inventory, world, environ=environ):
+for event in install(Install(**asked), inventory, context, environ=environ):
     if not met and (type(event).__name__, getattr(event, "step", "")) == (kind, step):
         met = True
         time.sleep(after)

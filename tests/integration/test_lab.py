@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """\
 import sys, time
 from pathlib import Path
-from ipexctl.model.errors import Refused
+from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Answer, Ended, HostFailed, StepEnded
 from ipexctl.verbs import lab
 verb, place = sys.argv[1], Path(sys.argv[2])
@@ -38,7 +38,7 @@ try:
             print("answer", event.value)
         elif isinstance(event, Ended):
             sys.exit(int(event.exit))
-except Refused as refused:
+except UsageError as refused:
     print(refused)
     sys.exit(int(refused.exit))
 """

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links import Links
+from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from tests.contract.sshd import Server, children, keygen, sshd
@@ -425,7 +425,7 @@ def test_a_configuration_that_others_can_write_is_refused(server: Server, tmp_pa
     config = tmp_path / "config"
     config.write_text("")
     config.chmod(0o666)
-    with pytest.raises(Refused, match="can be written by others"):
+    with pytest.raises(UsageError, match="can be written by others"):
         Links(config=config).open(server.host())
 
 
@@ -634,7 +634,7 @@ def test_no_thread_is_left_after_closing(server: Server) -> None:
 
 def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:
     """The kernel of a frozen host still acknowledges: only questions that want an answer notice it."""
-    from ipexctl.act.links import connect
+    from ipexctl.act.ssh import connect
 
     with sshd(tmp_path / "sshd") as server:
         link = Links(known_hosts=server.known_hosts, config=None).open(server.host())

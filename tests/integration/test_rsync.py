@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act import rsync
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
+from ipexctl.act.transfer import rsync
 from ipexctl.model.commands import Command, Completed
-from ipexctl.model.errors import Failure, Kind, Refused
-from ipexctl.model.events import Event, HostFailed, Planned, Progress, Said
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.events import Event, HostFailed, Message, Planned, Progress
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Channel, LinkError
 from ipexctl.model.tasks import Sync
-from ipexctl.verbs.sync import sync
+from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
 from tests.integration.test_sync import carried, debris, known, local, over_ssh, picture, relay, said
 
@@ -58,7 +58,7 @@ def failed(events: list[Event]) -> Failure:
 
 
 def warnings(events: list[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Said) and event.level == "warning"]
+    return [event.text for event in events if isinstance(event, Message) and event.level == "warning"]
 
 
 def change(path: Path, size: int, *, seed: int = 2) -> None:
@@ -226,7 +226,7 @@ def test_planted_links_are_refused_and_their_victims_untouched(
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
     events = []
     inventory = Inventory((over_ssh(server, server.port, there),))
-    for event in sync(Sync(source=str(source)), inventory, World(links, Path("s"), Path("c"))):
+    for event in sync(Sync(source=str(source)), inventory, Context(links, Path("s"), Path("c"))):
         events.append(event)
         if isinstance(event, Planned) and when == "meanwhile":
             plant()
@@ -253,7 +253,7 @@ def test_broken_off_in_the_middle_it_leaves_the_old_file_and_no_rsync_and_the_ne
     with relay(server.port) as cable:
         links = Links(known_hosts=known(server, cable.port, tmp_path), config=None)
         inventory = Inventory((over_ssh(server, cable.port, there),))
-        story = sync(Sync(source=str(source)), inventory, World(links, Path("s"), Path("c")))
+        story = sync(Sync(source=str(source)), inventory, Context(links, Path("s"), Path("c")))
         for event in story:
             if isinstance(event, Progress) and event.done > 5 * MB:
                 assert rsyncs(source)
@@ -285,7 +285,7 @@ def test_a_source_that_changes_meanwhile_is_named_and_nothing_takes_effect(
         links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
         events = []
         inventory = Inventory((over_ssh(server, server.port, there),))
-        for event in sync(Sync(source=str(source)), inventory, World(links, Path("s"), Path("c"))):
+        for event in sync(Sync(source=str(source)), inventory, Context(links, Path("s"), Path("c"))):
             events.append(event)
             if isinstance(event, Planned):
                 if how == "grow":
@@ -323,7 +323,7 @@ def test_where_this_machine_has_no_rsync_the_stream_carries_all(
     push(server, source, there, tmp_path)
     change(source / "data" / "big", 1000)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="rsync"):
+    with pytest.raises(UsageError, match="rsync"):
         push(server, source, there, tmp_path, transfer="rsync")
     assert said(push(server, source, there, tmp_path)) == {"node1": ("changed", "1 file, 8 MB")}
     assert picture(there) == picture(source)
@@ -383,7 +383,7 @@ class OneSession:
 
 
 def test_a_host_that_opens_no_second_session_is_unfit_for_rsync_and_nothing_is_left(source: Path) -> None:
-    with pytest.raises(rsync.Unfit, match="no further session"):
+    with pytest.raises(rsync.RsyncError, match="no further session"):
         rsync.send(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)
     assert rsyncs(source) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rsync")]
@@ -399,5 +399,5 @@ def test_a_program_here_that_is_no_rsync_is_told_with_its_words(
     ):
         box = tmp_path / hashlib.sha256(words.encode()).hexdigest()[:8]
         monkeypatch.setenv("PATH", str(toolbox(box, f"#!/bin/sh\n{words}\n")))
-        with pytest.raises(rsync.Unfit, match=why):
+        with pytest.raises(rsync.RsyncError, match=why):
             rsync.send(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)

@@ -16,13 +16,13 @@ from importlib import resources
 
 import pytest
 
-from ipexctl.act import index
-from ipexctl.act.index import Limits
-from ipexctl.decide.matching import match, parse
-from ipexctl.decide.matching.match import minor
-from ipexctl.decide.matching.table import number
-from ipexctl.model.errors import Refused
-from ipexctl.model.stack import Row, Wish
+from ipexctl.act.packages import index
+from ipexctl.act.packages.index import Limits
+from ipexctl.decide.releases import parse
+from ipexctl.decide.releases.resolve import minor
+from ipexctl.decide.releases.table import number
+from ipexctl.model.errors import UsageError
+from ipexctl.model.stack import StackRelease, StackRequest
 
 TABLE = parse(resources.files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
 IPEX = "intel-extension-for-pytorch"
@@ -133,8 +133,8 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 ) -> None:
     """Requires-Dist and Requires-Python, as the resolver of install reads them, on the newest Python of each row."""
 
-    def resolve(row: Row) -> dict[str, str]:
-        stack = match(Wish(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
+    def resolve(row: StackRelease) -> dict[str, str]:
+        stack = resolve(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
         assert (stack.row.torch, stack.row.ipex, minor(stack.python)) == (row.torch, row.ipex, stack.python)
         wheels = index.resolve(index.find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
@@ -159,7 +159,7 @@ def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() 
         alone = index.resolve(
             index.find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON
         )
-    except Refused as refusal:
+    except UsageError as refusal:
         if "does not answer" in refusal.sentence:
             pytest.skip(refusal.sentence)
         raise
@@ -170,6 +170,6 @@ def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict
     (wrong,) = [wrong for wrong in TABLE.wrong if wrong.package == "impi-rt"]
     assert releases["impi-rt", wrong.version].glibc, "it is there"
     asked = [f"impi-rt=={wrong.version}"]
-    with pytest.raises(Refused, match="libfabric"):
+    with pytest.raises(UsageError, match="libfabric"):
         index.resolve(index.find_uv(), asked, "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON)
     assert TABLE.impi["newest"] == wrong.instead

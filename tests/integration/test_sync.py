@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links import Links
-from ipexctl.act.transfer import put, put_file
-from ipexctl.act.world import World
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
+from ipexctl.act.transfer.send import put, put_file
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, Kind, Refused
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError, Opener
 from ipexctl.model.tasks import Sync
-from ipexctl.verbs.sync import sync
+from ipexctl.verbs.files.sync import sync
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeOpener
 
@@ -68,7 +68,7 @@ def carried(
 ) -> tuple[dict[str, str | Failure], list[Event]]:
     links = links or Links(config=None)
     events: list[Event] = []
-    story = sync(task, inventory, World(links, Path("state"), Path("cache")), dry=dry)
+    story = sync(task, inventory, Context(links, Path("state"), Path("cache")), dry=dry)
     try:
         while True:
             events.append(next(story))
@@ -199,7 +199,7 @@ def test_links_that_leave_the_tree_stop_everything_before_anything_is_contacted(
     (source / "sub").mkdir()
     (source / name).symlink_to(target)
     opener = FakeOpener({})
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UsageError) as caught:
         carried(Sync(source=str(source)), local("n1"), opener)
     assert f"{name} → {target}" in str(caught.value)
     assert opener.links == {}
@@ -218,7 +218,7 @@ def test_a_link_that_leaves_through_a_directory_link_is_found(source: Path, tmp_
     (source / "a").mkdir()
     (source / "a" / "b").symlink_to("../pkg")
     (source / "c").symlink_to("a/b/../../outside")
-    with pytest.raises(Refused, match="links that leave it"):
+    with pytest.raises(UsageError, match="links that leave it"):
         carried(Sync(source=str(source)), local("n1"), FakeOpener({}))
 
 
@@ -345,14 +345,14 @@ def test_hosts_with_one_home_directory_may_all_place_there_at_once(home: Path, s
 @pytest.mark.parametrize("where", ["", "~", "/", "..", "/etc", "$NOT_SET/x"])
 def test_dangerous_destinations_are_refused_before_anything_is_contacted(source: Path, where: str) -> None:
     opener = FakeOpener({})
-    with pytest.raises(Refused):
+    with pytest.raises(UsageError):
         carried(Sync(source=str(source), workdir=where, delete=True), local("n1"), opener)
     assert opener.links == {}
 
 
 def test_deleting_with_an_empty_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(Refused, match="is empty"):
+    with pytest.raises(UsageError, match="is empty"):
         carried(Sync(source=str(tmp_path / "nothing"), delete=True), local("n1"), FakeOpener({}))
 
 
@@ -367,7 +367,7 @@ def test_the_home_directory_itself_is_no_destination_however_it_is_written(home:
 
 def test_a_whole_home_directory_is_not_carried_by_accident(home: Path) -> None:
     (home / "train.py").write_text("x")
-    with pytest.raises(Refused, match="would be carried whole"):
+    with pytest.raises(UsageError, match="would be carried whole"):
         carried(Sync(source=str(home / "train.py")), local("n1"), FakeOpener({}))
 
 
@@ -421,7 +421,7 @@ def test_a_source_that_changes_while_it_is_sent_is_named_and_nothing_takes_effec
     big = source / "big"
     big.write_bytes(b"x" * (4 << 20))
     links = Links(config=None)
-    story = sync(Sync(source=str(source)), local("n1"), World(links, Path("s"), Path("c")))
+    story = sync(Sync(source=str(source)), local("n1"), Context(links, Path("s"), Path("c")))
     events = []
     for event in story:
         events.append(event)
@@ -521,7 +521,7 @@ def test_a_sync_broken_off_in_a_big_file_leaves_the_old_one_and_the_next_one_cle
     with relay(server.port) as cable:
         links = Links(known_hosts=known(server, cable.port, tmp_path), config=None)
         inventory = Inventory((over_ssh(server, cable.port, there),))
-        story = sync(Sync(source=str(source)), inventory, World(links, Path("s"), Path("c")))
+        story = sync(Sync(source=str(source)), inventory, Context(links, Path("s"), Path("c")))
         for event in story:
             if isinstance(event, Progress) and event.done > 5 << 20:
                 assert (there / "big").read_bytes() == b"old"

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ipexctl.act.world import World
-from ipexctl.decide import reading
-from ipexctl.decide.launching.accelerate import Config
-from ipexctl.model.errors import Refused
-from ipexctl.model.events import Answer, Said
+from ipexctl.act.context import Context
+from ipexctl.decide import parsing
+from ipexctl.decide.launch.accelerate import Config
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Answer, Message
 from ipexctl.verbs.accelerate import accelerate_config
 from tests.fakes import FakeOpener
 
-WORLD = World(FakeOpener({}), Path("state"), Path("cache"))  # whom nobody asks
+WORLD = Context(FakeOpener({}), Path("state"), Path("cache"))  # whom nobody asks
 
 
 def config(hosts: str, version: str = "1.7.0", **more: object) -> tuple[dict[str, object], list[str]]:
     """The file's keys, and what was said beside it."""
     wish = more.pop("wish", Config(precision="bf16", ipex=True))
     options = {"n": None, "ppn": None, "venv": None, "file": None, **more}
-    events = list(accelerate_config(wish, reading.parse_list(hosts), WORLD, version=version, **options))  # type: ignore[arg-type]
+    events = list(accelerate_config(wish, parsing.parse_list(hosts), WORLD, version=version, **options))  # type: ignore[arg-type]
     (answer,) = (event for event in events if isinstance(event, Answer))
-    return yaml.safe_load(str(answer.value["text"])), [event.text for event in events if isinstance(event, Said)]
+    return yaml.safe_load(str(answer.value["text"])), [event.text for event in events if isinstance(event, Message)]
 
 
 def test_one_host_gets_one_process() -> None:
@@ -43,13 +43,13 @@ def test_ranks_are_those_of_the_hostfile_or_the_flags() -> None:
 
 
 def test_a_version_that_is_none_is_refused() -> None:
-    with pytest.raises(Refused, match="is not a version"):
+    with pytest.raises(UsageError, match="is not a version"):
         config("node0", version="new; rm")
 
 
 def test_it_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "default_config.yaml"
     wish = Config(precision="no")
-    hosts = reading.parse_list("node0")
+    hosts = parsing.parse_list("node0")
     list(accelerate_config(wish, hosts, WORLD, n=None, ppn=None, version="1.15.0", venv=None, file=str(file)))
     assert yaml.safe_load(file.read_text())["mixed_precision"] == "no"

@@ -14,8 +14,8 @@ import typer
 import typer.main
 
 from ipexctl.cli import app
-from ipexctl.decide import reading
-from ipexctl.decide.reading import playbook
+from ipexctl.decide import parsing
+from ipexctl.decide.parsing import playbook
 from ipexctl.model.errors import Exit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def test_the_make_targets_named_exist() -> None:
 
 def test_the_readmes_hostfile_is_read() -> None:
     (text,) = blocks(ROOT / "README.md", "hostfile")
-    hosts = reading.parse(text, "hostfile")
+    hosts = parsing.parse(text, "hostfile")
     assert len(hosts) == 9
     assert hosts.head.name == "node0"
 

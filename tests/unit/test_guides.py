@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.matching.options import Option, parse
+from ipexctl.decide.releases.framework_options import Option, parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides.md").read_text("utf-8")

@@ -63,7 +63,12 @@ NAMES = ("Accelerate", "DeepSpeed", "Intel", "IPEX", "Open MPI", "SSH")  # a sen
 def sentences(path: Path) -> Iterator[tuple[str, str]]:
     """How each sentence of a refusal in a file begins and ends; where a value stands there, nothing is told."""
     for call in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Refused" and call.args:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == "UsageError"
+            and call.args
+        ):
             first = call.args[0]
             for text in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
                 parts = text.values if isinstance(text, ast.JoinedStr) else [text]

@@ -10,8 +10,8 @@ import pytest
 
 from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, Server, Tools
-from ipexctl.decide import reading
-from ipexctl.model.errors import Exit, Refused
+from ipexctl.decide import parsing
+from ipexctl.model.errors import Exit, UsageError
 
 TOOLS = Tools("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/bin/ssh", "/usr/lib/openssh/sftp-server")
 
@@ -24,7 +24,7 @@ def lab(directory: Path) -> Lab:
 @pytest.mark.parametrize("name", ["lab", "my state", "it's#1=here"])
 def test_the_hostfile_says_all_that_reading_needs(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
-    first, second = reading.parse(act.hostfile(lab(place)), "hostfile").hosts
+    first, second = parsing.parse(act.hostfile(lab(place)), "hostfile").hosts
     assert (first.name, first.address, first.port, first.user) == ("lab0", "127.0.0.1", 40001, "ann")
     assert first.key == second.key == str(place / "id_ed25519")
     assert first.vars["venv"] == second.vars["venv"] == str(place / "env")
@@ -56,7 +56,7 @@ def test_strict_modes_are_left_to_sshd_where_its_rule_fits(tmp_path: Path) -> No
 
 def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(Refused, match="others may change") as refused, act.held(tmp_path / "lab"):
+    with pytest.raises(UsageError, match="others may change") as refused, act.held(tmp_path / "lab"):
         pass
     assert refused.value.exit == Exit.STEP
     tmp_path.chmod(0o1777)  # as /tmp: nobody else can move or replace what is ours
@@ -66,7 +66,7 @@ def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ['a"b', "a%b", "a\\b", "a\nb", "ä"])
 def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match="in the path") as refused, act.held(tmp_path / name):
+    with pytest.raises(UsageError, match="in the path") as refused, act.held(tmp_path / name):
         pass
     assert "\n" not in refused.value.sentence
     assert not (tmp_path / name).exists()
@@ -74,7 +74,7 @@ def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) ->
 
 def test_only_one_ipexctl_works_on_a_lab(tmp_path: Path) -> None:
     with act.held(tmp_path / "lab"):
-        with pytest.raises(Refused, match="another ipexctl") as refused, act.held(tmp_path / "lab"):
+        with pytest.raises(UsageError, match="another ipexctl") as refused, act.held(tmp_path / "lab"):
             pass
         assert refused.value.exit == Exit.BUSY
     with act.held(tmp_path / "lab"):
@@ -92,5 +92,5 @@ def test_a_process_of_the_same_number_is_not_the_server(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tmp_path: Path) -> None:
     assert act.load(tmp_path) is None
     (tmp_path / "lab.json").write_text('{"names": ["lab0"]')
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         act.load(tmp_path)

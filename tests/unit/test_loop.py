@@ -36,5 +36,5 @@ def test_a_command_that_is_broken_off_says_how_to_go_on_where_something_can(
         yield StepEnded("node0", "send", "changed")
         raise Interrupted
 
-    assert loop.perform(story, loop.How(output="plain"), acting=acting) is Exit.INT
+    assert loop.perform(story, loop.OutputOptions(output="plain"), acting=acting) is Exit.INT
     assert capsys.readouterr().err.splitlines()[-1] == said

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from ipexctl.act.links.settings import Settings, SSHSettings
-from ipexctl.model.errors import Refused
+from ipexctl.act.ssh.settings import Settings, SSHSettings
+from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 
 with_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
@@ -157,7 +157,7 @@ def test_a_command_of_match_does_not_read_our_input(tmp_path: Path) -> None:
     config = written(tmp_path, {"config": "Match exec cat\n  Port 77\n"})
     asking = f"""
 import sys, pathlib
-from ipexctl.act.links.settings import SSHSettings
+from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.model.hosts import Host
 print(SSHSettings(pathlib.Path({str(config)!r})).of(Host("n1", "n1")).port, sys.stdin.read())
 """
@@ -229,14 +229,14 @@ def test_a_scope_holds_on_although_an_included_file_changed_what_it_asked_for(tm
 
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
     config = written(tmp_path, {"config": "Include config\nInclude config\n"})
-    with pytest.raises(Refused, match="nested more than 16 deep"):
+    with pytest.raises(UsageError, match="nested more than 16 deep"):
         SSHSettings(config)
 
 
 @pytest.mark.parametrize("line", ["Port", 'Host "a', "Match host", "Match user 'a"])
 def test_a_line_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, line: str) -> None:
     config = written(tmp_path, {"config": f"Include inner\n{line}\n", "inner": "User a\n"})
-    with pytest.raises(Refused, match=f"{config}:2"):
+    with pytest.raises(UsageError, match=f"{config}:2"):
         SSHSettings(config)
 
 

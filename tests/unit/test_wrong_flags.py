@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from ipexctl import loop
 from ipexctl.cli import app
 from ipexctl.cli.flags import Dialect, Emit, task
-from ipexctl.decide.launching import emit
-from ipexctl.decide.reading.dialects import DIALECTS
-from ipexctl.model.errors import Refused
+from ipexctl.decide.launch import emit
+from ipexctl.decide.parsing.dialects import DIALECTS
+from ipexctl.model.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_option_behind_the_script_is_told_of_and_left_to_it(
 
 
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UsageError) as refused:
         task("Run", {"script": "train.py", "mpi": "mvapich", "env_file": ()})
     assert refused.value.reasons == (
         "--mpi must be auto, impi, mpich, openmpi or a path that begins with /, not 'mvapich'",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import MARK, PART, amount, bytes_
+from ipexctl.decide.planning.sync import MARK, PART, amount, format_bytes
 from ipexctl.model.text import printable
 
 _SHOWN = 20
@@ -56,7 +56,7 @@ class Wanted:
     def said(self) -> str:
         """For the screen: ``3 files, 34 MB``."""
         if self.items:
-            return f"{amount(len(self.items))}, {bytes_(self.size)}"
+            return f"{amount(len(self.items))}, {format_bytes(self.size)}"
         return f"nothing to do, {amount(self.same)} the same" if self.same else "nothing there"
 
 
@@ -166,7 +166,7 @@ def text(every: Mapping[str, Wanted], into: str) -> str:
         lines.append(f"{name}: {printable(found.path, 200)} → {printable(into, 200)}/{name}")
         by = set(found.merged)
         lines += [
-            f"  get {printable(item.local, 400)} ({bytes_(item.size)}){' by rsync' if item in by else ''}"
+            f"  get {printable(item.local, 400)} ({format_bytes(item.size)}){' by rsync' if item in by else ''}"
             for item in found.items
         ]
         if not found.items:

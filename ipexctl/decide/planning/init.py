@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ipexctl.decide.judging.cluster import size
-from ipexctl.decide.launching.accelerate import Config
-from ipexctl.decide.launching.places import usable
-from ipexctl.decide.probing.isa import ORDER
-from ipexctl.decide.reading.dialects import write
+from ipexctl.decide.checks.cluster import size
+from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.launch.accelerate import Config
+from ipexctl.decide.launch.placement import usable
+from ipexctl.decide.parsing.dialects import write
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack

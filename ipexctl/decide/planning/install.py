@@ -22,7 +22,7 @@ _BESIDES = 20 << 20  # the environment itself, uv's lists
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HostState:
     """What one host has at the place of the environment; ``marker`` is that of the active one."""
 
     kind: Literal["absent", "ours", "foreign"]
@@ -39,8 +39,8 @@ class Seen:
     left: tuple[str, ...] = ()  # what an install that was killed left beside the active one, and no job uses
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Seen:
-        """From the answer of ``remote/install.py`` to ``look``."""
+    def read(cls, said: Mapping[str, Any]) -> HostState:
+        """From the answer of ``remote/session/install.py`` to ``look``."""
         kind = said["kind"]
         return cls(
             kind=kind if kind in {"absent", "ours"} else "foreign",
@@ -128,7 +128,7 @@ def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     return words
 
 
-def as_observed(fact: Facts, venv: str, lock: Lock) -> Seen | None:
+def as_observed(fact: Facts, venv: str, lock: Lock) -> HostState | None:
     """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
     again; else None."""
     there = fact.installed
@@ -136,7 +136,7 @@ def as_observed(fact: Facts, venv: str, lock: Lock) -> Seen | None:
         return None
     if set(there.beside) - {lock.id}:
         return None
-    return Seen("ours", active=lock.id, complete=(lock.id,), marker=there.marker, packages=there.packages)
+    return HostState("ours", active=lock.id, complete=(lock.id,), marker=there.marker, packages=there.packages)
 
 
 def _name(name: str) -> str:
@@ -162,7 +162,7 @@ def plan(
     stack: Stack,
     lock: Lock,
     venv: str,
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, HostState],
     wheels_from: Literal["auto", "controller", "hosts"],
     rates: Rates | None = None,
 ) -> tuple[Plan, list[Failure]]:

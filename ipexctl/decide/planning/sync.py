@@ -85,7 +85,7 @@ class Delta:
         """For the screen: ``12 files, 34 kB``."""
         words = []
         if self.send:
-            words.append(f"{amount(self.files)}, {bytes_(self.size)}" if self.files else "directories")
+            words.append(f"{amount(self.files)}, {format_bytes(self.size)}" if self.files else "directories")
         if self.doomed:
             words.append(f"{len(self.doomed)} removed")
         return ", ".join(words) or "nothing to do"
@@ -315,14 +315,14 @@ def text(deltas: Mapping[str, Delta], source: str) -> str:
 
 
 def _what(entry: Entry) -> str:
-    return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({bytes_(entry.size)})"
+    return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_bytes(entry.size)})"
 
 
 def amount(files: int) -> str:
     return "1 file" if files == 1 else f"{files} files"
 
 
-def bytes_(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A size for people, in steps of 1000."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= step:

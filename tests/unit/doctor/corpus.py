@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.probing import Bundle, Uarchs, parse_uarchs, read
+from ipexctl.decide.facts import Bundle, Uarchs, parse_facts, parse_uarchs
 from ipexctl.model.facts import Facts
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +46,7 @@ def bundle(machine: Path) -> Bundle:
 
 @cache
 def facts(machine: Path) -> Facts:
-    return read(bundle(machine), uarchs())
+    return parse_facts(bundle(machine), uarchs())
 
 
 @cache

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.probing import Bundle, parse_bundle, read, unframe
-from ipexctl.decide.probing.lscpu import fields
-from ipexctl.decide.probing.numbers import cpus, whole
-from ipexctl.model.errors import Refused
+from ipexctl.decide.facts import Bundle, parse_bundle, parse_facts, unframe
+from ipexctl.decide.facts.lscpu import fields
+from ipexctl.decide.facts.numbers import cpus, whole
+from ipexctl.model.errors import UsageError
 from tests.unit.doctor.corpus import uarchs
 
 MARK = "0123456789abcdef0123456789abcdef"
@@ -186,7 +186,7 @@ def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
         {name: text for name, text in texts.items() if name in FILES},
         {name: text for name, text in texts.items() if name in COMMANDS},
     )
-    facts = read(bundle, uarchs())
+    facts = parse_facts(bundle, uarchs())
     json.dumps(facts.public())
     for value in (facts.sockets, facts.physical_cores, facts.threads_per_core, facts.mem_total_kb, facts.cgroup_cpus):
         assert value is None or value >= 0
@@ -210,7 +210,7 @@ def test_lists_and_numbers_are_read() -> None:
 def test_ten_thousand_cpus_are_a_number_like_any_other() -> None:
     siblings = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": str(n) for n in range(10_000)}
     packages = {f"/sys/devices/system/cpu/cpu{n}/topology/physical_package_id": "0" for n in range(10_000)}
-    facts = read(Bundle({**siblings, **packages, "/sys/devices/system/cpu/online": "0-9999"}), uarchs())
+    facts = parse_facts(Bundle({**siblings, **packages, "/sys/devices/system/cpu/online": "0-9999"}), uarchs())
     assert (facts.physical_cores, facts.sockets) == (10_000, 1)
 
 
@@ -234,18 +234,18 @@ def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:
     assert not [secret for secret in ("3d1219c7", "b86f50d4", "hf_secret", "02:fc:00") if secret in text]
     again = parse_bundle(text, "x.json")
     assert again.public() == bundle.public()
-    assert read(again, uarchs()).boot_id == read(bundle, uarchs()).boot_id
-    assert read(again, uarchs()).unread == {"df": "timed out after 10 s"}
+    assert parse_facts(again, uarchs()).boot_id == parse_facts(bundle, uarchs()).boot_id
+    assert parse_facts(again, uarchs()).unread == {"df": "timed out after 10 s"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {"a": 1}}', "{}", "null"])
 def test_what_is_no_saved_probe_is_refused_with_its_name(text: str) -> None:
-    with pytest.raises(Refused, match=r"x\.json is not a saved probe") as refused:
+    with pytest.raises(UsageError, match=r"x\.json is not a saved probe") as refused:
         parse_bundle(text, "x.json")
     assert "--save-bundle" in str(refused.value.hint)
 
 
 def test_what_is_not_json_is_told_in_plain_words() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UsageError) as refused:
         parse_bundle('{"files":\n oh}', "x.json")
     assert refused.value.reasons == ("it is not JSON from line 2, column 2 on",)

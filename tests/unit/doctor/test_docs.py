@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.judging import document
+from ipexctl.decide.checks import document
 from tests.unit.doctor.corpus import ROOT
 from tests.unit.doctor.test_findings import CATALOGUE
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from ipexctl.act.links import Links
-from ipexctl.act.world import World
-from ipexctl.model.errors import Exit, Refused
-from ipexctl.model.events import Answer, Ended, Event, FactsRead, Found, Started
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
-from ipexctl.verbs.doctor import doctor, recorded
+from ipexctl.verbs.doctor.doctor import doctor, recorded
 from tests.unit.doctor.corpus import bundle, machines, needs_machines
 
 HERE = Inventory((Host("here", "localhost"),))
 
 
-def world(place: Path) -> World:
-    return World(Links(), place / "state", place / "cache")
+def context(place: Path) -> Context:
+    return Context(Links(), place / "state", place / "cache")
 
 
 def answer(events: Iterable[Event]) -> dict[str, Any]:
@@ -40,13 +40,13 @@ def text_of(flags: str) -> str:
 
 def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path) -> None:
     saved = tmp_path / "bundles"
-    live = list(doctor(Doctor(save_bundle=str(saved), venv=str(tmp_path / "env")), HERE, world(tmp_path)))
+    live = list(doctor(Doctor(save_bundle=str(saved), venv=str(tmp_path / "env")), HERE, context(tmp_path)))
     assert isinstance(live[0], Started)
     assert [type(event) for event in live][-2:] == [Answer, Ended]
     assert [event.host for event in live if isinstance(event, FactsRead)] == ["here"]
     file = saved / "here.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    again = list(doctor(Doctor(recorded=(str(file),)), HERE, world(tmp_path)))
+    again = list(doctor(Doctor(recorded=(str(file),)), HERE, context(tmp_path)))
     before, after = (answer(events)["hosts"][0]["facts"] for events in (live, again))
     moving = {"clock_offset", "clock_error", "machine_id"}
     assert {key: value for key, value in after.items() if key not in moving} == {
@@ -67,7 +67,7 @@ def test_this_machine_can_be_looked_at_and_saved_and_judged_again(tmp_path: Path
 def test_a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked(
     tmp_path: Path, asked: dict[str, Any], alone: bool, kept: bool
 ) -> None:
-    place = world(tmp_path)
+    place = context(tmp_path)
     (here,) = HERE
     link = place.links.open(here)
     events = list(doctor(Doctor(venv=str(tmp_path / "env"), **asked), HERE, place, alone=alone))
@@ -79,7 +79,7 @@ def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> No
     avx512 = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl"
     texts = {"new": text_of(f"{avx512} avx512_vnni avx512_bf16"), "old": text_of(f"{avx512} avx512_vnni")}
     events = list(recorded(texts))
-    findings = {event.finding.code: event.finding for event in events if isinstance(event, Found)}
+    findings = {event.finding.code: event.finding for event in events if isinstance(event, FindingReported)}
     assert (findings["CPU002"].level, findings["CPU002"].hosts) == ("error", ("old",))
     assert answer(events)["common_isa"] == "AVX512_VNNI"
     assert "float32" in answer(events)["advice"][0]
@@ -98,7 +98,7 @@ def test_all_recorded_machines_are_judged_together() -> None:
     assert len(value["hosts"]) == 53
     assert {"arch", "isa_level", "numa", "cpus_online", "cgroup_cpus"} <= value["hosts"][0]["facts"].keys()
     blamed = next(
-        event.finding.hosts for event in events if isinstance(event, Found) and event.finding.code == "CPU001"
+        event.finding.hosts for event in events if isinstance(event, FindingReported) and event.finding.code == "CPU001"
     )
     assert "qemu-cpu64-guest-no-avx" in blamed
     assert "sapphire-rapids-8480p-single" not in blamed
@@ -110,27 +110,27 @@ def test_saved_probes_of_the_same_name_are_told_apart_by_their_paths(tmp_path: P
         (tmp_path / directory).mkdir()
         paths.append(str(tmp_path / directory / "bundle.json"))
         Path(paths[-1]).write_text(text_of("avx2 fma"))
-    events = list(doctor(Doctor(recorded=tuple(paths)), HERE, world(tmp_path)))
+    events = list(doctor(Doctor(recorded=tuple(paths)), HERE, context(tmp_path)))
     assert [entry["host"] for entry in answer(events)["hosts"]] == paths
-    with pytest.raises(Refused, match="given twice"):
-        list(doctor(Doctor(recorded=(paths[0], paths[0])), HERE, world(tmp_path)))
+    with pytest.raises(UsageError, match="given twice"):
+        list(doctor(Doctor(recorded=(paths[0], paths[0])), HERE, context(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["nothing.json", "."])
 def test_what_is_no_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match=r"does not exist|is not a regular file"):
-        list(doctor(Doctor(recorded=(str(tmp_path / name),)), HERE, world(tmp_path)))
+    with pytest.raises(UsageError, match=r"does not exist|is not a regular file"):
+        list(doctor(Doctor(recorded=(str(tmp_path / name),)), HERE, context(tmp_path)))
 
 
 def test_what_is_no_saved_probe_is_refused_by_its_whole_name(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# Title\n")
-    with pytest.raises(Refused) as refused:
-        list(doctor(Doctor(recorded=(str(tmp_path / "README.md"),)), HERE, world(tmp_path)))
+    with pytest.raises(UsageError) as refused:
+        list(doctor(Doctor(recorded=(str(tmp_path / "README.md"),)), HERE, context(tmp_path)))
     assert refused.value.sentence == f"{tmp_path}/README.md is not a saved probe"
 
 
 def test_a_code_is_explained_without_any_host(tmp_path: Path) -> None:
-    events = list(doctor(Doctor(explain="net001"), Inventory(()), world(tmp_path)))
+    events = list(doctor(Doctor(explain="net001"), Inventory(()), context(tmp_path)))
     assert "127.0.1.1" in answer(events)["text"]
     assert ended(events) is Exit.OK
 
@@ -140,6 +140,6 @@ def test_bundles_are_never_written_through_a_link(tmp_path: Path) -> None:
     victim.write_text("mine")
     saved.mkdir()
     (saved / "here.json").symlink_to(victim)
-    with pytest.raises(Refused, match="cannot save bundles"):
-        list(doctor(Doctor(save_bundle=str(saved)), HERE, world(tmp_path)))
+    with pytest.raises(UsageError, match="cannot save bundles"):
+        list(doctor(Doctor(save_bundle=str(saved)), HERE, context(tmp_path)))
     assert victim.read_text() == "mine"

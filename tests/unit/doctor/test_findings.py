@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.judging import Cluster, advice, common_level, explain, judge, parse_catalogue
-from ipexctl.decide.matching import parse as parse_table
-from ipexctl.decide.probing.isa import isa_level
-from ipexctl.model.errors import Failure, Kind, Refused
+from ipexctl.decide.checks import Cluster, advice, common_level, explain, parse_catalogue, run_checks
+from ipexctl.decide.facts.isa import isa_level
+from ipexctl.decide.releases import parse as parse_table
+from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
@@ -82,7 +82,7 @@ def healthy(n: int, **changes: Any) -> Facts:
 def found(*changes: dict[str, Any], failures: dict[str, Failure] | None = None, **options: Any) -> tuple[Finding, ...]:
     """The findings of a cluster a, b, c … whose hosts have these changes."""
     facts = {chr(96 + n): healthy(n, **change) for n, change in enumerate(changes, 1)}
-    return judge(cluster(facts, failures or {}, **options), CATALOGUE)
+    return run_checks(cluster(facts, failures or {}, **options), CATALOGUE)
 
 
 def cluster(facts: dict[str, Facts], failures: dict[str, Failure] | None = None, **options: Any) -> Cluster:
@@ -258,7 +258,7 @@ def test_entries_that_are_one_machine_are_both_named_and_refused() -> None:
 def test_hosts_of_one_lab_are_one_machine_on_purpose() -> None:
     facts = {name: healthy(1) for name in ("a", "b")}
     inventory = Inventory(tuple(Host(name, "127.0.0.1", vars={"lab": "x"}) for name in facts))
-    findings = judge(Cluster(inventory, facts, {}, TABLE), CATALOGUE)
+    findings = run_checks(Cluster(inventory, facts, {}, TABLE), CATALOGUE)
     assert "DUP001" not in {finding.code for finding in findings}
 
 
@@ -304,7 +304,7 @@ def test_a_host_that_failed_is_told_by_how_it_failed() -> None:
 def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
     host = Host("node3", "10.1.0.3", user="me", port=2222, key="/home/me/my key")
     failure = Failure("node3", Kind.UNREACHABLE, "connection refused", code="refused")
-    findings = judge(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
+    findings = run_checks(Cluster(Inventory((host,)), {}, {"node3": failure}, TABLE), CATALOGUE)
     assert one("SSH001", findings).fix == "ssh -p 2222 -i '/home/me/my key' me@10.1.0.3 true"
 
 
@@ -355,7 +355,7 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
     ],
 )
 def test_explaining_an_unknown_code_names_the_nearest(code: str, hint: str) -> None:
-    with pytest.raises(Refused, match=f"no finding {code}") as refused:
+    with pytest.raises(UsageError, match=f"no finding {code}") as refused:
         explain(code, CATALOGUE)
     assert (refused.value.hint or "").startswith(hint)
 
@@ -367,7 +367,7 @@ def test_names_of_other_hosts_that_a_host_does_not_resolve_are_good_to_know() ->
 
 
 def test_every_code_of_the_catalogue_is_given_by_a_check_and_the_other_way_round() -> None:
-    sources = [path.read_text() for path in (ROOT / "ipexctl" / "decide" / "judging").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "ipexctl" / "decide" / "checks").glob("*.py")]
     given = {code for text in sources for code in re.findall(r'"([A-Z]{2,3}[0-9]{3})"', text)}
     assert given - {"AVX512"} == set(CATALOGUE)  # a level, not a code
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipexctl.decide.judging.network import choose_interfaces
+from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.facts import Facts, Interface
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), 65536, None, None)

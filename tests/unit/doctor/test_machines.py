@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.probing import Bundle, read
-from ipexctl.decide.probing.cgroup import cgroup
-from ipexctl.decide.probing.numbers import cpus
+from ipexctl.decide.facts import Bundle, parse_facts
+from ipexctl.decide.facts.cgroup import cgroup
+from ipexctl.decide.facts.numbers import cpus
 from tests.unit.doctor.corpus import MACHINES, bundle, facts, machines, needs_machines, truth, uarchs
 
 PLAIN = (
@@ -159,6 +159,6 @@ def test_less_text_tells_the_same_or_nothing(machine: Path) -> None:
     for left in kinds:
         files = {path: text for path, text in bundle(machine).files.items() if path.startswith(left)}
         commands = {name: text for name, text in bundle(machine).commands.items() if name == left}
-        part = read(Bundle(files, commands), uarchs())
+        part = parse_facts(Bundle(files, commands), uarchs())
         for name in (*PLAIN, *LISTS, "hybrid", "cpus_allowed"):
             assert getattr(part, name) in (None, getattr(whole, name)), (left, name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.probing import Bundle, probe, read, unframe
+from ipexctl.decide.facts import Bundle, parse_facts, probe, unframe
 from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
 from tests.unit.doctor.corpus import uarchs
@@ -46,7 +46,7 @@ def ask(
 
 
 def facts(bundle: Bundle) -> Facts:
-    return read(bundle, uarchs())
+    return parse_facts(bundle, uarchs())
 
 
 def shim(directory: Path, name: str, text: str) -> None:

@@ -11,7 +11,7 @@ from importlib.resources import files
 import pytest
 from rich.console import Console, RenderableType
 
-from ipexctl.decide.judging.speed import Line, Race, Speed, better, judge_race, rounds
+from ipexctl.decide.checks.benchmarks import Line, Race, Speed, better, judge_race, rounds
 from ipexctl.show import hosts_screen
 
 GB = 1e9
@@ -93,7 +93,7 @@ def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int
 
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
-    program = files("ipexctl.remote").joinpath("bench.py").read_text("utf-8")
+    program = files("ipexctl.remote.session").joinpath("bench.py").read_text("utf-8")
     asked = json.dumps({"do": "compute", "seconds": 0.05}) + "\n" + json.dumps({"do": "nonsense"}) + "\n"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],

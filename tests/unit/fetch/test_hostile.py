@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.world import World
+from ipexctl.act.context import Context
 from ipexctl.model.commands import Command, Completed
-from ipexctl.model.errors import Exit, Failure, Refused
+from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Fetch
-from ipexctl.verbs.fetch import fetch
+from ipexctl.verbs.files.fetch import fetch
 from tests.fakes import FakeOpener
 
 
@@ -48,9 +48,9 @@ def fetched(
         return Completed(0, packs.pop() if packs else again)
 
     inventory = Inventory((Host("n0", "n0"),))
-    world = World(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
+    context = Context(FakeOpener(answer), tmp_path / "state", tmp_path / "cache")
     events: list[Event] = []
-    story = fetch(Fetch(paths=("out",), into=str(tmp_path / "in/fetched")), inventory, world)
+    story = fetch(Fetch(paths=("out",), into=str(tmp_path / "in/fetched")), inventory, context)
     try:
         while True:
             events.append(next(story))
@@ -153,6 +153,6 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, object], why: str) -> None:
     opener = FakeOpener({})
-    with pytest.raises(Refused, match=why.replace(".", r"\.")):
-        next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), World(opener, tmp_path, tmp_path)))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=why.replace(".", r"\.")):
+        next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), Context(opener, tmp_path, tmp_path)))  # type: ignore[arg-type]
     assert not opener.links

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.index import Sources, parse_lock, pip_files, pip_settings, platform, redacted, without_secrets
-from ipexctl.model.errors import Refused
+from ipexctl.act.packages.index import Sources, parse_lock, pip_files, pip_settings, platform, redacted, without_secrets
+from ipexctl.model.errors import UsageError
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ name = "unsigned"
 version = "3"
 wheels = [{ url = "https://h/unsigned-3-py3-none-any.whl" }]
 """
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_lock(text)
     assert caught.value.reasons == ("bad 2: no wheel with a sha256", "unsigned 3: no wheel with a sha256")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.matching import match, parse
-from ipexctl.decide.matching.runtime import candidates, layout, runtime
-from ipexctl.decide.planning.install import Rates, Seen, drift, groups, mib, origins, plan, pylock
-from ipexctl.model.errors import Exit, Refused
-from ipexctl.model.stack import Lock, Stack, Wheel, Wish
+from ipexctl.decide.planning.install import HostState, Rates, drift, groups, mib, origins, plan, pylock
+from ipexctl.decide.releases import parse, resolve
+from ipexctl.decide.releases.runtime import candidates, layout, runtime
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.stack import Lock, Stack, StackRequest, Wheel
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,7 +21,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[3]
-STACK: Stack = match(Wish(torch="2.8.0"), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
 TORCH = Wheel(
     "torch", "2.8.0+cpu", "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux.whl", "a" * 64, 200 << 20
 )
@@ -29,9 +29,9 @@ NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-cp311.w
 LOCK = Lock((NUMPY, TORCH), "3.11", "inputs")
 
 
-def seen(**changes: Any) -> Seen:
+def seen(**changes: Any) -> HostState:
     facts: dict[str, Any] = {"kind": "absent", "free": 100 << 30, "at": "/home", **changes}
-    return Seen(**facts)
+    return HostState(**facts)
 
 
 def test_each_host_gets_what_it_lacks_and_says_why() -> None:
@@ -153,7 +153,7 @@ def test_bytes_are_told_for_people() -> None:
 
 
 def _stack(**wish: Any) -> Stack:
-    return match(Wish(**wish), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+    return resolve(StackRequest(**wish), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
 
 
 IMPI_NEW = ("bin/mpiexec.hydra", "lib/libmpi.so.12", "lib/libfabric.so.1")
@@ -200,7 +200,7 @@ def test_the_mpi_inside_ipex_is_found_in_both_of_its_layouts() -> None:
 
 
 def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UsageError) as caught:
         layout(_stack(torch="2.8.0"), ["lib/libmpi.so.12"])
     assert "mpiexec.hydra not found" in str(caught.value)
     assert caught.value.exit == Exit.STEP
@@ -208,5 +208,5 @@ def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> N
 
 def test_a_marker_of_somebody_else_is_no_runtime() -> None:
     for marker in ({}, {"prefix": "/e"}, {"prefix": 3, "layout": {"mpiexec": "x"}}, {"prefix": "/e", "layout": "x"}):
-        with pytest.raises(Refused):
+        with pytest.raises(UsageError):
             runtime(marker)

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links import Links
-from ipexctl.act.links.local import LocalLink
-from ipexctl.act.sessions import Session, Trouble
-from ipexctl.act.world import World
-from ipexctl.decide.planning.install import Seen
+from ipexctl.act.context import Context
+from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.act.ssh import Links
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.decide.planning.install import HostState
 from ipexctl.model.errors import Failure
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.verbs.crew import Crew
+from ipexctl.verbs.install.install_sessions import InstallSessions
 
-REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote"
+REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
 PROGRAM = (REMOTE / "install.py").read_text()
 _NO_UV = {"version": "0", "path": "/none", "size": 1, "sha256": ""}
 HELLO = "import json, sys, time\ndef say(**m): print(json.dumps(m), flush=True)\nsay(ready=True)\n"
@@ -43,7 +43,7 @@ def test_what_runs_on_hosts_is_valid_python_3_6() -> None:
 def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
     with start(PROGRAM) as session:
         assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=["lib"]) == {"seen": []}
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(RemoteError) as caught:
             session.ask("switch", venv=str(tmp_path / "env"), id="x")
         assert "not complete" in caught.value.what
         assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=[]) == {"seen": []}
@@ -87,7 +87,7 @@ def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     owner = {"user": "me", "host": "here", "pid": 1, "since": 0}
     first, second = start(PROGRAM), start(PROGRAM)
     first.ask("lock", venv=venv, owner=owner)
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(RemoteError) as caught:
         second.ask("lock", venv=venv, owner={})
     assert (caught.value.code, caught.value.more["holder"]) == ("busy", owner)
     first.end()
@@ -181,7 +181,7 @@ def test_what_an_uninstall_cannot_remove_is_told(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("nothing can be mounted here (not root)")
     try:
-        with start(PROGRAM) as session, pytest.raises(Trouble, match=r"env\.d could not be removed") as caught:
+        with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
             session.ask("remove", venv=str(tmp_path / "env"))
     finally:
         subprocess.run(["umount", str(tmp_path / "env.d/one")], check=True)
@@ -215,10 +215,10 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
 )
 def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
     host = Host("node0", "localhost", vars={"local": "yes"})
-    world = World(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))
-    crew = Crew(Inventory((host,)), world, "/x/env", "id", {})
+    context = Context(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))
+    crew = InstallSessions(Inventory((host,)), context, "/x/env", "id", {})
     crew.sessions["node0"] = start(HELLO + "sys.stdin.readline()\n" + answer + "\n")
-    told = crew.done("node0", lambda ask: Seen.read(ask("look")))
+    told = crew.done("node0", lambda ask: HostState.read(ask("look")))
     crew.close()
     assert isinstance(told, Failure)
     assert told.host == "node0"

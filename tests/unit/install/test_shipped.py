@@ -7,7 +7,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-from ipexctl.act.shipped import impi_torch
+from ipexctl.act.bundled_files import impi_torch
 
 if sys.version_info >= (3, 11):
     import tomllib

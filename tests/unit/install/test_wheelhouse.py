@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.wheelhouse import held, is_archive, opened, pack
-from ipexctl.model.errors import Refused
+from ipexctl.act.packages.wheelhouse import held, is_archive, opened, pack
+from ipexctl.model.errors import UsageError
 from tests import wheels
 
 NAME = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -87,14 +87,14 @@ def link(name: str, target: str) -> tarfile.TarInfo:
 def test_an_archive_with_something_odd_in_it_is_refused_and_leaves_nothing(
     tmp_path: Path, files: Mapping[str, bytes], special: tuple[tarfile.TarInfo, ...], said: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UsageError) as refused:
         opened(packed(tmp_path / "house.tar", files, special), tmp_path / "cache")
     assert any(said in reason for reason in refused.value.reasons), refused.value.reasons
     assert left(tmp_path) == ["house.tar"]
 
 
 def test_names_that_lead_outside_are_refused_in_a_zip_too(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="not one to trust"):
+    with pytest.raises(UsageError, match="not one to trust"):
         opened(packed(tmp_path / "house.zip", {f"a/../../{NAME}": b"x"}), tmp_path / "cache")
 
 
@@ -104,7 +104,7 @@ def test_an_archive_that_is_cut_off_is_refused_and_leaves_nothing(tmp_path: Path
     archive = packed(tmp_path / name, {NAME: bytes(range(256)) * 4000, OTHER: b"numpy"})
     data = archive.read_bytes()
     archive.write_bytes(data[: int(len(data) * part)])
-    with pytest.raises(Refused):
+    with pytest.raises(UsageError):
         opened(archive, tmp_path / "cache")
     assert left(tmp_path) == [name]
 
@@ -116,7 +116,7 @@ def test_an_archive_that_would_not_fit_is_refused_before_anything_is_written(tmp
     archive.write_bytes(entry.tobuf(tarfile.GNU_FORMAT))
     with archive.open("r+b") as file:
         file.truncate(512 + entry.size + 1024)  # a hole: it takes no room itself
-    with pytest.raises(Refused, match="no space left"):
+    with pytest.raises(UsageError, match="no space left"):
         opened(archive, tmp_path / "cache")
     assert left(tmp_path) == ["house.tar"]
 
@@ -143,7 +143,7 @@ def test_an_archive_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) ->
     archive = tmp_path / "house.zip"
     pack(archive, {OTHER: tmp_path / OTHER})
     before = archive.read_bytes()
-    with pytest.raises(Refused, match="cannot be written: No such file"):
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
         pack(archive, {OTHER: tmp_path / OTHER, NAME: tmp_path / "gone"})
     assert archive.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["house.zip", OTHER]
@@ -151,6 +151,6 @@ def test_an_archive_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) ->
 
 def test_a_file_that_is_no_archive_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "house.tar").write_text("my notes")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         held(tmp_path / "house.tar")
     assert held(tmp_path / "none.zip") == {}

@@ -85,8 +85,8 @@ def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
         Finding("EOL001", "info", (), "IPEX ended with 2.8; this stack works, nothing newer will come"),
     ]
     for finding in findings:
-        yield Stamped(at, e.Found(finding))
-    from ipexctl.show.wire import plain
+        yield Stamped(at, e.FindingReported(finding))
+    from ipexctl.show.event_json import plain
 
     answer = {
         "hosts": [{"host": host, "facts": facts(host == odd)} for host in hosts if host != dark],
@@ -187,8 +187,8 @@ def run(
             yield Stamped(at, e.RankEnded(rank, host, status, number, at, cause, tail=tail))
     yield Stamped(at, e.RunEnded("1031-k7", "rank" if ended else "done"))
     at += 0.3
-    yield Stamped(at, e.Proved("1031-k7", hosts, {}))
-    yield Stamped(at, e.Excused("train"))
+    yield Stamped(at, e.CleanupChecked("1031-k7", hosts, {}))
+    yield Stamped(at, e.FailuresIgnored("train"))
     yield Stamped(at, e.Ended("run", Exit.RANK if ended else Exit.OK))
 
 
@@ -210,7 +210,7 @@ def hostile() -> Iterator[Stamped]:
     yield Stamped(at, e.StepStarted(evil, "[link=https://evil]step[/link]"))
     yield Stamped(at, e.Progress(evil, "step\x1b[?1049h", 3, 9, "fi\x9bles", ":smile:\x1b[5n"))
     yield Stamped(at, e.StepEnded(evil, "step", "failed", "what\x1bP\nsecond[/]"))
-    yield Stamped(at, e.Said("said \x9b31m [@click=x]", "warning", evil))
+    yield Stamped(at, e.Message("said \x9b31m [@click=x]", "warning", evil))
     yield Stamped(at, e.RunStarted("r\x1bc", evil, (evil, evil), "mpirun"))
     yield Stamped(at, e.RankStage(0, evil, "sta\x1b[31mge", at))
     yield Stamped(at, e.Stalled((0, 1), 60.0, "all", {"0": "D\x1b[2J", "1": "[/x]"}))
@@ -219,13 +219,15 @@ def hostile() -> Iterator[Stamped]:
         for stream in ("out", "err"):
             at += 0.01
             yield Stamped(at, e.Output(0, evil, "out" if stream == "out" else "err", data, not data.endswith(b"\n")))
-    yield Stamped(at, e.LauncherSaid("err", b"\x1b]52;c;cHduZWQ=\x07\n"))
-    yield Stamped(at, e.Found(Finding("X\x1b[H1", "error", (evil,), "ti\x1btle[/x]", "ev\x9bidence", "f\x1bix")))
+    yield Stamped(at, e.LauncherOutput("err", b"\x1b]52;c;cHduZWQ=\x07\n"))
+    yield Stamped(
+        at, e.FindingReported(Finding("X\x1b[H1", "error", (evil,), "ti\x1btle[/x]", "ev\x9bidence", "f\x1bix"))
+    )
     end = e.RankEnded(0, evil, 3, 0, at, "", "Err\x1b[2J: [/x]", "Traceback\x1b]0;x\x07\n  [/x]\n", b"tail\x9b\n")
     yield Stamped(at, end)
     yield Stamped(at, e.RankEnded(1, evil, None, 9, at, "", "", "", b"\xff\x1b[2J\n"))
     yield Stamped(at, e.RunEnded("r\x1bc", "rank", "de\x1btail"))
-    yield Stamped(at, e.Proved("r\x1bc", (evil,), {evil: (1, 2)}))
+    yield Stamped(at, e.CleanupChecked("r\x1bc", (evil,), {evil: (1, 2)}))
     yield Stamped(at, e.HostFailed(Failure(evil, Kind.LOST, "wh\x1bat[/x]", "hi\x1bnt", "co\x1bde")))
     yield Stamped(at, e.Answer({"k\x1bey": "v\x1bal", "rows": [{"a\x1b": "[/b]\x9b"}]}))
     yield Stamped(at, e.Ended("run", Exit.RANK))
@@ -255,7 +257,7 @@ def stamp(events: list[Event], start: float = START, step: float = 0.1) -> list[
 
 def main() -> None:
     """Plays a stream in real time: MODE VERB HOSTS [SPEED]."""
-    from ipexctl.decide.reporting import Folding
+    from ipexctl.decide.reports import Folding
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.sinks import Answering, JsonLines, Plain
 

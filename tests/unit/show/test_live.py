@@ -11,7 +11,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from ipexctl.decide.reporting import fold
+from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event, Stamped
@@ -301,7 +301,7 @@ def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
     begun = time.monotonic()
     for n in range(2000):
         sink.take(Stamped(float(n), e.Output(0, "a", "out", b"line\n" * 100)))
-        sink.take(Stamped(float(n), e.Said("talk")))
+        sink.take(Stamped(float(n), e.Message("talk")))
     held = time.monotonic() - begun
     release.set()
     sink.take(Stamped(1.0, e.Ended("run", Exit.OK)))
@@ -312,6 +312,6 @@ def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
 def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
     pipe, err = Pipe(Terminal()), io.BytesIO()
     sink = Live(pipe, Pipe(err), console=console(pipe, 80, 24))
-    sink.take(Stamped(0.0, e.Said("mind \x1b[2J this", "warning", "a")))
+    sink.take(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
     sink.close()
     assert err.getvalue().decode() == "! a: mind \\x1b[2J this\n"

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.reporting import fold
+from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit, Refused
+from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.record import Record, retain, saved
 from ipexctl.show.sinks import Plain
-from ipexctl.verbs.replay import find, picture, replay
+from ipexctl.verbs.run.replay import find, picture, replay
 from tests.unit.show import streams
 
 AT = streams.START
@@ -128,7 +128,7 @@ def test_more_ranks_than_open_files_are_recorded(runs: Path) -> None:
 def test_a_directory_that_others_can_write_is_refused_and_not_repaired(runs: Path, mode: int) -> None:
     runs.mkdir(parents=True)
     runs.chmod(mode)
-    with pytest.raises(Refused, match="writable by others") as refused:
+    with pytest.raises(UsageError, match="writable by others") as refused:
         Record.create(runs, "run", AT)
     assert refused.value.exit is Exit.STEP
     assert list(runs.iterdir()) == []
@@ -139,7 +139,7 @@ def test_a_link_in_place_of_the_directory_is_refused(runs: Path, tmp_path: Path)
     (tmp_path / "victim").mkdir()
     runs.parent.mkdir()
     runs.symlink_to(tmp_path / "victim")
-    with pytest.raises(Refused, match="is not a directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         Record.create(runs, "run", AT)
     assert list((tmp_path / "victim").iterdir()) == []
 
@@ -172,7 +172,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     assert kept[5000:] == b"\n[ipexctl: %d bytes are missing here: they could not be stored]\nspace again\n" % gap
     shown = [stamped.event for stamped in replay(made.directory)]
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
-    said = [event.text for event in shown if isinstance(event, e.Said) and "bytes of rank 0" in event.text]
+    said = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
     assert sum(int(text.split()[0]) for text in said) == gap
     assert fold([], lost=made.lost()).causes[-1] is Exit.RECORD
 
@@ -181,14 +181,14 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
     made = Record.create(runs, "doctor", AT)
     with no_file_grows_beyond(500):
         for n in range(20):
-            made.take(Stamped(AT + n, e.Said(f"words number {n}")))
+            made.take(Stamped(AT + n, e.Message(f"words number {n}")))
         for line in (made.directory / "events.jsonl").read_text().splitlines():
             json.loads(line)
     lost = made.lost()["events"]
     assert lost > 0
-    made.take(Stamped(AT + 30, e.Said("space again")))
+    made.take(Stamped(AT + 30, e.Message("space again")))
     made.close()
-    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
     assert f"{lost} events are missing here: they could not be stored" in texts
     assert "space again" in texts
 
@@ -217,11 +217,11 @@ def test_a_record_cut_off_anywhere_is_shown_up_to_there(runs: Path) -> None:
     first = whole.index(b"\n") + 1
     for size in range(len(whole) - 1, first, -97):
         events.write_bytes(whole[:size])
-        texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+        texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
         assert texts[-1] == "the record ends here, without the command's own end"
         assert fold(replay(made.directory)).exit is not Exit.OK
     events.write_bytes(whole[: first - 1])
-    with pytest.raises(Refused, match="holds no event"):
+    with pytest.raises(UsageError, match="holds no event"):
         list(replay(made.directory))
 
 
@@ -231,7 +231,7 @@ def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
     lines = events.read_bytes().splitlines(keepends=True)
     events.write_bytes(b"".join([lines[0], b"\xff{]\n", b"[1]\n", b'{"event": "x"}\n', *lines[1:]]))
     back = [stamped.event for stamped in replay(made.directory)]
-    said = [event.text for event in back if isinstance(event, e.Said)]
+    said = [event.text for event in back if isinstance(event, e.Message)]
     assert [text.partition(" of ")[0] for text in said] == ["line 2", "line 3", "line 4"]
     assert isinstance(back[-1], e.Ended)
 
@@ -239,7 +239,7 @@ def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
 def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
     made = Record.create(runs, "run", AT)
     made.take(out(0, b"one\n", AT))
-    made.take(Stamped(AT, e.Said("x")))
+    made.take(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:
         file.write(b"two\n")
     data = [stamped.event.data for stamped in replay(made.directory) if isinstance(stamped.event, e.Output)]
@@ -249,7 +249,7 @@ def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
 def test_missing_bytes_are_said(runs: Path) -> None:
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").write_bytes(b"0123")
-    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Said)]
+    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
     assert "7 bytes of rank 0 (out) are missing here" in texts
 
 
@@ -265,7 +265,7 @@ def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: P
 def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
     path = tmp_path / "events.jsonl"
     {"nothing": lambda: None, "directory": path.mkdir, "fifo": lambda: os.mkfifo(path), "empty": path.touch}[make]()
-    with pytest.raises(Refused):
+    with pytest.raises(UsageError):
         list(replay(tmp_path))
 
 
@@ -278,11 +278,11 @@ def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) ->
     assert find(runs, "1031-k7") == second
     assert find(runs, str(first)) == first
     assert find(runs, first.name[:-3]) == first
-    with pytest.raises(Refused, match="means 2 saved runs"):
+    with pytest.raises(UsageError, match="means 2 saved runs"):
         find(runs, first.name[:10])
-    with pytest.raises(Refused, match="no saved run is called zzz"):
+    with pytest.raises(UsageError, match="no saved run is called zzz"):
         find(runs, "zzz")
-    with pytest.raises(Refused, match="no run is saved"):
+    with pytest.raises(UsageError, match="no run is saved"):
         find(runs / "none", "last")
 
 

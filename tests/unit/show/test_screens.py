@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from rich.padding import Padding
 
-from ipexctl.decide.reporting import fold
+from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show import screens, typeset
-from ipexctl.show.told import untold
+from ipexctl.show.answer_state import untold
 from tests.unit.show import streams
 
 RANKS = ("a", "a", "b", "b")
@@ -39,7 +39,7 @@ def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
 
 
 WELL = [ended(rank) for rank in range(4)]
-PROVED = e.Proved("k7", ("a", "b"), {})
+PROVED = e.CleanupChecked("k7", ("a", "b"), {})
 
 
 def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
@@ -105,7 +105,7 @@ def test_ranks_whose_end_nobody_saw_are_named() -> None:
 
 
 def test_what_is_left_running_is_named_with_host_and_process() -> None:
-    text = ending(*WELL, e.RunEnded("k7", "done"), e.Proved("k7", ("a", "b"), {"b": (7, 8)}, ("a",)))
+    text = ending(*WELL, e.RunEnded("k7", "done"), e.CleanupChecked("k7", ("a", "b"), {"b": (7, 8)}, ("a",)))
     assert "✗ 2 processes left on b: 7 8" in text
     assert "ipexctl reap k7" in text
     assert "! could not look: a" in text

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.reporting import fold
+from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit, Failure, Kind, Refused
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, refusal
@@ -109,8 +109,8 @@ def test_raw_lets_the_ranks_bytes_through() -> None:
 def test_our_own_talk_goes_to_standard_error_and_results_to_standard_output() -> None:
     events: list[Event] = [
         e.Started("lab", "two hosts", ("a", "b")),
-        e.Said("the lab is up", host="a"),
-        e.Said("it is small", "warning"),
+        e.Message("the lab is up", host="a"),
+        e.Message("it is small", "warning"),
         e.StepEnded("a", "start", "changed", "port 2201"),
         e.Answer({"hostfile": "/tmp/hosts", "hosts": [{"name": "a", "port": 2201}]}),
     ]
@@ -123,7 +123,7 @@ def test_hosts_that_fail_together_are_told_together_and_once() -> None:
     dark: list[Event] = [
         e.HostFailed(Failure(f"n{k}", Kind.UNREACHABLE, f"no answer within 10 s (10.0.0.{k}:22)")) for k in (1, 2, 3)
     ]
-    out, err = plain([*dark, e.Said("next")])
+    out, err = plain([*dark, e.Message("next")])
     assert err == "n[1-3]: unreachable: no answer within 10 s\nnext\n"
     assert "n1" not in out
 
@@ -206,7 +206,7 @@ def test_a_run_answers_with_the_outcome_of_every_host_and_rank() -> None:
 
 def test_a_refusal_is_told_without_anything_raw() -> None:
     err = io.BytesIO()
-    refusal(Refused("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
+    refusal(UsageError("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
     assert err.getvalue() == b"hosts \\x1b[2J is bad\n  hint: fix it\n"
 
 
@@ -218,7 +218,7 @@ def test_a_refusal_on_a_terminal_is_broken_between_words(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "30")
     raw = Terminal()
     path = "/a/path/that/is/longer/than/the/line/hosts"
-    refusal(Refused("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
+    refusal(UsageError("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
     assert raw.getvalue().decode().splitlines() == [
         "these hosts cannot hold it",
         "  both require oneccl-bind-pt:",

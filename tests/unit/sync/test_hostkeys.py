@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.links.hostkeys import KnownHosts, fingerprint, known_line, name_of
+from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, known_line, name_of
 
 
 def blob(seed: str, kind: str = "ssh-ed25519") -> bytes:

@@ -1,0 +1,26 @@
+"""Everything a verb may touch, handed to it: there is nothing global to reach for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ipexctl.act.interrupts import Interrupts
+from ipexctl.model.links import Opener
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again.
+
+    ``bound`` is how many hosts are worked on at once.
+    """
+
+    links: Opener
+    state: Path
+    cache: Path
+    bound: int = 32
+    clock: Callable[[], float] = field(default=time.time)
+    interrupts: Interrupts = field(default_factory=Interrupts)

@@ -1,0 +1,1 @@
+"""Package indexes, wheels and wheelhouses, as seen from the controller."""

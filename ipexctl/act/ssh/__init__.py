@@ -1,0 +1,117 @@
+"""One link per host: over SSH (Fabric and Paramiko), or to this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipexctl.act.ssh.local_link import LocalLink
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link
+
+if TYPE_CHECKING:
+    from ipexctl.act.ssh.connect import Dialler
+    from ipexctl.act.ssh.link import SSHLink
+
+_Key = tuple[str, str, str | None, int | None, str | None]
+
+_CLOSING = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
+
+__all__ = ["Links", "LocalLink"]
+
+
+class Links:
+    """Opens hosts on first use and keeps one connection each; see `Opener`.
+
+    ``connect_timeout`` (seconds) covers connection, banner and login together. ``known_hosts`` replaces the user's
+    files; ``accept_new`` records keys of hosts never seen before; ``config`` is an ssh_config file, None reads none.
+    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 10.0,
+        accept_new: bool = False,
+        known_hosts: Path | None = None,
+        config: Path | None = Path("~/.ssh/config"),
+        ask: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self._timeout = connect_timeout
+        self._accept_new = accept_new
+        self._known_hosts = known_hosts
+        self._config = config
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._openings: dict[_Key, _Opening] = {}
+        self._dialler: Dialler | None = None
+
+    def open(self, host: Host) -> Link:
+        """The host's link; a new one if the last was lost or could not be made."""
+        key = (host.name, host.address, host.user, host.port, host.key)
+        with self._lock:
+            opening = self._openings.get(key)
+            first = opening is None or opening.useless
+            if opening is None or first:
+                opening = self._openings[key] = _Opening(self._new(host))
+        if first:
+            opening.connect()
+        return opening.link_when_made()
+
+    def close(self) -> None:
+        """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
+        with self._lock:
+            openings, self._openings = list(self._openings.values()), {}
+        threads = [threading.Thread(target=opening.link.close, name="close link", daemon=True) for opening in openings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_CLOSING)
+        if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
+            self._dialler.close()
+
+    def _new(self, host: Host) -> LocalLink | SSHLink:
+        if host.is_local:
+            return LocalLink(host)
+        from ipexctl.act.ssh.connect import Dialler  # Paramiko and Fabric take a quarter of a second to import
+        from ipexctl.act.ssh.link import SSHLink
+
+        if self._dialler is None:
+            self._dialler = Dialler(
+                timeout=self._timeout,
+                accept_new=self._accept_new,
+                known_hosts=self._known_hosts,
+                config=self._config,
+                ask=self._ask,
+            )
+        return SSHLink(host, self._dialler)
+
+
+class _Opening:
+    """A link that one thread connects and others may wait for."""
+
+    def __init__(self, link: LocalLink | SSHLink) -> None:
+        self.link = link
+        self._made = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def useless(self) -> bool:
+        return self._made.is_set() and (self._error is not None or not self.link.alive)
+
+    def connect(self) -> None:
+        try:
+            self.link.connect()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._made.set()
+
+    def link_when_made(self) -> Link:
+        self._made.wait()
+        if self._error is not None:
+            raise self._error
+        return self.link

@@ -1,0 +1,193 @@
+"""The user's keys: files and agent, each loaded once, the right one first."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from paramiko.agent import Agent, AgentKey
+from paramiko.message import Message
+
+from ipexctl.act.ssh.hostkeys import fingerprint
+from ipexctl.act.ssh.settings import Settings
+
+_DEFAULT = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_MOST = 6  # keys offered to one host: sshd ends the connection after six failures
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """``name`` says in a message which one it is."""
+
+    name: str
+    key: paramiko.PKey
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableKey:
+    """A key that was asked for and cannot be used: why, and what to do. ``code`` is "key-mode" or "auth"."""
+
+    why: str
+    code: str = "auth"
+    hint: str | None = None
+
+
+class _OneAtATime(Agent):
+    """An agent connection that several threads may use."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        super().__init__()
+
+    def _send_message(self, msg: Message) -> tuple[int, Message]:
+        with self._turn:
+            return super()._send_message(msg)  # type: ignore[misc,no-any-return]
+
+
+class Keys:
+    """Loads keys on demand and keeps them. ``ask`` returns the passphrase a question asks for, or None."""
+
+    def __init__(self, ask: Callable[[str], str | None] | None) -> None:
+        self._ask = ask
+        self._loaded: dict[str, list[Key] | UnusableKey] = {}
+        self._agent: _OneAtATime | None = None
+        self._agent_keys: list[Key] | None = None
+        self._lock = threading.Lock()
+
+    def of(self, settings: Settings) -> Iterator[Key | UnusableKey]:
+        """What to offer to a host, best first: named files, then the agent, then default files."""
+        offered: set[bytes] = set()
+        count = 0
+        for key in self._candidates(settings):
+            if isinstance(key, UnusableKey):
+                yield key
+            elif (blob := _offer(key.key)) not in offered and count < _MOST:
+                offered.add(blob)
+                count += 1
+                yield key
+
+    def close(self) -> None:
+        """Ends the talk with the agent; keys from files stay loaded, so that nothing is asked twice."""
+        with self._lock:
+            if self._agent is not None:
+                self._agent.close()
+            self._agent = self._agent_keys = None
+            self._loaded = {
+                path: found
+                for path, found in self._loaded.items()
+                if isinstance(found, list) and not any(isinstance(key.key, AgentKey) for key in found)
+            }
+
+    def _candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
+        for path in settings.keys:
+            if path.lower() != "none":
+                yield from self._file(path, settings.certificates, asked_for=True)
+        if not settings.only_these_keys:
+            yield from self._from_agent()
+            if not settings.keys:
+                for path in _DEFAULT:
+                    yield from self._file(path, (), asked_for=False)
+
+    def _from_agent(self) -> list[Key]:
+        with self._lock:
+            if self._agent_keys is None:
+                try:
+                    self._agent = _OneAtATime()
+                    self._agent_keys = [
+                        Key(f"agent key {key.comment or key.get_name()}", key) for key in self._agent.get_keys()
+                    ]
+                except (paramiko.SSHException, OSError):
+                    self._agent_keys = []  # an agent that does not answer is no agent
+            return self._agent_keys
+
+    def _file(self, path: str, certificates: tuple[str, ...], *, asked_for: bool) -> list[Key | UnusableKey]:
+        agent = {bytes(key.key.asbytes()): key for key in self._from_agent()}
+        with self._lock:
+            if path not in self._loaded:
+                self._loaded[path] = self._load(path, certificates, agent)
+            found = self._loaded[path]
+        if isinstance(found, UnusableKey):
+            return [found] if asked_for or found.code == "key-mode" else []
+        return list(found)
+
+    def _load(self, path: str, certificates: tuple[str, ...], agent: dict[bytes, Key]) -> list[Key] | UnusableKey:
+        """The key (and first its certificate, if there is one), or why it cannot be used."""
+        place = Path(path).expanduser()
+        try:
+            found = place.stat()
+        except OSError as error:
+            held = _public(place)
+            if held in agent:
+                return [agent[held]]
+            return UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
+        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077:
+            mode = stat.S_IMODE(found.st_mode)
+            return UnusableKey(
+                f"key {path} can be read by others (mode {mode:04o})", "key-mode", f"chmod 600 {shlex.quote(path)}"
+            )
+        if (held := _public(place)) in agent:
+            return [agent[held]]
+        passphrase: str | None = None
+        try:
+            key = _decrypted(place, None)
+        except paramiko.PasswordRequiredException:
+            passphrase = self._ask(f"Passphrase of {path}: ") if self._ask else None
+            if not passphrase:
+                return UnusableKey(
+                    f"key {path} has a passphrase and no agent holds it", hint=f"ssh-add {shlex.quote(path)}"
+                )
+            try:
+                key = _decrypted(place, passphrase)
+            except (paramiko.SSHException, ValueError):
+                return UnusableKey(f"key {path}: the passphrase is wrong")
+        except (paramiko.SSHException, ValueError, OSError) as error:
+            return UnusableKey(f"key {path} cannot be read: {error}")
+        name = f"{path} ({fingerprint(key.asbytes())})"
+        certified = [f"{place}-cert.pub", *(os.path.expanduser(name) for name in certificates)]  # noqa: PTH111
+        signed: list[Key] = []
+        for certificate in certified:
+            if os.path.isfile(certificate):  # noqa: PTH113
+                twin = _decrypted(place, passphrase)
+                try:
+                    twin.load_certificate(certificate)
+                except (ValueError, paramiko.SSHException):
+                    continue  # of another key
+                signed.append(Key(f"{path} with certificate {certificate}", twin))
+        return [*signed, Key(name, key)]
+
+
+def _decrypted(place: Path, passphrase: str | None) -> paramiko.PKey:
+    head = place.read_bytes()[: 1 << 16]
+    classes = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+    errors: list[Exception] = []
+    for kind in classes:
+        try:
+            return kind.from_private_key_file(str(place), passphrase)
+        except paramiko.PasswordRequiredException:
+            raise
+        except (paramiko.SSHException, ValueError) as error:
+            errors.append(error)
+    if b"PRIVATE KEY" not in head:
+        raise paramiko.SSHException("not a private key")
+    raise errors[0]
+
+
+def _public(place: Path) -> bytes:
+    """The public part beside a private key, b"" if there is none."""
+    try:
+        words = place.with_name(place.name + ".pub").read_text("ascii", "replace").split()
+        return base64.b64decode(words[1])
+    except (OSError, IndexError, ValueError):
+        return b""
+
+
+def _offer(key: paramiko.PKey) -> bytes:
+    blob = getattr(key, "public_blob", None)
+    return bytes(blob.key_blob) if blob else bytes(key.asbytes())

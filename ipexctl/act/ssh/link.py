@@ -1,0 +1,305 @@
+"""The link over SSH: one connection a host, raw channels, commands that are stopped when nobody waits for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import paramiko
+
+from ipexctl.act.ssh.collect import TimedOut, collect, timed_out
+from ipexctl.act.ssh.connect import ConnectError, Dialler, Transport, shut
+from ipexctl.act.ssh.quoting import Marked, carried, ending, new_mark, script
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import LinkError
+from ipexctl.model.text import printable
+
+_PIECE = 1 << 20
+_PACKET = 1 << 15  # bytes sshd takes in one packet
+_OPENING = 30.0  # seconds a host may take to open a channel on a connection that lives
+_STOPPING = 4.0  # seconds to stop a command on a host
+
+
+class _Wake(threading.Event):
+    """Set whenever one of a channel's two buffers has something new. Paramiko clears it when one of them is empty,
+    which says nothing of the other: only the reader clears it."""
+
+    def clear(self) -> None:
+        pass
+
+    def rearm(self) -> None:
+        super().clear()
+
+
+class SSHChannel:
+    """A running remote command; see `Channel`."""
+
+    def __init__(self, host: str, channel: paramiko.Channel, mark: bytes) -> None:
+        self._host = host
+        self._channel = channel
+        self._marks: dict[Stream, Marked] = {"out": Marked(mark), "err": Marked(mark)}
+        self._closed = False
+        self._wake = _Wake()
+        channel.in_buffer.set_event(self._wake)
+        channel.in_stderr_buffer.set_event(self._wake)
+        self._reading = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """The process id on the host, 0 while it is not known."""
+        return self._marks["out"].pid or self._marks["err"].pid
+
+    @property
+    def begun(self) -> bool:
+        """The login shell has come as far as our command."""
+        return any(mark.found for mark in self._marks.values())
+
+    def noise(self) -> str:
+        """What startup files said."""
+        said = b"\n".join(bytes(mark.noise) for mark in self._marks.values())
+        return said.decode("utf-8", "replace").strip()
+
+    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
+        """See `Pieces`. Raises `LinkError` when the connection was lost."""
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._reading:
+            while True:
+                self._wake.rearm()
+                over = self._channel.eof_received or self._channel.closed
+                pieces = self._taken()
+                if pieces:
+                    return pieces
+                if self._closed:
+                    return None
+                if over:
+                    self._end()
+                    return None
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return []
+                self._wake.wait(left)
+
+    def _taken(self) -> list[tuple[Stream, bytes]]:
+        pieces: list[tuple[Stream, bytes]] = []
+        try:
+            if self._channel.recv_ready() and (data := self._marks["out"].feed(self._channel.recv(_PIECE))):
+                pieces.append(("out", data))
+            if self._channel.recv_stderr_ready() and (
+                data := self._marks["err"].feed(self._channel.recv_stderr(_PIECE))
+            ):
+                pieces.append(("err", data))
+        except (paramiko.SSHException, EOFError, OSError):
+            pass  # the acknowledgement could not be sent: what came is still ours, the loss shows next
+        return pieces
+
+    def _end(self) -> None:
+        """Both outputs have ended: by themselves, or because the connection did?"""
+        if self._channel.exit_status == -1 and not self._channel.get_transport().is_active():
+            raise self.lost()
+        if not self.begun:
+            self._channel.status_event.wait(1.0)
+            said = printable(self.noise().splitlines()[-1] if self.noise() else "", 80)
+            what = "the login shell ended before it started a command" + (f": {said}" if said else "")
+            raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
+
+    def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
+        while (pieces := self.read(None)) is not None:
+            yield from pieces
+
+    def ended(self) -> bool:
+        return bool(self._channel.status_event.is_set() or self._channel.closed)
+
+    def write(self, data: bytes) -> None:
+        """Raises `BrokenPipeError` when the command has ended or after `end_input`, `LinkError` for a lost link."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                sent = self._channel.send(bytes(rest[:_PACKET]))
+            except (paramiko.SSHException, EOFError, OSError):
+                sent = 0
+            if not sent:
+                if not self._closed and not self._channel.get_transport().is_active():
+                    raise self.lost()
+                raise BrokenPipeError("the command's input has ended")
+            rest = rest[sent:]
+
+    def end_input(self) -> None:
+        try:
+            self._channel.shutdown_write()
+        except (paramiko.SSHException, EOFError, OSError):
+            pass  # the loss shows where it matters: in reading
+
+    def status(self) -> int:
+        self._channel.status_event.wait()
+        status = int(self._channel.exit_status)
+        if status >= 0:
+            return status
+        if not self._closed and not self._channel.get_transport().is_active():
+            raise self.lost()
+        return 255
+
+    def lost(self) -> LinkError:
+        error = self._channel.get_transport().get_exception()
+        what = error.what if isinstance(error, ConnectError) else "the connection was lost"
+        return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+        try:
+            self._channel.close()
+        except (paramiko.SSHException, EOFError, OSError):
+            pass
+
+    def __enter__(self) -> SSHChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SSHLink:
+    """One host over SSH. `connect` must have been called."""
+
+    def __init__(self, host: Host, dialler: Dialler) -> None:
+        self._host = host
+        self._dialler = dialler
+        self._opening: Any = None  # what is being connected right now
+        self._transport: Transport | None = None
+        self._notes: tuple[str, ...] = ()
+        self._running: set[SSHChannel] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def host(self) -> Host:
+        return self._host
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._transport is not None and self._transport.is_active()
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how the host was reached; said once."""
+        said, self._notes = self._notes, ()
+        return said
+
+    def connect(self) -> None:
+        """Raises `LinkError` within the connect timeout."""
+        try:
+            transport, notes = self._dialler.dial(self._host, self._begun)
+        except LinkError:
+            if self._closed:
+                raise self._gone() from None
+            raise
+        with self._lock:
+            self._transport, self._notes = transport, tuple(notes)
+        if self._closed:
+            transport.end()
+            raise self._gone()
+
+    def _begun(self, opening: Any) -> None:
+        self._opening = opening
+        if self._closed:
+            shut(opening)
+
+    def run(self, command: Command) -> Completed:
+        deadline = time.monotonic() + command.timeout
+        channel = self._start(command, command.timeout, owned=True)
+        try:
+            completed = collect(channel, command, deadline)
+        except TimedOut:
+            raise timed_out(self._host.name, command, self._stopped(channel)) from None
+        except BaseException as error:
+            if not isinstance(error, LinkError):
+                self._stopped(channel)
+            if self._closed:
+                raise self._gone() from None
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(channel)
+            channel.close()
+        if self._closed:
+            raise self._gone()
+        return completed
+
+    def stream(self, command: Command) -> SSHChannel:
+        channel = self._start(command, _OPENING, owned=False)
+        if command.stdin:
+            channel.write(command.stdin)
+        return channel
+
+    def close(self) -> None:
+        """Stops what `run` is waiting for, then ends the connection."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            running = list(self._running)
+        for channel in running:
+            self._stopped(channel)
+        shut(self._opening)
+        if self._transport is not None:
+            self._transport.end()
+
+    def _start(self, command: Command, patience: float, *, owned: bool) -> SSHChannel:
+        mark = new_mark()
+        way = carried(script(command), mark)
+        transport = self._transport
+        if transport is None or self._closed:
+            raise self._gone()
+        try:
+            raw = transport.open_session(timeout=min(patience, _OPENING))
+            channel = SSHChannel(self._host.name, raw, mark)
+            if owned:
+                with self._lock:
+                    self._running.add(channel)
+            raw.exec_command(way.line)
+        except paramiko.ChannelException as error:
+            what = f"the host opens no further session: {printable(str(error.text), 60)}"
+            hint = "raise MaxSessions in its sshd_config"
+            raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
+        except (ConnectError, paramiko.SSHException, EOFError, OSError) as error:  # Paramiko raises what ended it again
+            raise self._gone(error) from None
+        if way.stdin:
+            channel.write(way.stdin)
+        return channel
+
+    def _stopped(self, channel: SSHChannel) -> str:
+        """Stops a command on its host; names it if it may live on."""
+        if not channel.pid:
+            return "" if channel.begun else "its login shell did not get as far as the command"
+        transport = self._transport
+        said = b""
+        try:
+            if transport is None or not transport.is_active():
+                raise EOFError
+            killer = transport.open_session(timeout=_STOPPING)
+            killer.settimeout(_STOPPING)
+            killer.exec_command(carried(ending(channel.pid), new_mark()).line)
+            killer.shutdown_write()
+            while data := killer.recv(4096):
+                said += data
+            killer.close()
+            if not said.rstrip().endswith(b"alive"):
+                return ""
+        except (ConnectError, paramiko.SSHException, EOFError, OSError):
+            pass
+        return f"process {channel.pid} may still be running"
+
+    def _gone(self, error: BaseException | None = None) -> LinkError:
+        if self._closed:
+            what = "the link was closed"
+        else:
+            saved = self._transport.get_exception() if self._transport else error
+            what = saved.what if isinstance(saved, ConnectError) else "the connection was lost"
+        return LinkError(Failure(self._host.name, Kind.UNREACHABLE, what, code="lost"))

@@ -1,0 +1,40 @@
+"""Bounded patience: what makes no progress for too long is broken off."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
+
+
+class StallTimer:
+    """Calls ``stop`` once when nothing has ``moved`` for too long; ``stalled`` tells so afterwards."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._until = time.monotonic() + PATIENCE
+        self._over = threading.Event()
+        self.stalled = False
+        threading.Thread(target=self._body, name="transfer watch", daemon=True).start()
+
+    def __enter__(self) -> StallTimer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+
+    def moved(self, patience: float = PATIENCE) -> None:
+        """It goes on; the next sign of life is due in ``patience`` seconds."""
+        self._until = time.monotonic() + patience
+
+    def _body(self) -> None:
+        while not self._over.wait(max(0.05, min(1.0, self._until - time.monotonic()))):
+            if time.monotonic() > self._until:
+                self.stalled = True
+                self._stop()
+                return

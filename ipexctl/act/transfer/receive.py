@@ -1,0 +1,314 @@
+"""Files from a host: whole or not at all, and never outside the directory that is meant for them.
+
+What the host does is `send_tree.sh`. Nothing a host says becomes a path before it was asked for by us; directories
+here are entered one by one without following a link, and each file is written beside and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import IO
+
+from ipexctl.act.stall_timer import PATIENCE, StallTimer
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.text import printable
+
+PART = ".ipexctl-part-"
+_PIECE = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UnsafePathError(Exception):
+    """A file that cannot be made here; says which and why."""
+
+
+class ResultsDir:
+    """The directory of one host: ``into/host``. Everything is 0700 and 0600, whatever the umask."""
+
+    def __init__(self, into: Path, host: str) -> None:
+        """Raises `UnsafePathError` where the directory is a link or something else, or cannot be made."""
+        self.path = into / host
+        try:
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._root = _entered(top, host, make=True)
+            finally:
+                os.close(top)
+            _swept(self._root)
+            self._part = f"{PART}{os.getpid()}-{secrets.token_hex(4)}"
+            os.mkdir(self._part, 0o700, dir_fd=self._root)
+        except OSError as error:
+            raise _unplaceable(str(self.path), error) from None
+
+    @property
+    def staging(self) -> Path:
+        """A private directory on the same file system, gone when the shelf is closed."""
+        return self.path / self._part
+
+    def put(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
+        """Writes one file and moves it into place; the bytes written. Raises `UnsafePathError`; what ``chunks`` raises
+        passes, and nothing has changed then."""
+        name = f"{self._part}/{secrets.token_hex(8)}"
+        try:
+            number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
+        except OSError as error:
+            raise _unplaceable(local, error) from None
+        size = 0
+        try:
+            with os.fdopen(number, "wb", buffering=0) as file:
+                for chunk in chunks:
+                    _written(file, chunk, local)
+                    size += len(chunk)
+            self._settle(name, local, mtime, executable)
+        except BaseException:
+            os.unlink(name, dir_fd=self._root)
+            raise
+        return size
+
+    def adopt(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
+        """Moves the file ``name`` of `staging`, which somebody else has written there, into place; its size."""
+        parts = name.split("/")
+        try:
+            at = os.open(self._part, _DIRECTORY, dir_fd=self._root)
+            try:
+                for part in parts[:-1]:
+                    inner = os.open(part, _DIRECTORY, dir_fd=at)
+                    os.close(at)
+                    at = inner
+                found = os.stat(parts[-1], dir_fd=at, follow_symlinks=False)
+            finally:
+                os.close(at)
+        except OSError as error:
+            raise _unplaceable(local, error) from None
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafePathError(f"{printable(local, 200)} did not come as a file")
+        self._settle(f"{self._part}/{name}", local, mtime, executable)
+        return found.st_size
+
+    def _settle(self, name: str, local: str, mtime: int, executable: bool) -> None:
+        *above, leaf = local.split("/")
+        opened: list[int] = []
+        try:
+            at = self._root
+            for part in above:
+                at = _entered(at, part, make=True)
+                opened.append(at)
+            os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
+            os.utime(name, (mtime, mtime), dir_fd=self._root)
+            os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
+        except OSError as error:
+            raise _unplaceable(local, error) from None
+        finally:
+            for number in opened:
+                os.close(number)
+
+    def close(self) -> None:
+        """Removes what is not whole."""
+        _removed(self._root, self._part)
+        os.close(self._root)
+
+    def __enter__(self) -> ResultsDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def have(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
+    """Size and whole seconds of change of a regular file below ``into/host``; None for anything else."""
+    root = into / host
+
+    def found(local: str) -> tuple[int, int] | None:
+        try:
+            status = os.lstat(os.path.join(root, local))  # noqa: PTH118 - names that are not UTF-8
+        except OSError:
+            return None
+        return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
+
+    return found
+
+
+def folds(into: Path) -> bool:
+    """Whether the file system of ``into`` takes names that differ only in case for one."""
+    at = into
+    while not at.is_dir() and at != at.parent:
+        at = at.parent
+    probe = at / f"{PART}{secrets.token_hex(4)}-a"
+    try:
+        probe.touch(mode=0o600, exist_ok=False)
+    except OSError:
+        return False
+    try:
+        return probe.with_name(probe.name.upper()).exists()
+    finally:
+        probe.unlink()
+
+
+def look(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
+    """What a host has of the patterns, as `decide.planning.fetch.read_listing` understands it."""
+    done = link.run(_command("list", directory, *patterns))
+    if not done.ok or done.truncated:
+        what = "more files than can be listed" if done.truncated else printable(done.last_words(1), 200)
+        raise LinkError(Failure(link.host.name, Kind.STEP, what or "the host's shell failed", code="refused-there"))
+    return done.out
+
+
+def receive(link: Link, directory: str, names: Sequence[str]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+    """The files ``names`` of a host, one after the other as they come: name, size, contents (to be read before the next
+    one). Raises `LinkError` when the link is lost, or the host sends what was not asked for."""
+    expected = {name.removeprefix("./").lstrip("/"): name for name in names}
+    asking = b"".join(os.fsencode(name) + b"\0" for name in names)
+    command = _command("pack", directory)
+    with link.stream(command) as channel, StallTimer(channel.close) as watch:
+        pipe = _Pipe(channel, watch)
+        channel.write(asking)
+        channel.end_input()
+
+        def broken() -> LinkError:
+            what = f"what it sends is cut or damaged{pipe.words()}"
+            if watch.stalled:
+                what = f"no progress for {PATIENCE:g} s"
+            return LinkError(Failure(link.host.name, Kind.STEP, what, code="stalled" if watch.stalled else "damaged"))
+
+        def contents(file: IO[bytes]) -> Iterator[bytes]:
+            try:
+                while chunk := file.read(_PIECE):
+                    yield chunk
+            except tarfile.TarError:
+                raise broken() from None
+
+        try:
+            with tarfile.open(
+                fileobj=io.BufferedReader(pipe, _PIECE), mode="r|", bufsize=_PIECE, ignore_zeros=True,
+                encoding="utf-8", errors="surrogateescape",
+            ) as stream:  # fmt: skip
+                for member in stream:
+                    name = expected.pop(member.name.removeprefix("./").lstrip("/"), None)
+                    if name is None:
+                        what = f"it sent {printable(member.name, 100)}, which was not asked for"
+                        raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed"))
+                    file = stream.extractfile(member) if member.isreg() else None
+                    if file is not None:
+                        yield name, member.size, contents(file)
+        except tarfile.TarError:
+            if pipe.size or watch.stalled:  # nothing at all is an answer: none of the files is there any more
+                raise broken() from None
+        for _ in channel:
+            pass
+
+
+class _Pipe(io.RawIOBase):
+    """What a command says, as a file to read from; what it says besides is kept for a message."""
+
+    def __init__(self, channel: Channel, watch: StallTimer) -> None:
+        self._pieces = iter(channel)
+        self._watch = watch
+        self._rest = memoryview(b"")
+        self._err = bytearray()
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest:
+            stream, data = next(self._pieces, ("out", b""))
+            self._watch.moved()
+            if stream == "err":
+                self._err += data[: 4096 - len(self._err)]
+            elif not data:
+                return 0
+            else:
+                self._rest = memoryview(data)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        self.size += count
+        return count
+
+    def words(self) -> str:
+        said = self._err.decode("utf-8", "replace").strip().splitlines()
+        return f": {printable(said[-1], 160)}" if said else ""
+
+
+def _command(*words: str) -> Command:
+    script = resources.files("ipexctl.remote").joinpath("send_tree.sh").read_text("utf-8")
+    return Command(("/bin/sh", "-c", script, "ipexctl-give", *words), timeout=PATIENCE, cap=256 << 20)
+
+
+def _entered(at: int, name: str, *, make: bool) -> int:
+    """A directory in a directory, never through a link."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=at)
+    except FileNotFoundError:
+        if not make:
+            raise
+        try:
+            os.mkdir(name, 0o700, dir_fd=at)
+        except FileExistsError:
+            pass  # another host's thread, or another ipexctl
+        return os.open(name, _DIRECTORY, dir_fd=at)
+
+
+def _swept(root: int) -> None:
+    """Removes what fetches that are gone have left."""
+    for name in os.listdir(root):
+        if name.startswith(PART) and (pid := name[len(PART) :].partition("-")[0]).isdigit() and not _alive(int(pid)):
+            _removed(root, name)
+
+
+def _removed(root: int, name: str) -> None:
+    """A directory with all that is in it; no link is followed."""
+    with contextlib.suppress(OSError):
+        for _, inner, files, at in os.fwalk(name, topdown=False, dir_fd=root):
+            for file in files:
+                os.unlink(file, dir_fd=at)
+            for directory in inner:
+                try:
+                    os.rmdir(directory, dir_fd=at)
+                except NotADirectoryError:  # a link
+                    os.unlink(directory, dir_fd=at)
+        os.rmdir(name, dir_fd=root)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _written(file: io.RawIOBase, chunk: bytes, local: str) -> None:
+    rest = memoryview(chunk)
+    try:
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
+    except OSError as error:
+        raise _unplaceable(local, error) from None
+
+
+def _unplaceable(name: str, error: OSError) -> UnsafePathError:
+    why = {
+        errno.ELOOP: "a part of its path is a symbolic link here",
+        errno.ENOTDIR: "a part of its path is no directory here",
+        errno.EISDIR: "it is a directory here",
+        errno.ENOTEMPTY: "it is a directory here",
+        errno.ENOSPC: "no space left on this machine",
+        errno.EDQUOT: "no space left on this machine",
+    }.get(error.errno or 0) or (error.strerror or str(error)).lower()
+    return UnsafePathError(f"{printable(name, 200)}: {why}")

@@ -1,0 +1,239 @@
+"""Big files of which a part changed: rsync sends the parts, over the link that is open.
+
+rsync wants a remote shell: it gets `rsync_shell.py`, which hands its two pipes to us, and we join them to a channel
+of the link: no second connection, and no other rule for keys and hosts. What rsync writes goes into a private
+directory; it reads the old versions where they are and never changes them.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from ipexctl.act.stall_timer import PATIENCE, StallTimer
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.text import printable
+
+_STARTING = 20.0  # seconds our rsync may take until it asks for the other side
+_ENDING = 5.0  # seconds both sides may take to end, once they are told to
+_PIECE = 1 << 18
+_WORD = re.compile(rb"[A-Za-z0-9._,=/-]+")  # nothing that any shell reads as more than itself
+
+_OPTIONS = (
+    "--from0",
+    "--files-from=-",
+    "--no-implied-dirs",
+    "--times",
+    "--perms",
+    "--chmod=Fu=rwX,Fgo=,Fug-s,Fo-t",  # 0600, or 0700 where anybody may execute it here
+    "--ignore-times",  # what is sent was decided already
+    "--no-whole-file",
+    f"--timeout={PATIENCE:.0f}",
+)
+# The old versions, seen from the private directory: read, never written.
+_SENDING = ("--copy-dest=../..", "--", "./", "there:.")
+_RECEIVING = ("--copy-dest=..", "--copy-links", "--", "there:./", "./")
+
+
+class RsyncError(Exception):
+    """rsync on one of the sides could not do it; says why. Nothing but the private directory was touched."""
+
+
+def here() -> str | None:
+    """The rsync of this machine."""
+    return shutil.which("rsync")
+
+
+def send(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
+    """Carries the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old ones.
+
+    ``sent`` is told the bytes that go up, as they go. Raises `RsyncError`; or `LinkError` when the link is lost.
+    """
+    _joined(link, root, names, into, _SENDING, up=sent)
+
+
+def receive(link: Link, names: Sequence[str], place: str, into: Path, got: Callable[[int], None]) -> None:
+    """Brings the files ``names`` of the directory ``place`` on the host into ``into`` here, one level below old ones.
+
+    ``got`` is told the bytes that come, as they come. Raises as `send` does.
+    """
+    _joined(link, into, names, place, _RECEIVING, down=got)
+
+
+def _joined(
+    link: Link,
+    root: Path,
+    names: Sequence[str],
+    place: str,
+    words: Sequence[str],
+    *,
+    up: Callable[[int], None] = lambda _: None,
+    down: Callable[[int], None] = lambda _: None,
+) -> None:
+    """One rsync here, in ``root``, and one there, in ``place``, over a channel of the link."""
+    program = here()
+    if program is None:
+        raise RsyncError("there is no rsync on this machine")
+    with contextlib.ExitStack() as ending:
+        listed = ending.enter_context(tempfile.TemporaryFile())
+        listed.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
+        listed.seek(0)
+        said = ending.enter_context(tempfile.TemporaryFile())
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        ending.enter_context(ours)
+        with theirs:
+            process = _started([program, *_OPTIONS], words, root, theirs, listed, said)
+        ending.callback(_ended, process)
+        there, source, sink = _handed_over(ours, process, said)
+        ending.enter_context(source)
+        ending.enter_context(sink)
+        channel = ending.enter_context(_opened(link, Command(there, cwd=place)))
+
+        def stop() -> None:
+            channel.close()
+            _ended(process)
+
+        watch = ending.enter_context(StallTimer(stop))
+
+        def rise() -> None:
+            try:
+                while data := source.read(_PIECE):
+                    channel.write(data)
+                    watch.moved()
+                    up(len(data))
+                channel.end_input()
+            except (OSError, LinkError):
+                pass  # the other direction says why
+
+        rising = threading.Thread(target=rise, name=f"rsync to {link.host.name}", daemon=True)
+        rising.start()
+        ending.callback(rising.join, _ENDING)
+        ending.callback(stop)  # first of all, so that the thread does not wait for rsync
+        err = _fall(channel, sink, watch, down)
+        status = 255 if watch.stalled else channel.status()
+        sink.close()
+        with contextlib.suppress(OSError):
+            ours.send(bytes([min(status, 255)]))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING)
+        own = _said(said)
+    if watch.stalled:
+        raise LinkError(Failure(link.host.name, Kind.STEP, f"no progress for {PATIENCE:g} s in rsync", code="stalled"))
+    if code := status or process.returncode:
+        raise RsyncError(_why(code, err or own))
+
+
+def _opened(link: Link, command: Command) -> Channel:
+    try:
+        return link.stream(command)
+    except LinkError as error:
+        if error.failure.code == "sessions":
+            raise RsyncError(error.failure.what) from None
+        raise
+
+
+def _fall(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Callable[[int], None]) -> bytes:
+    """Brings our rsync what the host's says, until that has ended; what it said besides."""
+    err = bytearray()
+    for stream, data in channel:
+        watch.moved()
+        if stream == "err":
+            err += data[: 4096 - len(err)]
+            continue
+        down(len(data))
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[sink.write(rest) :]
+        except BrokenPipeError:
+            pass  # ours has ended early and says why: the host's hears of it and ends too
+    return bytes(err)
+
+
+def _started(
+    program: Sequence[str],
+    words: Sequence[str],
+    root: Path,
+    theirs: socket.socket,
+    listed: IO[bytes],
+    said: IO[bytes],
+) -> subprocess.Popen[bytes]:
+    proxy = [sys.executable, "-I", "-S", str(Path(__file__).with_name("rsync_shell.py")), str(theirs.fileno())]
+    shell = " ".join('"' + word.replace('"', '""') + '"' for word in proxy)
+    # Nothing of the user's environment: rsync reads RSYNC_…, and aliases from the home directory.
+    env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent", "LC_ALL": "C"}
+    return subprocess.Popen(
+        [*program, "--rsh", shell, *words],
+        stdin=listed,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        cwd=root,
+        env=env,
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+    )
+
+
+def _handed_over(
+    ours: socket.socket, process: subprocess.Popen[bytes], said: IO[bytes]
+) -> tuple[tuple[str, ...], IO[bytes], IO[bytes]]:
+    """The words that rsync wants to have executed on the host, and the pipes to it: what it says, what it hears."""
+    ours.settimeout(_STARTING)
+    pipes = array.array("i")
+    try:
+        data, more, _, _ = ours.recvmsg(1 << 16, socket.CMSG_SPACE(2 * pipes.itemsize))
+    except OSError:
+        raise RsyncError("rsync here does not start") from None
+    for _, kind, rights in more:
+        if kind == socket.SCM_RIGHTS:
+            pipes.frombytes(rights[: len(rights) - len(rights) % pipes.itemsize])
+    files = [os.fdopen(number, mode, buffering=0) for number, mode in zip(pipes, ("rb", "wb"), strict=False)]
+    words = data.split(b"\0")
+    if len(files) == 2 and words[:2] == [b"rsync", b"--server"] and all(map(_WORD.fullmatch, words)):
+        for file in files:
+            os.set_blocking(file.fileno(), True)
+        return tuple(map(os.fsdecode, words)), files[0], files[1]
+    for file in files:
+        file.close()
+    if data:
+        raise RsyncError("rsync here asks for an unknown command")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_ENDING)
+    raise RsyncError(_why(process.returncode or 0, _said(said)))
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Ends our rsync and its remote shell, which are a process group of their own."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+
+
+def _said(said: IO[bytes]) -> bytes:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - 4096))
+    return said.read()
+
+
+def _why(status: int, err: bytes) -> str:
+    """rsync's first line is the cause; the last one only sums up."""
+    lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
+    return f"rsync ended with status {status}" + (f": {printable(lines[0], 160)}" if lines else "")

@@ -1,0 +1,120 @@
+"""What ``bench`` makes of the lines that its ranks wrote: rows, a table with bars, and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+NAMES: Mapping[tuple[str, str], str] = {
+    ("stock", "eager"): "stock torch",
+    ("stock", "compile"): "torch.compile",
+    ("ipex", "eager"): "IPEX",
+}
+MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
+NO_IPEX = "not measured: no IPEX in this environment"
+NO_CLUSTER = "not measured: one host"
+_BAR = 24  # cells of the longest bar
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One form of the model. Rates in samples per second: ``hosts`` each alone (all at the same time), ``cluster`` all
+    together; None where it was not measured, and ``why``."""
+
+    mode: str
+    engine: str
+    how: str
+    dtype: str
+    hosts: Mapping[str, float]
+    cluster: float | None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{NAMES[self.engine, self.how]} {self.dtype}"
+
+    @property
+    def host(self) -> float | None:
+        """That of the host in the middle."""
+        return median(self.hosts.values()) if self.hosts else None
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "mode": self.mode,
+            "engine": self.engine,
+            "how": self.how,
+            "dtype": self.dtype,
+            "hosts": dict(self.hosts),
+            "cluster": self.cluster,
+            "why": self.why or None,
+        }
+
+
+def rows(
+    modes: Sequence[str],
+    ways: Sequence[tuple[str, str]],
+    alone: Iterable[tuple[str, Mapping[str, Any]]],
+    together: Iterable[tuple[str, Mapping[str, Any]]],
+    missing: Mapping[str, str],
+) -> tuple[BenchRow, ...]:
+    """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
+    ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'."""
+    single, joint = list(alone), list(together)
+    made: list[BenchRow] = []
+    for mode in modes:
+        for engine, how in ways:
+            for dtype in ("fp32", "bf16"):
+                key = (mode, engine, how, dtype)
+                mine = [(host, line) for host, line in single if _key(line) == key]
+                all_of = [line for _, line in joint if _key(line) == key]
+                hosts = {host: rate for host, line in mine if (rate := _rate(line)) is not None}
+                whole = next((rate for line in all_of if (rate := _rate(line)) is not None), None)
+                if mode == "infer" and len(hosts) > 1:
+                    whole = sum(hosts.values())
+                said = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
+                why = missing.get(engine) or (f"not measured: {said[0]}" if said else "" if hosts else "not measured")
+                made.append(BenchRow(mode, engine, how, dtype, hosts, whole, why))
+    return tuple(made)
+
+
+def text(found: Sequence[BenchRow], title: str, notes: Sequence[str] = ()) -> str:
+    """The table for people: samples a second of a host and of the cluster, against stock torch in fp32."""
+    several = any(len(row.hosts) > 1 for row in found)
+    lines = [title]
+    for mode in dict.fromkeys(row.mode for row in found):
+        mine = [row for row in found if row.mode == mode]
+        most = max((row.host or 0.0 for row in mine), default=0.0)
+        base = next((row.host for row in mine if (row.engine, row.how, row.dtype) == ("stock", "eager", "fp32")), None)
+        first, second = ("a host", "cluster") if several else ("samples/s", "")
+        head = f"{MODES[mode]:<20}{first:>10}{second:>10}{'× fp32':>8}"
+        lines += ["", head.rstrip()]
+        for row in mine:
+            if row.host is None:
+                lines.append(f"{row.name:<20}{row.why:>10}")
+                continue
+            cluster = ("-" if row.cluster is None else f"{row.cluster:.1f}") if several else ""
+            times = f"{row.host / base:.2f}" if base else "-"
+            lines.append(f"{row.name:<20}{row.host:>10.1f}{cluster:>10}{times:>8}  {_bar(row.host, most)}")
+            if several:
+                slow, fast = min(row.hosts, key=row.hosts.__getitem__), max(row.hosts, key=row.hosts.__getitem__)
+                if row.hosts[fast] > 1.2 * row.hosts[slow]:
+                    lines.append(
+                        f"{'':<20}  slowest {slow} {row.hosts[slow]:.1f}, fastest {fast} {row.hosts[fast]:.1f}"
+                    )
+    return "\n".join([*lines, "", *notes]).rstrip()
+
+
+def _bar(value: float, most: float) -> str:
+    eighths = round(8 * _BAR * value / most) if most else 0
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _key(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    return line.get("mode"), line.get("engine"), line.get("how"), line.get("dtype")
+
+
+def _rate(line: Mapping[str, Any]) -> float | None:
+    rate = line.get("samples_per_s")
+    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None

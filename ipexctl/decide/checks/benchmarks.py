@@ -1,0 +1,126 @@
+"""How fast hosts are, measured: whom the others would wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from ipexctl.decide.checks.cluster import CheckHit
+
+SLOW = 0.15  # less than the others' by so much is told: repeated measurements of equal hosts stay within 5 to 10 %
+SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
+FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memory": "memory bandwidth"}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One host: Gflop/s of matrix products, bytes a second of memory by ``method`` ("triad" or "copy"). None: not
+    measured, ``why`` says why not. ``spread`` is by what share the middle one of a figure's turns was behind the best:
+    what other work, or the clock of the processor, made of it."""
+
+    host: str
+    threads: int = 0
+    torch: str | None = None
+    fp32: float | None = None
+    bf16: float | None = None
+    memory: float | None = None
+    method: str = ""
+    why: str = ""
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+
+def better(first: Speed, second: Speed) -> Speed:
+    """Of a host that was measured twice: the better of each figure, and the larger spread."""
+    return replace(
+        second,
+        fp32=_larger(first.fp32, second.fp32),
+        bf16=_larger(first.bf16, second.bf16),
+        memory=_larger(first.memory, second.memory),
+        spread={figure: max(first.spread.get(figure, 0.0), second.spread.get(figure, 0.0)) for figure in FIGURES},
+    )
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Between two hosts: seconds one way, bytes a second. ``tool`` is "IMB-MPI1 PingPong" or "TCP"."""
+
+    first: str
+    second: str
+    latency: float | None
+    rate: float | None
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """All that was measured; ``missed`` maps hosts that could not be measured to the reason, ``silent`` are pairs that
+    IMB-MPI1 could not measure: first host, second host, why."""
+
+    speeds: tuple[Speed, ...] = ()
+    lines: tuple[Line, ...] = ()
+    missed: Mapping[str, str] = field(default_factory=dict)
+    silent: tuple[tuple[str, str, str], ...] = ()
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "hosts": [asdict(speed) for speed in self.speeds],
+            "pairs": [asdict(line) for line in self.lines],
+            "missed": dict(self.missed),
+            "pairs_missed": [{"first": first, "second": second, "why": why} for first, second, why in self.silent],
+        }
+
+
+def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """A ring of pairs, in rounds in which no host takes part twice: so each host is measured with two others."""
+    count = len(hosts)
+    if count < 2:
+        return ()
+    edges = [(hosts[at], hosts[(at + 1) % count]) for at in range(count if count > 2 else 1)]
+    even, odd = edges[0 : 2 * (count // 2) : 2], edges[1::2]
+    last = edges[-1:] if count % 2 else []
+    return tuple(tuple(one) for one in (even, odd, last) if one)
+
+
+def judge_race(race: Race) -> Iterator[CheckHit]:
+    for figure, what in FIGURES.items():
+        for method in sorted({speed.method for speed in race.speeds}):
+            values = {
+                speed.host: value
+                for speed in race.speeds
+                if (value := getattr(speed, figure)) is not None and speed.method == method
+            }
+            unit = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
+            # A figure that changed from turn to turn tells of other work there: only what is beyond that is told.
+            spread = {speed.host: speed.spread.get(figure, 0.0) for speed in race.speeds}
+            for host, less, value, usual in _slow(values, SLOW):
+                if less < max(SLOW, 1.5 * spread[host]):
+                    continue
+                said = f"{value / unit[0]:.0f} of {usual / unit[0]:.0f} {unit[1]}"
+                yield CheckHit("SPD001", host, {"less": f"−{less:.0%}".replace("%", " %"), "what": what}, said)
+    best: dict[str, float] = {}
+    for line in race.lines:
+        for host in (line.first, line.second):
+            if line.rate is not None:
+                best[host] = max(best.get(host, 0.0), line.rate)
+    for host, less, value, usual in _slow(best, SLOW_LINK):
+        said = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({race.lines[0].tool})"
+        yield CheckHit("SPD002", host, {"less": f"−{less:.0%}".replace("%", " %")}, said)
+    for host, why in [(speed.host, speed.why) for speed in race.speeds if speed.why] + [*race.missed.items()]:
+        yield CheckHit("SPD003", host, {}, why)
+
+
+def _slow(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:
+    """Host, by how much it is behind, its value and that of the others (the median; of two hosts, the faster one)."""
+    if len(values) < 2:
+        return
+    usual = median(values.values()) if len(values) > 2 else max(values.values())
+    for host, value in values.items():
+        if usual and value < (1 - share) * usual:
+            yield host, 1 - value / usual, value, usual

@@ -1,0 +1,103 @@
+"""The catalogue of findings, read from the text of ``ipexctl/data/findings.toml``."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from ipexctl.model.errors import UsageError
+from ipexctl.model.findings import Level
+from ipexctl.model.text import printable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is said of one code. ``title`` and ``fix`` have {words} that the check fills in."""
+
+    code: str
+    level: Level
+    title: str
+    fix: str
+    story: str
+    upstream: tuple[str, ...] = ()
+    safe: str = ""  # who may fix it after asking: "root", "install", or nobody
+    do: str = ""  # the shell's text for it
+
+
+Catalogue = Mapping[str, Entry]
+
+
+def parse_catalogue(text: str) -> Catalogue:
+    """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
+    found = {}
+    for code, item in tomllib.loads(text).items():
+        if item["level"] not in get_args(Level):
+            raise ValueError(f"{code}: level {item['level']!r}")
+        upstream = tuple(item.get("upstream", ()))
+        safe, do = item.get("safe", ""), item.get("do", "")
+        if safe not in ("", "root", "install") or (safe == "root") != bool(do):
+            raise ValueError(f"{code}: safe {safe!r} with do {do!r}")
+        found[code] = Entry(code, item["level"], item["title"], item["fix"], item["story"].strip(), upstream, safe, do)
+    return found
+
+
+def document(catalogue: Catalogue) -> str:
+    """The whole catalogue as Markdown: docs/findings.md."""
+    levels = {"error": "E", "warning": "W", "info": "i"}
+    parts = [
+        "# Findings of doctor",
+        "Written from `ipexctl/data/findings.toml`; a test holds the two equal"
+        " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` tells one of them.",
+        "| code | level | what |\n| --- | --- | --- |\n"
+        + "\n".join(
+            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {_named(entry.title)} |"
+            for entry in catalogue.values()
+        ),
+    ]
+    for entry in catalogue.values():
+        parts += [
+            f"## {entry.code}",
+            f"**{entry.level}**: a host {_named(entry.title)}",
+            entry.story,
+            f"Fix: `{_named(entry.fix)}`",
+        ]
+        if entry.upstream:
+            parts.append(f"Met by others: {', '.join(entry.upstream)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _named(template: str) -> str:
+    """A word that a check fills in, as in a manual."""
+    return template.replace("{", "‹").replace("}", "›")
+
+
+def _near(code: str, catalogue: Catalogue) -> str:
+    """Those of the same kind, or of a like name; else the kinds there are."""
+    kind = code.rstrip("0123456789")
+    alike = [known for known in catalogue if known.rstrip("0123456789") == kind]
+    if not alike:
+        alike = difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
+    if len(alike) > 3:
+        return f"{alike[0]} to {alike[-1]} are there"
+    kinds = sorted({known.rstrip("0123456789") for known in catalogue})
+    return f"did you mean {' or '.join(alike)}?" if alike else f"codes begin with {', '.join(kinds)}"
+
+
+def explain(code: str, catalogue: Catalogue) -> str:
+    """The whole story of a code, for people. Raises `UsageError` for a code that does not exist."""
+    entry = catalogue.get(code.upper())
+    if entry is None:
+        raise UsageError(f"there is no finding {printable(code)}", hint=_near(code.upper(), catalogue))
+    title, fix = _named(entry.title), _named(entry.fix)
+    lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
+    if entry.upstream:
+        lines += ["", "met by others:", *(f"  {where}" for where in entry.upstream)]
+    return "\n".join(lines)

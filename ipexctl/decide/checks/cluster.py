@@ -1,0 +1,70 @@
+"""What the checks look at, and what they say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ipexctl.decide.releases.table import Table
+from ipexctl.model.errors import Failure
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Level
+from ipexctl.model.hosts import Inventory
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts as written, the facts of those that answered and the failures of the others, both in the order written.
+
+    ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only.
+    """
+
+    inventory: Inventory
+    facts: Mapping[str, Facts]
+    failures: Mapping[str, Failure]
+    table: Table
+    live: bool = True
+
+    def known(self, fact: Callable[[Facts], T | None]) -> dict[str, T]:
+        """The hosts that tell this fact."""
+        return {host: value for host, facts in self.facts.items() if (value := fact(facts)) is not None}
+
+    def odd(self, fact: Callable[[Facts], T | None]) -> Iterator[tuple[str, T, T]]:
+        """Hosts that differ from most of the hosts that tell: host, its value, the usual one."""
+        values = self.known(fact)
+        usual = majority(values)
+        if usual is not None:
+            yield from ((host, value, usual) for host, value in values.items() if value != usual)
+
+
+def majority(values: Mapping[str, T]) -> T | None:
+    """The commonest value; of equally common ones that of the earliest host. None without hosts."""
+    counts = Counter(values.values())
+    return max(counts, key=lambda value: counts[value]) if counts else None  # max and Counter keep the first
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHit:
+    """A check found something on one host. ``values`` fill the catalogue's title and fix; ``level`` overrides it."""
+
+    code: str
+    host: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    evidence: str = ""
+    level: Level | None = None
+
+
+Check = Callable[[Cluster], Iterator[CheckHit]]
+
+
+def size(count: float) -> str:
+    """Bytes for people: ``3.4 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,194 @@
+"""Between hosts: who tries whom, and what the answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from statistics import median
+from typing import Any
+
+from ipexctl.decide.checks.cluster import CheckHit, Cluster
+from ipexctl.decide.checks.network import Choice
+
+ALL_PAIRS = 32  # hosts up to which every pair is tried
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One direction. ``error`` is None where a connection was made; ``rtt`` in seconds, ``rate`` in bytes a second,
+    ``large`` whether more than one packet's worth passed, ``mtu`` the largest whole packet that passed."""
+
+    source: str
+    target: str
+    error: str | None = None
+    rtt: float | None = None
+    local: str | None = None
+    large: bool | None = None
+    mtu: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectivityReport:
+    """All that was tried. ``choices`` is the interface of each host, ``shared`` directories with their hosts, and
+    ``untried`` maps hosts that could not take part to the reason."""
+
+    pairs: tuple[Pair, ...] = ()
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    shared: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    untried: Mapping[str, str] = field(default_factory=dict)
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able."""
+        met = [pair for pair in self.pairs if pair.error is None]
+        rtts = [pair.rtt for pair in met if pair.rtt is not None]
+        rates = [pair.rate for pair in met if pair.rate is not None]
+        return {
+            "tried": len(self.pairs),
+            "failed": [
+                {"from": pair.source, "to": pair.target, "error": pair.error}
+                for pair in self.pairs
+                if pair.error is not None
+            ],
+            "rtt": median(rtts) if rtts else None,
+            "rtt_worst": max(rtts, default=None),
+            "rate": median(rates) if rates else None,
+            "rate_worst": min(rates, default=None),
+            "mtu": min((pair.mtu for pair in met if pair.mtu), default=None),
+            "shared": [{"directory": directory, "hosts": list(hosts)} for directory, hosts in self.shared],
+            "untried": dict(self.untried),
+        }
+
+
+def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
+    """Whom each host tries: everybody; beyond 32 hosts its neighbours in a ring and the head, which tries all."""
+    if everyone or len(hosts) <= ALL_PAIRS:
+        return {host: tuple(other for other in hosts if other != host) for host in hosts}
+    head, count = hosts[0], len(hosts)
+    tries: dict[str, tuple[str, ...]] = {head: tuple(hosts[1:])}
+    for at, host in enumerate(hosts[1:], 1):
+        near = (hosts[at - 1], hosts[(at + 1) % count], head)
+        tries[host] = tuple(dict.fromkeys(other for other in near if other != host))
+    return tries
+
+
+def next_one(hosts: Sequence[str], host: str) -> str:
+    """To whom the rate is measured: one ring, so that each link carries one stream in each direction."""
+    return hosts[(hosts.index(host) + 1) % len(hosts)]
+
+
+def judge_meeting(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[CheckHit]:
+    names = [host for host in cluster.facts if host in meeting.choices]
+    yield from _closed(cluster, meeting, names)
+    yield from _cut(meeting)
+    yield from _detours(meeting)
+    yield from _slow(meeting)
+    for directory, hosts in meeting.shared:
+        for host in hosts:
+            yield CheckHit("DSK003", host, {"path": directory})
+    for host, why in meeting.untried.items():
+        yield CheckHit("NET012", host, {}, why)
+
+
+def _closed(cluster: Cluster, meeting: ConnectivityReport, names: Sequence[str]) -> Iterator[CheckHit]:
+    failed = [pair for pair in meeting.pairs if pair.error is not None]
+    head = names[0] if names else ""
+    deaf = _whole(failed, meeting.pairs, "target")
+    mute = _whole(failed, meeting.pairs, "source") - deaf
+    for host in names:
+        values = {"subnet": _subnet(cluster, meeting, host)}
+        to_it = [pair for pair in failed if pair.target == host]
+        from_it = [pair for pair in failed if pair.source == host]
+        if host in deaf:
+            what = f"no other host can connect to it: {_errors(to_it)}"
+            yield CheckHit("NET007", host, {**values, "what": what}, _ports(cluster, host))
+        elif host in mute and not {pair.target for pair in from_it} <= deaf:
+            yield CheckHit("NET007", host, {**values, "what": f"it can connect to no other host: {_errors(from_it)}"})
+    ways = {(pair.source, pair.target) for pair in failed}
+    for pair in failed:
+        if pair.target in deaf or pair.source in mute:
+            continue
+        both = (pair.target, pair.source) in ways
+        if both and pair.source == head:
+            continue  # the other one says it: no way back to the head
+        to, said = meeting.choices[pair.target].address, f"{pair.error}{_span(cluster, pair.target)}"
+        values = {"subnet": _subnet(cluster, meeting, pair.source), "head": head, "what": ""}
+        if pair.target == head:
+            yield CheckHit("NET008", pair.source, values, f"{pair.source} → {head} ({to}): {said}")
+        else:
+            first, second = sorted((pair.source, pair.target), key=names.index)
+            arrow = f"{first} ↔ {second}" if both else f"{pair.source} → {pair.target} ({to})"
+            values["what"] = "some hosts cannot connect to each other"
+            yield CheckHit("NET007", pair.source, values, f"{arrow}: {said}")
+
+
+def _whole(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
+    """Hosts of which all attempts failed, two at least (of one, nobody can tell whose fault it is)."""
+    names = {getattr(pair, side) for pair in failed}
+    return {
+        name
+        for name in names
+        if (count := sum(getattr(pair, side) == name for pair in every)) > 1
+        and count == sum(getattr(pair, side) == name for pair in failed)
+    }
+
+
+def _errors(pairs: Collection[Pair]) -> str:
+    return ", ".join(sorted({pair.error or "" for pair in pairs}))
+
+
+def _ports(cluster: Cluster, host: str) -> str:
+    ports = cluster.facts[host].ports
+    return f"ports {ports[0]}-{ports[1]}, which Intel MPI, Gloo and oneCCL use" if ports else ""
+
+
+def _span(cluster: Cluster, host: str) -> str:
+    ports = cluster.facts[host].ports
+    return f", ports {ports[0]}-{ports[1]}" if ports else ""
+
+
+def _subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> str:
+    choice = meeting.choices[host]
+    for card in cluster.facts[host].interfaces:
+        for word in card.addresses:
+            if card.name == choice.name and word.partition("/")[0] == choice.address:
+                return str(ip_interface(word).network)
+    return choice.address
+
+
+def _cut(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+    """Connections that carry small packets only, and paths narrower than the interfaces."""
+    for pair in meeting.pairs:
+        passes = f"{pair.mtu} bytes pass" if pair.mtu else "large packets vanish"
+        if pair.error is None and pair.large is False:
+            yield CheckHit(
+                "NET009", pair.source, {"interface": meeting.choices[pair.source].name}, f"to {pair.target}: {passes}"
+            )
+
+
+def _detours(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+    for pair in meeting.pairs:
+        choice = meeting.choices[pair.source]
+        if pair.error is None and pair.local and pair.local != choice.address:
+            said = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
+            yield CheckHit("NET010", pair.source, {}, said)
+
+
+def usual_rate(pairs: Iterable[Pair]) -> float | None:
+    """The median of the rates that were measured, bytes a second; None of fewer than three."""
+    rates = [pair.rate for pair in pairs if pair.rate]
+    return median(rates) if len(rates) > 2 else None
+
+
+def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
+    """Links of less than half the usual rate: they hold the others up."""
+    usual = usual_rate(pairs)
+    return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]
+
+
+def _slow(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+    usual = usual_rate(meeting.pairs)
+    for pair in slow_links(meeting.pairs):
+        said = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
+        yield CheckHit("NET011", pair.source, {}, said)

@@ -1,0 +1,234 @@
+"""Checks of processors, their use, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority, size
+from ipexctl.decide.facts.isa import BELOW, ORDER, isa_level
+from ipexctl.model.facts import Facts, cpu_list
+
+_FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
+_KIB = 1024
+
+
+def has_bf16(level: str | None) -> bool:
+    """Is bf16 arithmetic done by the processor? (AVX512_FP16 alone is not sold without AVX512_BF16.)"""
+    return level in _FAST_BF16
+
+
+def common_level(cluster: Cluster) -> str | None:
+    """The level of what all hosts have in common, None unless all of them tell."""
+    facts = [fact for fact in cluster.facts.values() if fact.isa_level is not None]
+    if not facts or len(facts) < len(cluster.facts):
+        return None
+    flags = frozenset.intersection(*(fact.flags for fact in facts))
+    refused = any("arch_prctl" in why for fact in facts for _, why in fact.isa_refused)
+    return isa_level(flags, tiles="refused" if refused else "")[0]
+
+
+def too_old(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.isa_level == BELOW:
+            where = " (virtual machine)" if fact.is_vm else ""
+            yield CheckHit("CPU001", host, {"level": "below AVX2"}, f"{fact.model_name or 'unknown model'}{where}")
+
+
+def other_architecture(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.arch not in (None, "x86_64"):
+            yield CheckHit("CPU012", host, {"arch": fact.arch}, fact.model_name or "")
+
+
+def mixed(cluster: Cluster) -> Iterator[CheckHit]:
+    """The hosts that hold the others back: those below the best level that is there."""
+    levels = cluster.known(lambda fact: fact.isa_level)
+    common = common_level(cluster)
+    if len(set(levels.values())) < 2 or common is None:
+        return
+    best = min(levels.values(), key=ORDER.index)
+    best_flags = next(cluster.facts[host].flags for host, level in levels.items() if level == best)
+    for host, level in levels.items():
+        if level in (best, BELOW):
+            continue
+        if has_bf16(best) and not has_bf16(level):
+            cost, grave = "bf16 would be emulated there", True
+        elif best.startswith("AMX") and not level.startswith("AMX"):
+            cost, grave = f"no matrix units, which {best} hosts have", False
+        elif best.startswith("AVX512") and not level.startswith("AVX512"):
+            cost, grave = "vectors half as wide", True
+        else:
+            cost, grave = f"others have {best}", False
+        lacking = dict(cluster.facts[host].isa_refused).get(best, "")
+        evidence = f"{level}, {cluster.facts[host].uarch or cluster.facts[host].model_name or 'unknown'}; {lacking}"
+        shared = isa_level(best_flags & cluster.facts[host].flags)[0]
+        values = {"common": shared, "cost": cost}
+        yield CheckHit("CPU002", host, values, evidence.strip("; "), None if grave else "warning")
+
+
+def hidden(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.silicon is None or fact.isa_level is None or fact.isa_level == fact.silicon:
+            continue
+        if ORDER.index(fact.silicon) > ORDER.index(fact.isa_level):
+            continue  # a newer stepping than the table knows
+        why = dict(fact.isa_refused).get(fact.silicon, "")
+        if "arch_prctl" in why:
+            continue  # has a finding of its own
+        if fact.silicon == "AMX_FP16" and fact.isa_level == "AMX":
+            continue  # kernels before 6.13 do not print the flag; IPEX asks the processor
+        remedy = (
+            'another instance type, or CPU model "host" in the hypervisor'
+            if fact.is_vm
+            else "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
+        )
+        yield CheckHit("CPU003", host, {"silicon": fact.silicon, "level": fact.isa_level, "remedy": remedy}, why)
+
+
+def tiles(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        for level, why in fact.isa_refused:
+            if level == "AMX" and "arch_prctl" in why:
+                answer = why[why.index("arch_prctl") :]
+                yield CheckHit("CPU004", host, {"answer": answer}, f"kernel {fact.kernel or 'unknown'}")
+
+
+def allowed(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.cpus_allowed is not None and fact.logical_online and len(fact.cpus_allowed) < fact.logical_online:
+            values = {"allowed": len(fact.cpus_allowed), "online": fact.logical_online}
+            yield CheckHit("CPU005", host, values, f"allowed: {cpu_list(fact.cpus_allowed)}")
+
+
+def quota(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        usable = len(fact.cpus_allowed or fact.cpus_online or ())
+        if fact.cgroup_cpus is not None and (not usable or fact.cgroup_cpus < usable):
+            values = {
+                "quota": f"{fact.cgroup_cpus:g}",
+                "online": usable or "more",
+                "threads": max(1, int(fact.cgroup_cpus)),
+            }
+            yield CheckHit("CPU006", host, values, "", "error" if fact.cgroup_cpus < 1 else None)
+
+
+def governor(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.governor in ("powersave", "conservative"):
+            yield CheckHit("CPU007", host, {"governor": fact.governor})
+
+
+def offline(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.cpus_offline:
+            yield CheckHit("CPU008", host, {}, cpu_list(fact.cpus_offline))
+
+
+def hybrid(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.hybrid:
+            fast, slow = cpu_list(fact.hybrid["p_cpus"]), cpu_list(fact.hybrid["e_cpus"])
+            yield CheckHit("CPU009", host, {}, f"performance CPUs {fast}, efficiency CPUs {slow}")
+
+
+def numa(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        nodes = fact.numa or ()
+        if len(nodes) > 1:
+            details = [f"node {node.id} has no CPUs" for node in nodes if not node.cpus]
+            details += [f"node {node.id} has no memory" for node in nodes if node.mem_total_kb == 0]
+            if fact.sockets and len(nodes) > fact.sockets:
+                details.append(f"on {fact.sockets} socket{'s' if fact.sockets > 1 else ''}")
+            ppn = sum(bool(node.cpus) for node in nodes)
+            detail = f" ({', '.join(details)})" if details else ""
+            yield CheckHit("CPU010", host, {"count": len(nodes), "detail": detail, "ppn": ppn})
+
+
+def busy(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        cpus = fact.logical_online
+        if fact.load is None or not cpus:
+            continue
+        if fact.load >= max(2.0, 0.25 * cpus) or (fact.load >= 1 and fact.busy and cpus <= 2 * len(fact.busy)):
+            yield CheckHit("CPU011", host, {}, ", ".join([f"load {fact.load:g} on {cpus} CPUs", *fact.busy]))
+
+
+def sizes(cluster: Cluster) -> Iterator[CheckHit]:
+    """Differences that make a straggler; with two hosts nobody knows which of them is the odd one."""
+    if len(cluster.facts) < 3:
+        return
+    cores = cluster.known(lambda fact: fact.physical_cores)
+    usual = majority(cores)
+    if usual is not None and 2 * list(cores.values()).count(usual) > len(cores):
+        for host, count in cores.items():
+            if count < usual:
+                yield CheckHit("CPU013", host, {"what": f"{count} cores, most have {usual}"})
+    memory = cluster.known(lambda fact: fact.mem_total_kb)
+    middle = sorted(memory.values())[len(memory) // 2] if memory else 0
+    for host, total in memory.items():
+        if total < 0.8 * middle:
+            yield CheckHit("CPU013", host, {"what": f"{size(total * _KIB)} of memory, most have {size(middle * _KIB)}"})
+
+
+def memory_limit(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.mem_limit_kb and fact.mem_total_kb and fact.mem_limit_kb < 0.95 * fact.mem_total_kb:
+            values = {"limit": size(fact.mem_limit_kb * _KIB), "total": size(fact.mem_total_kb * _KIB)}
+            yield CheckHit("MEM001", host, values)
+
+
+def memory_left(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        total, available = fact.mem_total_kb, fact.mem_available_kb
+        if total and available is not None and (available < 0.25 * total or available < 2 << 20):
+            yield CheckHit("MEM002", host, {}, f"{size(available * _KIB)} of {size(total * _KIB)}")
+
+
+def huge_pages(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.thp == "never":
+            yield CheckHit("MEM003", host)
+
+
+def shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if fact.shm_free is not None and fact.shm_free < 1 << 30:
+            yield CheckHit("MEM004", host, {}, f"{size(fact.shm_free)} free")
+
+
+def advice(cluster: Cluster) -> tuple[str, ...]:
+    """Which number format, and how many ranks where: sentences."""
+    said = []
+    common = common_level(cluster)
+    if common == BELOW:
+        said.append("plain torch in float32: IPEX needs AVX2")
+    elif common is not None and has_bf16(common):
+        said.append(f"bf16: every host has {common}, its processors compute in it")
+    elif common is not None:
+        fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
+        only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""
+        said.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
+    shapes = {_shape(fact) for fact in cluster.facts.values()}
+    if len(shapes) == 1 and (shape := shapes.pop()) is not None:
+        nodes, cores = shape
+        each = max(1, cores // nodes)
+        threads = max(1, each - 1)
+        per = f"one per NUMA node, {each} cores each" if nodes > 1 else f"{each} cores"
+        plural = "s" if threads > 1 else ""
+        said.append(f"--ppn {nodes} ({per}; {threads} thread{plural} and 1 core for oneCCL where it is used)")
+    elif len(shapes) > 1 and None not in shapes:
+        said.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")
+    return tuple(said)
+
+
+def _shape(fact: Facts) -> tuple[int, int] | None:
+    """Nodes that can hold ranks, and cores that this login may use."""
+    allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
+    fast = set((fact.hybrid or {}).get("p_cpus", allowed_cpus))
+    cores = sum(bool(allowed_cpus & fast & set(core.cpus)) for core in fact.cores) or (fact.physical_cores or 0)
+    if not cores:
+        return None
+    if fact.cgroup_cpus is not None:
+        cores = max(1, min(cores, int(fact.cgroup_cpus)))
+    nodes = sum(bool(allowed_cpus & set(node.cpus)) for node in fact.numa or ()) or 1
+    return min(nodes, cores), cores

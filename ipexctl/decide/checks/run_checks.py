@@ -1,0 +1,116 @@
+"""Facts → findings: every check in its order, hosts with the same finding together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipexctl.decide.checks import processor, software, system
+from ipexctl.decide.checks.catalogue import Catalogue
+from ipexctl.decide.checks.cluster import Check, CheckHit, Cluster
+from ipexctl.model.findings import Finding, Level
+from ipexctl.model.text import printable
+
+CHECKS: tuple[Check, ...] = (
+    system.unreachable,
+    system.unanswered,
+    system.unknown,
+    system.duplicates,
+    processor.other_architecture,
+    processor.too_old,
+    processor.mixed,
+    processor.hidden,
+    processor.tiles,
+    processor.allowed,
+    processor.quota,
+    processor.governor,
+    processor.offline,
+    processor.hybrid,
+    processor.numa,
+    processor.busy,
+    processor.sizes,
+    processor.memory_limit,
+    processor.memory_left,
+    processor.huge_pages,
+    processor.shared_memory,
+    system.limits,
+    system.disks,
+    system.own_name,
+    system.other_names,
+    system.leads_nowhere,
+    system.network,
+    system.clock,
+    system.distributions,
+    system.scheduler,
+    software.glibc,
+    software.glibcxx,
+    software.libraries,
+    software.pythons,
+    software.stack,
+    software.drift,
+    software.other_mpi,
+    software.end_of_life,
+    software.compiler,
+)
+_GRAVITY: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
+_EVIDENCE = 6  # lines shown of one finding
+_LONGEST = 500  # characters of one of them
+
+
+def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
+    """All findings, the gravest first. ``hits`` are those of checks between hosts."""
+    groups: dict[tuple[Any, ...], _Group] = {}
+    for hit in [*(hit for check in CHECKS for hit in check(cluster)), *hits]:
+        entry = catalogue[hit.code]
+        level = hit.level or entry.level
+        words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
+        title = entry.title.format_map(_Words(words))
+        key = (hit.code, level, title, tuple(sorted(words.items())))
+        group = groups.setdefault(key, _Group(hit.code, level, title, entry.fix, words))
+        lines = group.evidence.setdefault(hit.host, [])
+        lines += [line for line in hit.evidence.splitlines() if line not in lines]
+    ordered = sorted(groups.values(), key=lambda group: (_GRAVITY[group.level], group.code))
+    return tuple(group.finding() for group in ordered)
+
+
+class _Words(dict[str, str]):
+    """A word that the check did not fill stays as it is written."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
+@dataclass(slots=True)
+class _Group:
+    code: str
+    level: Level
+    title: str
+    fix: str
+    words: Mapping[str, str]
+    evidence: dict[str, list[str]] = field(default_factory=dict)  # host → its evidence, in lines
+
+    def finding(self) -> Finding:
+        hosts = tuple(self.evidence)
+        out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
+        fix = self.fix.format_map(_Words({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
+        return Finding(self.code, self.level, hosts, self.title, self._said(), fix)
+
+    def _said(self) -> str:
+        """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
+        hosts_of: dict[str, list[str]] = {}
+        for host, lines in self.evidence.items():
+            for line in lines:
+                hosts_of.setdefault(printable(line, _LONGEST), []).append(host)
+        said = [
+            line
+            if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
+            else f"{_few(hosts)}: {line}"
+            for line, hosts in hosts_of.items()
+        ]
+        more = len(said) - _EVIDENCE
+        return "\n".join([*said[:_EVIDENCE], f"and {more} more"] if more > 0 else said)
+
+
+def _few(hosts: list[str]) -> str:
+    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")

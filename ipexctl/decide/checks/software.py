@@ -1,0 +1,244 @@
+"""Checks of what the hosts hold, and of what they can hold: Pythons, libraries, the stack, MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority
+from ipexctl.decide.releases.table import Table, family, number, plain
+from ipexctl.model.facts import Facts, Installed
+from ipexctl.model.findings import Level
+from ipexctl.model.stack import StackRelease
+
+_STACK = {"torch": "torch", "intel-extension-for-pytorch": "ipex", "oneccl-bind-pt": "oneccl", "impi-rt": "impi-rt"}
+
+
+def _rows(table: Table) -> list[StackRelease]:
+    """Rows with IPEX that the table does not advise against."""
+    return [row for row in table.rows if row.ipex and not row.avoid]
+
+
+def glibc(cluster: Cluster) -> Iterator[CheckHit]:
+    yield from _demand(
+        cluster, "SYS002", lambda fact: fact.glibc, lambda row: row.glibc, lambda own: {"glibc": own, "what": "glibc"}
+    )
+
+
+def glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
+    yield from _demand(
+        cluster,
+        "SYS003",
+        lambda fact: fact.glibcxx.removeprefix("GLIBCXX_") if fact.glibcxx else None,
+        lambda row: row.glibcxx,
+        lambda own: {"glibcxx": f"GLIBCXX_{own}"},
+    )
+
+
+def _demand(
+    cluster: Cluster,
+    code: str,
+    own: Callable[[Facts], str | None],
+    demand: Callable[[StackRelease], str],
+    values: Callable[[str], dict[str, object]],
+) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        version = own(fact)
+        if version is None:
+            continue
+        lost = [row for row in _rows(cluster.table) if demand(row) and number(version) < number(demand(row))]
+        if lost:
+            yield _lost(cluster, code, host, lost, values(version), f"{max(map(demand, lost), key=number)} is needed")
+
+
+def libraries(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if not fact.libraries:
+            continue
+        for library in sorted({name for row in _rows(cluster.table) for name in row.libraries}):
+            if library not in fact.libraries:
+                lost = [row for row in _rows(cluster.table) if library in row.libraries]
+                yield _lost(cluster, "SYS004", host, lost, {"library": library}, "")
+
+
+def _lost(
+    cluster: Cluster, code: str, host: str, lost: Sequence[StackRelease], values: dict[str, object], evidence: str
+) -> CheckHit:
+    """Grave if no row is left, a warning if the newest is lost, else good to know."""
+    rows = _rows(cluster.table)
+    left = [row for row in rows if row not in lost]
+    newest = left[-1].torch if left else ""
+    level: Level = "error" if not left else "warning" if rows[-1] in lost else "info"
+    remedy = f"take an older row: ipexctl install --torch {newest}" if left else "a newer system there"
+    if left and rows[-1] not in lost:
+        remedy = "nothing to do with the newest row (the default)"
+    said = {**values, "rows": _named(lost, rows), "remedy": remedy}
+    return CheckHit(code, host, said, evidence, level)
+
+
+def _named(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:
+    if len(lost) == len(rows):
+        return "IPEX at all"
+    versions = list(dict.fromkeys(row.ipex for row in lost))
+    return f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
+
+
+def pythons(cluster: Cluster) -> Iterator[CheckHit]:
+    known = {minor for row in cluster.table.rows if row.ipex for minor in row.pythons}
+    plain_torch = {minor for row in cluster.table.rows for minor in row.torch_pythons}
+    have = {host: _minors(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
+    if cluster.live:
+        have.update({host: set() for host, fact in cluster.facts.items() if not fact.pythons and not fact.unread})
+    for host, minors in have.items():
+        if not minors:
+            usable = _minors(cluster.facts[host]) & plain_torch
+            native = "; plain torch works: ipexctl install --track native" if usable else ""
+            said = f"{_found(cluster.facts[host])}{native}"
+            yield CheckHit("PY001", host, {"needed": _span(known)}, said, "warning" if usable else None)
+    fit = {host: minors for host, minors in have.items() if minors}
+    if len(fit) < 2 or set.intersection(*fit.values()):
+        return
+    usual = majority({host: max(minors, key=number) for host, minors in fit.items()})
+    for host, minors in fit.items():
+        if usual not in minors:
+            yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=number)), "version": usual})
+
+
+def _minors(fact: Facts) -> set[str]:
+    return {".".join(python.version.split(".")[:2]) for python in fact.pythons if python.usable and python.version}
+
+
+def _found(fact: Facts) -> str:
+    words = [
+        python.version if python.usable and python.version else f"{python.path}: {python.why}"
+        for python in fact.pythons
+    ]
+    return ", ".join(dict.fromkeys(words)) or "none found"
+
+
+def _span(minors: set[str]) -> str:
+    ordered = sorted(minors, key=number)
+    return f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
+
+
+# --- the stack that is there -----------------------------------------------------------------------------------------
+
+
+def stack(cluster: Cluster) -> Iterator[CheckHit]:
+    """Torch under the wrong IPEX or binding, half an environment, no environment."""
+    exists = {host for host, fact in cluster.facts.items() if fact.installed and fact.installed.exists}
+    for host, fact in cluster.facts.items():
+        if fact.installed is None:
+            continue
+        if host not in exists:
+            yield CheckHit("STK003" if exists else "STK004", host, {"venv": fact.installed.venv})
+            continue
+        packages = fact.installed.packages
+        torch, ipex, oneccl = (packages.get(name) for name in list(_STACK)[:3])
+        if torch is None:
+            what = "no torch" if packages else "no packages"
+            yield CheckHit("STK006", host, {"venv": fact.installed.venv, "what": what})
+        elif ipex is not None and family(ipex) != family(torch):
+            yield CheckHit("STK001", host, {"torch": torch, "ipex": ipex, "wanted": _torch_of(cluster.table, ipex)})
+        elif oneccl is not None and family(oneccl) != family(torch):
+            wanted = next((row.torch for row in reversed(cluster.table.rows) if row.oneccl == plain(oneccl)), torch)
+            yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": wanted})
+
+
+def _torch_of(table: Table, ipex: str) -> str:
+    return next((row.torch for row in reversed(table.rows) if row.ipex == plain(ipex)), f"{family(ipex)}.0")
+
+
+def doubtful(installed: Installed) -> bool:
+    """Whether nobody has imported this stack yet: ipexctl did not make it, or its parts were exchanged since then."""
+    held = installed.packages
+    torch = held.get("torch")
+    others = [held[name] for name in ("intel-extension-for-pytorch", "oneccl-bind-pt") if name in held]
+    return not installed.marker or any(torch is None or family(other) != family(torch) for other in others)
+
+
+def imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
+    """``problems`` is what each host said when its stack was imported, in Python's words."""
+    for host, said in problems.items():
+        if said:
+            installed = cluster.facts[host].installed
+            packages = installed.packages if installed else {}
+            yield CheckHit("STK007", host, {"what": _meaning(said[0], packages)}, "\n".join(said))
+
+
+def _meaning(said: str, packages: Mapping[str, str]) -> str:
+    """What an import error of this stack means; else its own words."""
+    torch = packages.get("torch", "")
+    if "undefined symbol" in said:
+        for name in ("intel-extension-for-pytorch", "oneccl-bind-pt"):
+            built = packages.get(name)
+            if built and family(built) != family(torch):
+                return (
+                    f"torch {torch} under {name.replace('-', '_')} {built}, which was built for torch {family(built)}"
+                )
+        return f"parts of it were built for another torch than {torch}"
+    for word, meaning in (
+        ("GLIBCXX_", "its libstdc++ is too old"),
+        ("GLIBC_", "its glibc is too old"),
+        ("executable stack", "its kernel or glibc refuses libraries that ask for an executable stack"),
+        ("cannot open shared object", "a library is missing"),
+        ("No module named", "a package is missing"),
+    ):
+        if word in said:
+            return meaning
+    return "it ends with an error"
+
+
+def drift(cluster: Cluster) -> Iterator[CheckHit]:
+    stacks = {
+        host: tuple((short, plain(version)) for name, short in _STACK.items() if (version := _package(fact, name)))
+        for host, fact in cluster.facts.items()
+        if fact.installed and fact.installed.exists and _package(fact, "torch")
+    }
+    usual = majority(stacks)
+    for host, own in stacks.items():
+        if usual is not None and own != usual:
+            words = " ".join(f"{name} {version}" for name, version in own)
+            yield CheckHit(
+                "STK002", host, {"what": words}, f"most: {' '.join(f'{name} {version}' for name, version in usual)}"
+            )
+
+
+def _package(fact: Facts, name: str) -> str | None:
+    return fact.installed.packages.get(name) if fact.installed else None
+
+
+def end_of_life(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        if ipex := _package(fact, "intel-extension-for-pytorch"):
+            yield CheckHit("EOL001", host, {}, f"intel_extension_for_pytorch {ipex}")
+
+
+def compiler(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        torch = _package(fact, "torch")
+        native = torch is not None and not _package(fact, "intel-extension-for-pytorch") and number(torch) >= (2,)
+        if native and fact.tools and "g++" not in fact.tools:
+            yield CheckHit("SYS007", host, {})
+
+
+def other_mpi(cluster: Cluster) -> Iterator[CheckHit]:
+    for host, fact in cluster.facts.items():
+        for text in fact.mpi:
+            path, _, said = text.partition(": ")
+            venv = fact.installed.venv if fact.installed else ""
+            flavour = _flavour(said)
+            if flavour and path.endswith("/mpirun") and not (venv and path.startswith(venv)):
+                yield CheckHit("MPI001", host, {"flavour": flavour}, path)
+
+
+def _flavour(said: str) -> str:
+    for word, flavour in (
+        ("Open MPI", "Open MPI"),
+        ("OpenRTE", "Open MPI"),
+        ("prte", "Open MPI"),
+        ("Intel", ""),
+        ("HYDRA", "MPICH"),
+    ):
+        if word in said:
+            return flavour
+    return "another MPI" if said else ""

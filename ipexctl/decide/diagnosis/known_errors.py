@@ -1,0 +1,91 @@
+"""The catalogue of known errors, read from the text of ``ipexctl/data/errors.toml``, and what it says of a failure."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+_LOOKED_AT = 1 << 16  # letters of each text
+_LINE = 1000  # letters of a line: no pattern may take long over one that has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a failure is known as. ``evidence`` is the line that told it."""
+
+    code: str
+    title: str
+    why: str
+    fix: str
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownError:
+    """One entry: `pattern` is searched in what was written, `signal` is the one that ended the rank (0: any way)."""
+
+    code: str
+    pattern: re.Pattern[str]
+    signal: int
+    message: str
+    title: str
+    why: str
+    fix: str
+    source: tuple[str, ...]
+
+
+KnownErrors = Sequence[KnownError]
+
+
+def parse_errors(text: str) -> KnownErrors:
+    """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
+    found = []
+    for code, item in tomllib.loads(text).items():
+        try:
+            known = KnownError(
+                code,
+                re.compile(item["pattern"]),
+                int(item.get("signal", 0)),
+                item["message"],
+                item["title"],
+                item["why"],
+                item["fix"],
+                tuple(item["source"]),
+            )
+        except (KeyError, re.error) as error:
+            raise ValueError(f"{code}: {error}") from None
+        found.append(known)
+    return tuple(found)
+
+
+def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diagnosis | None:
+    """The first entry that fits the first of these texts (the most telling first); else that of the signal."""
+    for text in texts:
+        text = "\n".join(line[:_LINE] for line in text[-_LOOKED_AT:].splitlines())
+        for known in errors:
+            if match := known.pattern.search(text):
+                return _told(known, match)
+    return next((_told(known) for known in errors if signal and known.signal == signal), None)
+
+
+def _told(known: KnownError, match: re.Match[str] | None = None) -> Diagnosis:
+    words = {name: word or "?" for name, word in match.groupdict().items()} if match else {}
+    line = ""
+    if match:
+        start = match.string.rfind("\n", 0, match.start()) + 1
+        end = match.string.find("\n", match.start())
+        line = match.string[start : end if end >= 0 else None].strip()[:500]
+    return Diagnosis(known.code, _filled(known.title, words), known.why, _filled(known.fix, words), line)
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    for name, word in words.items():
+        text = text.replace("{" + name + "}", word)
+    return text

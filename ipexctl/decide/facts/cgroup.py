@@ -1,0 +1,129 @@
+"""What the control groups allow: CPU quota, cpuset, memory. Version 1, version 2 and both at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ipexctl.decide.facts.numbers import cpus, whole
+from ipexctl.decide.facts.probe_output import Bundle
+
+_ROOT = "/sys/fs/cgroup"
+_PERIOD = 100_000  # microseconds, the kernel's default
+_UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """``version`` is that of the cpu controller; ``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
+
+    version: int | None = None
+    path: str | None = None
+    quota: float | None = None
+    cpuset: tuple[int, ...] | None = None
+    memory: int | None = None
+    malformed: tuple[str, ...] = ()
+
+
+def cgroup(bundle: Bundle) -> Cgroup:
+    """A limit of any group above holds too: the lowest one counts."""
+    version = _version(bundle)
+    path = _path(bundle, version)
+    quotas: list[float] = []
+    memory: list[int] = []
+    malformed: list[str] = []
+    for directory in _directories(bundle, path):
+        for found in (_quota_v2(bundle.file(f"{directory}/cpu.max")), _quota_v1(bundle, directory)):
+            if isinstance(found, float):
+                quotas.append(found)
+            elif found == "malformed":
+                malformed.append(directory)
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = whole(bundle.file(f"{directory}/{name}"))
+            if limit is not None and limit < _UNLIMITED:
+                memory.append(limit)
+    return Cgroup(
+        version, path, min(quotas, default=None), _cpuset(bundle, path), min(memory, default=None), tuple(malformed)
+    )
+
+
+def _version(bundle: Bundle) -> int | None:
+    """Of the cpu controller: version 2 may be mounted beside it (…/unified) and control nothing."""
+    mounts = [line.split(" - ")[-1].split() for line in bundle.files.get("/proc/self/mountinfo", "").splitlines()]
+    kinds = {
+        mount[0] if mount[0] == "cgroup2" else option
+        for mount in mounts
+        if mount and mount[0] in ("cgroup", "cgroup2")
+        for option in (mount[2].split(",") if len(mount) > 2 else [])
+    }
+    if "cpu" in kinds:
+        return 1
+    if "cgroup2" in kinds:
+        return 2
+    names = {path.rsplit("/", 1)[-1] for path in bundle.files if path.startswith(_ROOT + "/")}
+    if names & {"cpu.max", "cpuset.cpus.effective"}:
+        return 2
+    return 1 if names & {"cpu.cfs_quota_us", "cpuset.cpus"} else None
+
+
+def _path(bundle: Bundle, version: int | None) -> str | None:
+    for line in bundle.files.get("/proc/self/cgroup", "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if (version != 1 and not controllers) or (version == 1 and "cpu" in controllers.split(",")):
+            return path.strip()
+    return None
+
+
+def _directories(bundle: Bundle, path: str | None) -> Iterator[str]:
+    """Every directory of a controller that our own group is in or below. Inside a container the path may be that of the
+    host; then the root is what is ours."""
+    paths = {line.rsplit(":", 1)[-1].strip() for line in bundle.files.get("/proc/self/cgroup", "").splitlines()}
+    ours = {""}
+    for each in paths | {path or ""}:
+        parts = each.strip("/").split("/")
+        ours |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    seen = set()
+    for file in bundle.files:
+        match = re.fullmatch(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+", file)
+        if match and match[2] in ours and (directory := match[1] + match[2]) not in seen:
+            seen.add(directory)
+            yield directory
+
+
+def _quota_v2(text: str | None) -> float | str | None:
+    words = (text or "").split()
+    if not words or words[0] == "max":
+        return None
+    quota, period = whole(words[0]), whole(words[1]) if len(words) > 1 else _PERIOD
+    return quota / period if quota and period else "malformed"
+
+
+def _quota_v1(bundle: Bundle, directory: str) -> float | str | None:
+    quota = bundle.file(f"{directory}/cpu.cfs_quota_us")
+    if quota is None or quota.startswith("-"):
+        return None
+    period = bundle.file(f"{directory}/cpu.cfs_period_us")
+    return _quota_v2(f"{quota} {period or _PERIOD}")
+
+
+def _cpuset(bundle: Bundle, path: str | None) -> tuple[int, ...] | None:
+    """What the process may use: the kernel's word in its status, else the files of its cpuset."""
+    status = re.search(r"^Cpus_allowed_list:\s*(\S+)", bundle.files.get("/proc/self/status", ""), re.MULTILINE)
+    if status:
+        return cpus(status[1])
+    own = (bundle.file("/proc/self/cpuset") or "").rstrip("/")
+    group = (path or "").rstrip("/")
+    for file in (
+        f"{_ROOT}{group}/cpuset.cpus.effective",
+        f"{_ROOT}/cpuset.cpus.effective",
+        f"{_ROOT}/cpuset{own}/cpuset.effective_cpus",
+        f"{_ROOT}/cpuset{own}/cpuset.cpus",
+        f"/dev/cpuset{own}/cpuset.cpus",
+        f"/dev/cpuset{own}/cpus",  # before 2.6.24 files had no prefix, and may be mounted so to this day
+        f"{_ROOT}/cpuset/cpuset.cpus",
+    ):
+        if found := cpus(bundle.file(file)):
+            return found
+    return None

@@ -1,0 +1,242 @@
+"""Sockets, cores, threads and NUMA nodes, from whichever text tells them best.
+
+sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /proc/cpuinfo. None where none can tell: a
+/proc/cpuinfo with one block of a bigger machine says nothing on sockets, and lscpu's threads times cores need not be
+the number of CPUs (hybrid processors, off-line siblings).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ipexctl.decide.facts.numbers import MOST_CPUS, cpus, masked_cpus, whole
+from ipexctl.decide.facts.probe_output import Bundle
+from ipexctl.model.facts import Core, NumaNode
+
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: anything above is rubbish
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Of the on-line CPUs; the senses of `Facts`."""
+
+    sockets: int | None = None
+    cores_per_socket: int | None = None
+    threads_per_core: int | None = None
+    physical_cores: int | None = None
+    online: tuple[int, ...] | None = None
+    offline: tuple[int, ...] | None = None
+    cores: tuple[Core, ...] = ()
+
+
+def blocks(text: str) -> list[dict[str, str]]:
+    """/proc/cpuinfo, one dictionary a processor; also of a copy that has lost its empty lines."""
+    found: list[dict[str, str]] = [{}]
+    for line in text.replace("\r", "").splitlines():
+        key, colon, value = (word.strip() for word in line.partition(":"))
+        if not (key or colon) or (key == "processor" and key in found[-1]):
+            found.append({})
+        if colon:
+            found[-1][key] = value
+    return [block for block in found if block]
+
+
+def topology(bundle: Bundle, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
+    return _of_sysfs(bundle, processors) or _of_lscpu(lscpu, processors) or _of_cpuinfo(processors)
+
+
+def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | None:
+    # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
+    cores = _cpus_of_each(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
+    siblings = {number: threads for number, threads in cores.items() if threads}
+    if not siblings:
+        return None
+    packages = {
+        int(number): whole(text, MOST_CPUS)
+        for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id").items()
+    }
+    online = _online(bundle, siblings)
+    groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & set(online))) for cpu in online})
+    if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
+        return None  # CPUs that share threads with each other in a circle: rubbish
+    packaged = [packages.get(group[0]) for group in groups]
+    known = [package for package in packaged if package is not None]
+    sockets = len(set(known)) if known and len(known) == len(groups) else None
+    sizes = {len(group) for group in groups}
+    numa = {cpu: node.id for node in numa_nodes(bundle, {}) or () for cpu in node.cpus}
+    return Topology(
+        sockets=sockets,
+        cores_per_socket=max(Counter(known).values()) if sockets else None,
+        threads_per_core=sizes.pop() if len(sizes) == 1 else None,
+        physical_cores=len(groups),
+        online=online,
+        offline=_offline(bundle, online, processors),
+        cores=tuple(
+            Core(group, package or 0, numa.get(group[0])) for group, package in zip(groups, packaged, strict=True)
+        ),
+    )
+
+
+def _cpus_of_each(bundle: Bundle, directory: str, path: str, listed: str, mask: str = "") -> dict[int, tuple[int, ...]]:
+    """CPU sets by the number in their path: from the lists, else from the masks."""
+    for suffix, meaning in ((listed, cpus), (mask, masked_cpus)):
+        texts = bundle.under(directory, path + suffix)
+        found = {int(number): meaning(text) for number, text in texts.items()}
+        if found:
+            return {number: members or () for number, members in found.items()}
+    return {}
+
+
+def _online(bundle: Bundle, siblings: Collection[int]) -> tuple[int, ...]:
+    listed = cpus(bundle.file(f"{_CPU}/online"))
+    if listed:
+        return listed
+    switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
+    return tuple(sorted(cpu for cpu in siblings if switched.get(str(cpu), "1").strip() != "0"))
+
+
+def _offline(bundle: Bundle, online: tuple[int, ...], processors: list[dict[str, str]]) -> tuple[int, ...]:
+    """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
+    switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
+    off = {int(number) for number, text in switched.items() if text.strip() == "0"}
+    present = cpus(bundle.file(f"{_CPU}/present"))
+    if present is None:
+        seen = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")}
+        seen |= {number for block in processors if (number := whole(block.get("processor"), MOST_CPUS)) is not None}
+        present = tuple(seen & set(cpus(bundle.file(f"{_CPU}/offline")) or ()))
+    return tuple(sorted((off | set(present)) - set(online)))
+
+
+def _of_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
+    count = whole(said.get("CPU(s)"), MOST_CPUS)
+    online = cpus(said.get("On-line CPU(s) list") or None)
+    if (
+        online is None
+        and count is not None
+        and "On-line CPU(s) mask" not in said
+        and "Off-line CPU(s) list" not in said
+    ):
+        online = tuple(range(count)) if count else None
+    if online is None:
+        return None
+    threads = _small(said.get("Thread(s) per core"))
+    per_socket = _small(said.get("Core(s) per socket"))
+    sockets = _small(said.get("Socket(s)") or said.get("CPU socket(s)")) or _of_books(said)  # "CPU" until 2.18
+    offline = cpus(said.get("Off-line CPU(s) list", ""))
+    per_cluster, clusters = _small(said.get("Core(s) per cluster")), _small(said.get("Cluster(s)"))
+    if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
+        return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages
+    if not (threads and per_socket and sockets):
+        return Topology(sockets=sockets, online=online, offline=offline)
+    cores = per_socket * sockets
+    if threads * cores == len(online):
+        return Topology(sockets, per_socket, threads, cores, online, offline)
+    if cores == len(online):  # the siblings are off line
+        return Topology(sockets, per_socket, 1, cores, online, offline)
+    # Its numbers are means or maxima. With one socket, or more threads than fit, the cores at least were counted.
+    if cores <= len(online) <= cores * max(threads, 2) and (sockets == 1 or threads > 1):
+        return Topology(sockets, per_socket, None, cores, online, offline)
+    return Topology(sockets=sockets, online=online, offline=offline)
+
+
+def _of_books(said: Mapping[str, str]) -> int | None:
+    """s390x counts sockets in books, and books in drawers."""
+    per_book = _small(said.get("Socket(s) per book"))
+    books = _small(said.get("Book(s)") or said.get("Book(s) per drawer"))
+    drawers = _small(said.get("Drawer(s)", "1"))
+    return per_book * books * drawers if per_book and books and drawers else None
+
+
+def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
+    """Whole only if every package shows as many processors as it says it has."""
+    listed = _without_packages(processors)
+    if listed:
+        return Topology(online=listed)
+    numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors]
+    packages: dict[str, list[dict[str, str]]] = {}
+    for block in processors:
+        packages.setdefault(block.get("physical id", "?"), []).append(block)
+    first = processors[0] if processors else {}
+    siblings, per_socket = _small(first.get("siblings")), _small(first.get("cpu cores"))
+    threads = None
+    if siblings and per_socket and siblings % per_socket == 0:
+        threads = siblings // per_socket
+    complete = all(
+        _small(block.get("siblings")) == len(of_package) for of_package in packages.values() for block in of_package
+    )
+    if not processors or not complete or None in numbers or not per_socket:
+        return Topology(cores_per_socket=per_socket, threads_per_core=threads)
+    alike = all(
+        (block.get("siblings"), block.get("cpu cores")) == (first["siblings"], first["cpu cores"])
+        for block in processors
+    )
+    counted = [_small(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
+    return Topology(
+        sockets=len(packages),
+        cores_per_socket=max(counted),
+        threads_per_core=threads if alike else None,
+        physical_cores=sum(counted),
+        online=tuple(sorted(number for number in numbers if number is not None)),
+        cores=_cores_of_cpuinfo(packages, sum(counted)),
+    )
+
+
+def _without_packages(processors: list[dict[str, str]]) -> tuple[int, ...]:
+    """Other architectures, and x86 kernels without hyper-threads or packages, number the processors and say no more.
+    One of them alone may be a sample of many."""
+    numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
+    silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
+    return tuple(range(len(numbers))) if silent and len(numbers) > 1 and numbers == [*range(len(numbers))] else ()
+
+
+def _cores_of_cpuinfo(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
+    """Only if core ids tell them all apart (two dies of one package may repeat them)."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for package, of_package in packages.items():
+        for block in of_package:
+            groups.setdefault((package, block.get("core id", "?")), []).append(int(block["processor"]))
+    if len(groups) != physical:
+        return ()
+    cores = (Core(tuple(sorted(of_core)), whole(package) or 0) for (package, _), of_core in groups.items())
+    return tuple(sorted(cores, key=lambda core: core.cpus))
+
+
+def _small(text: str | None) -> int | None:
+    return whole(text, _MOST_SHARING) or None
+
+
+def numa_nodes(bundle: Bundle, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
+    """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
+    nodes = _cpus_of_each(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
+    memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
+    if not nodes:
+        named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
+        nodes, memory = {int(match[1]): cpus(text) or () for match, text in named if match}, {}
+    found = (NumaNode(number, nodes[number], _mem_total(memory.get(str(number)))) for number in sorted(nodes))
+    return tuple(found) or None
+
+
+def _mem_total(meminfo: str | None) -> int | None:
+    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", meminfo or "")
+    return int(match[1]) if match else None
+
+
+def hybrid(bundle: Bundle, of_family: bool, found: Topology) -> Mapping[str, tuple[int, ...]] | None:
+    """P-cores and E-cores. The kernel's own lists where it keeps them (since 5.13); else, in a family that has such
+    models, cores with two threads beside cores with one."""
+    p_cpus = cpus(bundle.file("/sys/devices/cpu_core/cpus"))
+    e_cpus = cpus(bundle.file("/sys/devices/cpu_atom/cpus"))
+    if p_cpus and e_cpus:
+        return {"p_cpus": p_cpus, "e_cpus": e_cpus}
+    sizes = {len(core.cpus) for core in found.cores}
+    if not of_family or sizes != {1, 2} or found.offline:
+        return None
+    return {
+        "p_cpus": tuple(sorted(cpu for core in found.cores for cpu in core.cpus if len(core.cpus) == 2)),
+        "e_cpus": tuple(sorted(cpu for core in found.cores for cpu in core.cpus if len(core.cpus) == 1)),
+    }

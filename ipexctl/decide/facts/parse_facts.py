@@ -1,0 +1,210 @@
+"""One host's text → Facts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+from ipexctl.decide.facts import cpu, lscpu, system
+from ipexctl.decide.facts.cgroup import cgroup
+from ipexctl.decide.facts.isa import isa_level
+from ipexctl.decide.facts.numbers import whole
+from ipexctl.decide.facts.probe_output import Bundle, fingerprint
+from ipexctl.decide.facts.uarch import Uarchs
+from ipexctl.model.facts import Facts
+
+# Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
+_INVENTED = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
+
+
+def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
+    """Never raises for what a host says: what cannot be read is None, and named in ``unread`` where that is a fault."""
+    processors = cpu.blocks(bundle.files.get("/proc/cpuinfo", ""))
+    first = processors[0] if processors else {}
+    said = lscpu.fields(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
+    # interned: hundreds of hosts have the same words
+    flags = frozenset(map(sys.intern, (first.get("flags") or said.get("Flags") or "").split()))
+    vendor = first.get("vendor_id") or _said(said, "Vendor ID")
+    model_name = first.get("model name") or _said(said, "Model name") or first.get("cpu")  # the last on POWER
+    uarch = None
+    if not (model_name or "").startswith(_INVENTED):
+        uarch = uarchs.find(
+            vendor,
+            whole(first.get("cpu family") or said.get("CPU family")),
+            whole(first.get("model") or said.get("Model")),
+            whole(first.get("stepping") or said.get("Stepping")),
+            flags,
+        )
+    arch = _arch(bundle, said, processors, flags)
+    environ = system.environment(bundle)
+    there = system.marks(bundle)
+    hypervisor = _hypervisor(bundle, said)
+    is_vm = _is_vm(flags, hypervisor, said)
+    container = system.container(bundle, there)
+    level, refused = (
+        isa_level(
+            flags,
+            uarch.level if uarch else None,
+            f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel",
+            bundle.command("amx").strip(),
+        )
+        if flags and arch in ("x86_64", "i686", "i586", "i386")
+        else (None, ())
+    )
+    found = cpu.topology(bundle, processors, said)
+    groups = cgroup(bundle)
+    allowed = groups.cpuset
+    if allowed is not None and found.online is not None:
+        allowed = tuple(sorted(set(allowed) & set(found.online)))
+    paths = system.library_paths(bundle)
+    tools = system.tools(bundle)
+    disks = system.disks(bundle)
+    unread = {**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}}
+    hostname = bundle.file("/proc/sys/kernel/hostname")
+    resolved = system.names(bundle)
+    return Facts(
+        arch=arch,
+        vendor=vendor,
+        model_name=model_name,
+        uarch=uarch.name if uarch else None,
+        isa_level=level,
+        sockets=found.sockets,
+        cores_per_socket=found.cores_per_socket,
+        threads_per_core=found.threads_per_core,
+        physical_cores=found.physical_cores,
+        logical_online=len(found.online) if found.online is not None else None,
+        cpus_online=found.online,
+        cpus_offline=found.offline,
+        numa=cpu.numa_nodes(bundle, said),
+        hybrid=cpu.hybrid(bundle, uarch is not None and uarch.hybrid, found),
+        is_vm=is_vm,
+        mem_total_kb=_memory(bundle, "MemTotal"),
+        cgroup_cpus=groups.quota,
+        flags=flags,
+        isa_refused=refused,
+        cores=found.cores,
+        cpus_allowed=allowed,
+        hypervisor=hypervisor,
+        mem_available_kb=_memory(bundle, "MemAvailable"),
+        mem_limit_kb=groups.memory >> 10 if groups.memory is not None else None,
+        shm_free=next((disk.free for disk in disks if disk.path == "/dev/shm"), None),
+        hostname=hostname,
+        self_addresses=resolved.get(hostname or "", ()),
+        names=resolved,
+        interfaces=system.interfaces(bundle),
+        ssh_address=system.ssh_address(environ.get("SSH_CONNECTION")),
+        user=environ.get("user"),
+        home=environ.get("HOME"),
+        shell=environ.get("SHELL"),
+        machine_id=_machine(bundle),
+        boot_id=_boot(bundle),
+        kernel=bundle.file("/proc/sys/kernel/osrelease") or _version(bundle),
+        distribution=system.distribution(bundle),
+        glibc=system.glibc(bundle),
+        glibcxx=system.glibcxx(paths),
+        libraries=system.libraries(paths),
+        limits=system.limits(bundle),
+        clock=system.clock(bundle),
+        load=system.load(bundle),
+        governor=bundle.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        thp=system.thp(bundle),
+        hugepages=system.hugepages(bundle),
+        busy=system.busy(bundle, environ.get("user")),
+        pythons=system.pythons(bundle),
+        installed=system.installed(bundle),
+        mpi=system.launchers(bundle),
+        allocators=system.allocators(paths),
+        tools=tools,
+        scheduler=system.scheduler(environ, there, tools),
+        disks=disks,
+        silicon=uarch.level if uarch else None,
+        container=container,
+        numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
+        ports=system.ports(bundle),
+        path=environ.get("PATH"),
+        unread=unread,
+    )
+
+
+def _said(said: Mapping[str, str], name: str) -> str | None:
+    """lscpu writes "-" for what it does not know."""
+    value = said.get(name, "").strip()
+    return value if value not in ("", "-") else None
+
+
+def _arch(
+    bundle: Bundle, said: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
+) -> str | None:
+    known = bundle.file("/proc/sys/kernel/arch") or _said(said, "Architecture") or bundle.command("uname -m").strip()
+    if known:
+        return known
+    if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
+        return "x86_64" if "lm" in flags else "i686"
+    versions = [block.get("CPU architecture", "") for block in processors if block.get("CPU implementer")]
+    if versions:
+        return "aarch64" if versions[0].startswith(("8", "9", "AArch64")) else "arm"
+    return None
+
+
+def _hypervisor(bundle: Bundle, said: Mapping[str, str]) -> str | None:
+    """Who, where lscpu, Xen or the (virtual) mainboard says so."""
+    if vendor := _said(said, "Hypervisor vendor"):
+        return vendor
+    if bundle.file("/sys/hypervisor/type") == "xen":
+        return "Xen"
+    board = " ".join(
+        filter(None, (bundle.file(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")))
+    )
+    for word, name in (
+        ("VMware", "VMware"),
+        ("QEMU", "KVM"),
+        ("KVM", "KVM"),
+        ("Google Compute Engine", "KVM"),
+        ("VirtualBox", "Oracle"),
+        ("Xen", "Xen"),
+        ("Virtual Machine", "Microsoft"),
+        ("OpenStack", "KVM"),
+        ("Bochs", "KVM"),
+        ("Firecracker", "KVM"),
+    ):
+        if word in board:
+            return name
+    return None
+
+
+def _is_vm(flags: frozenset[str], hypervisor: str | None, said: Mapping[str, str]) -> bool | None:
+    """The flag is the processor's own word; without flags (not x86), who the hypervisor is. The mainboard alone proves
+    nothing on x86: clouds write their name on bare metal too."""
+    if "hypervisor" in flags:
+        return True
+    if _said(said, "Hypervisor vendor"):
+        return said.get("Virtualization type", "").strip() not in ("container", "none")
+    if "lm" in flags or "tsc" in flags:  # x86 says so in each virtual machine; others need not
+        return False
+    return True if hypervisor else None
+
+
+def _version(bundle: Bundle) -> str | None:
+    match = re.match(r"Linux version (\S+)", bundle.files.get("/proc/version", ""))
+    return match[1] if match else None
+
+
+def _memory(bundle: Bundle, name: str) -> int | None:
+    match = re.search(rf"^{name}:\s*([0-9]{{1,15}}) kB", bundle.files.get("/proc/meminfo", ""), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def _boot(bundle: Bundle) -> str | None:
+    text = bundle.file("/proc/sys/kernel/random/boot_id")
+    return fingerprint(text) if text else None
+
+
+def _machine(bundle: Bundle) -> str | None:
+    """One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones of
+    one image share /etc/machine-id, containers of one computer share the boot.)"""
+    boot = _boot(bundle)
+    network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
+    if not boot:
+        return None
+    return fingerprint(f"{boot} {network[1] if network else ''}")

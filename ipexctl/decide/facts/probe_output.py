@@ -1,0 +1,216 @@
+"""What one host answered, still as text: its files by path and its commands by name.
+
+A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads:
+``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ipexctl.model.errors import UsageError
+from ipexctl.model.text import printable
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+CAP = 1 << 20  # bytes of one frame
+CAP_ASIDE = 1 << 18  # bytes of one answer that is said aside: the host's shell reads it byte by byte
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """``unread`` maps items to the reason why they are not there, or not whole."""
+
+    files: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    commands: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    unread: Mapping[str, str] = field(default_factory=lambda: _NONE)
+
+    def file(self, path: str) -> str | None:
+        """The content without the blanks around it; None for a file that is absent or empty."""
+        text = self.files.get(path)
+        return text.strip() or None if text is not None else None
+
+    def command(self, name: str) -> str:
+        return self.commands.get(name, "")
+
+    def under(self, directory: str, pattern: str) -> dict[str, str]:
+        """Files below a directory whose relative path fits a regular expression, by its first group."""
+        start, fits = directory.rstrip("/") + "/", re.compile(pattern)
+        return {
+            match[1]: text
+            for path, text in self.files.items()
+            if path.startswith(start) and (match := fits.fullmatch(path, len(start)))
+        }
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able; what identifies a machine or a session is replaced (a user sends this to somebody)."""
+        shown = {"files": _redacted(self.files), "commands": _redacted(self.commands)}
+        return {**shown, "unread": dict(self.unread)} if self.unread else shown
+
+
+_SECRET_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id")
+_SECRET_WORD = re.compile(r"(?i)\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL)[A-Z0-9_]*)=\S+")
+_LINK_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
+
+
+def _redacted(texts: Mapping[str, str]) -> dict[str, str]:
+    shown: dict[str, str] = {}
+    for name, text in texts.items():
+        if name in _SECRET_FILES:
+            shown[name] = fingerprint(text.strip()) if text.strip() else text
+        else:
+            shown[name] = _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
+    return shown
+
+
+def fingerprint(text: str) -> str:
+    """Tells equal from different without telling what; of a fingerprint, itself (a saved bundle reads the same)."""
+    if re.fullmatch(r"#[0-9a-f]{16}", text):
+        return text
+    return "#" + hashlib.sha256(f"ipexctl:{text}".encode()).hexdigest()[:16]
+
+
+def parse_bundle(text: str, source: str) -> Bundle:
+    """A saved bundle. Raises `UsageError` naming ``source``."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _not_saved(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
+    except (ValueError, RecursionError):
+        raise _not_saved(source, "its JSON holds a number that is too long, or is nested too deeply") from None
+    parts: dict[str, dict[str, str]] = {}
+    for key in ("files", "commands", "unread"):
+        part = value.get(key, {}) if isinstance(value, dict) else None
+        if not isinstance(part, dict) or not all(isinstance(inner, str) for inner in part.values()):
+            raise _not_saved(source, f"{key!r} is not an object of texts")
+        parts[key] = part
+    if not parts["files"] and not parts["commands"]:
+        raise _not_saved(source, "it has neither files nor commands")
+    return Bundle(**parts)
+
+
+def _not_saved(source: str, why: str) -> UsageError:
+    hint = "ipexctl doctor --save-bundle DIRECTORY saves one for each host"
+    return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
+
+
+def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> Bundle:
+    """The bundle in an answer of ``remote/probe.sh``, whose head tells the form. Whatever stands outside of its frames
+    is ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
+    as far as it goes and named in ``unread``."""
+    said, framed = _aside(answer, nonce)
+    files: dict[str, str] = {}
+    commands: dict[str, str] = {}
+    unread: dict[str, str] = {}
+    item: tuple[str, str] | None = None
+    whole = False
+    following = b""
+    for piece in (b"\n" + framed).split(b"\n" + nonce.encode() + b" ")[1:]:
+        line, _, text_after = piece.partition(b"\n")
+        body, following = following, text_after  # what stands between the mark before and this one
+        word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
+        if word == "begin":
+            kind, _, name = rest.partition(" ")
+            item = (kind, name)
+            continue
+        if word == "done":
+            whole = True
+            continue
+        if word != "end" or item is None:
+            continue
+        (kind, name), item = item, None
+        if why := _wrong(body, cap):
+            unread[name] = why
+        text = _text(body, cap)
+        if kind == "grep":
+            _gather(files, name, text)
+        elif kind == "file":
+            files[name] = text
+        elif kind == "command" and name == "left":
+            unread.update({f"process {line.strip()}": "could not be killed" for line in text.splitlines() if line})
+        elif kind == "command":
+            commands[name] = text
+    for name, question in said.items():
+        body = b"".join(line + b"\n" for line in question.lines)
+        commands[name] = _text(body, cap)
+        if question.open or 137 in question.statuses:
+            unread[name] = f"timed out after {limit:g} s"
+        elif 141 in question.statuses:
+            unread[name] = _too_long(body, CAP_ASIDE)
+        elif why := _wrong(body, cap):
+            unread[name] = why
+    if item is not None:
+        unread[item[1]] = "the answer ends in the middle"
+    if not whole:
+        unread["probe"] = "the answer is cut" if files or commands else "no answer"
+    return Bundle(files, commands, unread)
+
+
+@dataclass(slots=True)
+class _Question:
+    """What is said aside of one question; ``open`` counts those who work at it."""
+
+    open: int = 0
+    lines: list[bytes] = field(default_factory=list)
+    statuses: set[int] = field(default_factory=set)
+
+
+def _aside(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
+    """The questions that answered in lines of their own, and the answer without those lines."""
+    found: dict[str, _Question] = {}
+    seam = nonce[24:].encode() or nonce.encode()
+
+    def take(match: re.Match[bytes]) -> bytes:
+        word, rest = match[1], match[2]
+        status = 0
+        if word == b"ended":
+            number, _, rest = rest.partition(b" ")
+            status = int(number) if number.isdigit() else 0
+        name, _, text = rest.partition(b"\t")
+        question = found.setdefault(name.decode("utf-8", "replace"), _Question())
+        if word == b"asked":
+            question.open += 1
+        elif word == b"ended":
+            question.open -= 1
+            question.statuses.add(status)
+        else:
+            question.lines += text.split(seam)
+        return b""
+
+    framed = re.sub(re.escape(nonce.encode()) + rb" (asked|told|ended) ([^\n]*)\n", take, answer)
+    return found, framed
+
+
+def _text(body: bytes, cap: int) -> str:
+    return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
+
+
+def _wrong(body: bytes, cap: int) -> str:
+    if len(body) >= cap:
+        return _too_long(body, cap)
+    if b"\x00" in body:
+        return f"malformed: not text: {_sample(body)}"
+    return ""
+
+
+def _too_long(body: bytes, cap: int) -> str:
+    return f"malformed: longer than {cap >> 10} KiB: {_sample(body)}"
+
+
+def _sample(body: bytes) -> str:
+    return ascii(body[:24].decode("latin-1"))
+
+
+def _gather(files: dict[str, str], directory: str, text: str) -> None:
+    """``path:line`` lines; a path without any text is a path that exists."""
+    lines: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        path, colon, rest = line.partition(":")
+        if colon and path:
+            lines.setdefault(path if path.startswith("/") else f"{directory.rstrip('/')}/{path}", []).append(rest)
+    files.update({path: "\n".join(rest) + "\n" for path, rest in lines.items()})

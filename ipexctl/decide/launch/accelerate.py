@@ -1,0 +1,283 @@
+"""Hugging Face Accelerate for CPUs: its ``default_config.yaml``, written and read, and the words that start it.
+
+Two ways lead to one process a rank, as in its guide: mpirun starts ``accelerate launch`` for each rank (`each`), or
+Accelerate starts mpirun itself, because its configuration has a ``mpirun_config`` (`itself`). In the second, mpirun is
+still told to ask our shim, so that hosts need no keys for each other, and still starts our wrapper for each rank.
+Which keys and flags a version knows is in ``data/options.toml``; the rest was read from the wheels of 0.19.0 to 1.15.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ipexctl.decide.launch import hydra
+from ipexctl.decide.parsing import yaml_nodes
+from ipexctl.decide.parsing.input_errors import InputErrors
+from ipexctl.decide.releases.framework_options import Option, knows
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.tasks import Run
+from ipexctl.model.text import printable
+
+PORT = 29500  # what Accelerate's own questionnaire and torch take
+FILE, HOSTS = "accelerate.yaml", "accelerate.hosts"  # in the run's directory on the head
+_PRECISIONS = ("no", "fp16", "bf16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a configuration says. ``hostfile`` is mpirun's, on the head: Accelerate starts mpirun when there is one.
+    ``workers`` are oneCCL's threads a rank."""
+
+    ranks: int = 1
+    hosts: int = 1
+    address: str = ""
+    port: int | None = None
+    precision: str = "no"
+    ipex: bool = False
+    hostfile: str = ""
+    workers: int = 1
+
+
+def write(config: Config, version: str, options: Sequence[Option]) -> tuple[str, tuple[str, ...]]:
+    """The file as ``accelerate config`` of that version writes it, byte for byte, for the same answers; and a sentence
+    for each thing asked for that the version cannot say."""
+    import yaml
+
+    several = config.hosts > 1 or config.ranks > 1
+    value: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": "MULTI_CPU" if several else "NO",
+        "downcast_bf16": "no",
+        "enable_cpu_affinity": False,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "mixed_precision": config.precision,
+        "num_machines": config.hosts,
+        "num_processes": config.ranks,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "tpu_env": [],
+        "tpu_use_cluster": False,
+        "tpu_use_sudo": False,
+        "use_cpu": True,
+    }
+    if config.hosts > 1:
+        value |= {"main_process_ip": config.address, "main_process_port": config.port or PORT}
+    value["ipex_config"] = {"ipex": config.ipex}
+    if several and config.hostfile:
+        value["mpirun_config"] = {"mpirun_ccl": str(config.workers), "mpirun_hostfile": config.hostfile}
+        if not knows(options, "accelerate", "mpirun_ccl", version):
+            del value["mpirun_config"]["mpirun_ccl"]
+    unknown = [name for name in value if not knows(options, "accelerate", name, version)]
+    wanted = {"ipex_config": config.ipex, "mpirun_config": True}
+    said = {
+        option.said(version): None
+        for option in options
+        if option.of == "accelerate" and option.name in unknown and wanted.get(option.name)
+    }
+    kept = {name: inner for name, inner in value.items() if name not in unknown}
+    return yaml.safe_dump(kept, allow_unicode=True), tuple(said)
+
+
+def read(text: str, source: str) -> Config:
+    """The configuration in a file of any version. Raises `UsageError` for one not for CPUs, with line and key."""
+    problems = InputErrors(source)
+    root = yaml_nodes.read(text, source, problems)
+    if root is not None and not isinstance(root, yaml_nodes.Map):
+        problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.kind(root)}")
+    found = _Reader(root if isinstance(root, yaml_nodes.Map) else None, problems)
+    kind = found.text("distributed_type", "NO")
+    if kind.upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML, and Accelerate reads it so
+        found.wrong("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs", kind)
+    precision = found.text("mixed_precision", "no").lower()
+    precision = "no" if precision in {"false", "null"} else precision
+    if precision not in _PRECISIONS:
+        found.wrong("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}", precision)
+    config = Config(
+        ranks=found.number("num_processes", 1),
+        hosts=found.number("num_machines", 1),
+        address=found.text("main_process_ip", ""),
+        port=found.number("main_process_port", 0) or None,
+        precision=precision,
+        ipex=found.text("ipex_config.ipex", "false").lower() in {"true", "yes"},
+        hostfile=found.text("mpirun_config.mpirun_hostfile", ""),
+        workers=found.number("mpirun_config.mpirun_ccl", 1),
+    )
+    problems.refuse()
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    root: yaml_nodes.Map | None
+    problems: InputErrors
+
+    def _node(self, path: str) -> yaml_nodes.Node | None:
+        node: yaml_nodes.Node | None = self.root
+        for name in path.split("."):
+            node = node.get(name) if isinstance(node, yaml_nodes.Map) else None
+        return node
+
+    def text(self, path: str, default: str) -> str:
+        node = self._node(path)
+        return node.text.strip() if isinstance(node, yaml_nodes.Scalar) and not node.is_null else default
+
+    def number(self, path: str, default: int) -> int:
+        text = self.text(path, str(default))
+        if text.isdecimal() and len(text) < 7:
+            return int(text)
+        self.wrong(path, "must be a number", text)
+        return default
+
+    def wrong(self, path: str, what: str, found: str) -> None:
+        node = self._node(path)
+        if node is not None:
+            self.problems.add(node.origin, f"{path} {what}", found=found)
+
+
+def applied(config: Config | None, task: Run) -> Run:
+    """The task with what only the configuration says: the number of ranks, and the port."""
+    if config is None:
+        return task
+    ranks = config.ranks if task.n is None and task.ppn is None else task.n
+    return task.model_copy(update={"n": ranks, "port": task.port or config.port})
+
+
+def differs(config: Config | None, hosts: int, ranks: int) -> list[str]:
+    """What a run does otherwise than its configuration says."""
+    if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
+        return []
+    said = f"num_machines {config.hosts} and num_processes {config.ranks}"
+    return [f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}"]
+
+
+def each(
+    config: Config | None, packages: Mapping[str, str], asked: Mapping[str, str], options: Sequence[Option]
+) -> tuple[str, ...]:
+    """What the interpreter is given before the script where mpirun starts ``accelerate launch`` for each rank: it must
+    neither look for a configuration on the host nor start mpirun again.
+
+    ``asked`` are the user's variables: what they say of precision and IPEX wins over the configuration. Raises
+    `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX.
+    """
+    version = packages.get("accelerate", "")
+    ipex = _ipex(config, packages, asked)
+    settings = {
+        "--num_processes": "1",
+        "--num_machines": "1",
+        "--mixed_precision": _precision(config, asked),
+        "--dynamo_backend": "no",
+    }
+    flags = ["--cpu"]
+    if version and has_ipex(packages) and not knows(options, "accelerate", "--ipex", version):
+        if knows(options, "accelerate", "ipex_config", version):  # it asks for what its flags no longer set
+            raise UsageError(
+                f"accelerate {printable(version)} cannot be launched rank by rank where IPEX is installed",
+                reasons=["1.10 to 1.12 have no flag --ipex any more, and fail without what it sets"],  # measured
+                hint="ipexctl install --with 'accelerate<1.10', or run with --launcher script",
+                exit=Exit.STEP,
+            )
+    elif version and ipex:
+        flags.append("--ipex")
+    words = [word for setting in settings.items() for word in setting]
+    return ("-u", "-m", "accelerate.commands.launch", *flags, *words)
+
+
+def itself(
+    launch: Launch,
+    config: Config,
+    packages: Mapping[str, str],
+    asked: Mapping[str, str],
+    options: Sequence[Option],
+    workers: int,
+) -> Launch:
+    """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
+    version = packages.get("accelerate", "")
+    counts = {len(seat.ranks) for seat in launch.seats}
+    if len(counts) > 1:
+        raise UsageError(
+            "Accelerate starts mpirun with as many ranks on every host",
+            reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
+            hint="give --ppn, or a configuration without mpirun_config",
+            exit=Exit.STEP,
+        )
+    if not launch.engine.startswith("Intel MPI"):
+        raise UsageError(
+            f"Accelerate starts Intel MPI's mpirun here, not that of {launch.engine}",
+            hint="leave out --mpi, or give a configuration without mpirun_config",
+            exit=Exit.STEP,
+        )
+    if version and not knows(options, "accelerate", "mpirun_config", version):
+        raise UsageError(
+            f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)",
+            hint="a configuration without mpirun_config",
+            exit=Exit.STEP,
+        )
+    head = launch.head
+    told = replace(
+        config,
+        ranks=launch.size,
+        hosts=len(launch.seats),
+        address=head.address,
+        port=launch.port or None,
+        precision=_precision(config, asked),
+        ipex=_ipex(config, packages, asked),
+        hostfile=f"{head.directory}/{HOSTS}",
+        workers=workers or config.workers,
+    )
+    text, _ = write(told, version or "1.15.0", options)
+    if not launch.port:
+        text = text.replace(f"main_process_port: {PORT}\n", "main_process_port: {port}\n")
+    env = {name: setting.value for name, setting in head.env.items() if name in {"HOME", "LANG", "I_MPI_ROOT"}}
+    shim = launch.mpiexec[launch.mpiexec.index("-bootstrap-exec") + 1]
+    return replace(
+        launch,
+        mpiexec=(
+            head.python,
+            *("-m", "accelerate.commands.launch", "--config_file", f"{head.directory}/{FILE}", "--no_python"),
+            *hydra.RANK,
+        ),
+        mpiexec_env={
+            **launch.mpiexec_env,
+            **env,
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+            "I_MPI_HYDRA_BOOTSTRAP_EXEC": shim,
+            "I_MPI_HYDRA_IFACE": head.interface,
+        },
+        files={FILE: text, HOSTS: "".join(f"{seat.label}\n" for seat in launch.seats)},
+        engine=f"{launch.engine}, started by accelerate {printable(version)}".rstrip(),
+        framed=True,  # mpirun's own labels are Accelerate's to choose
+    )
+
+
+def device(packages: Mapping[str, str]) -> dict[str, Setting]:
+    """Accelerate's device of a rank, where it matters.
+
+    By itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
+    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0).
+    """
+    if "accelerate" not in packages or not has_ipex(packages):
+        return {}
+    return {"ACCELERATE_TORCH_DEVICE": Setting("cpu", "else Accelerate moves models away from IPEX's weights")}
+
+
+def has_ipex(packages: Mapping[str, str]) -> bool:
+    """Whether IPEX is among these packages, name → version."""
+    return "intel-extension-for-pytorch" in packages
+
+
+def _ipex(config: Config | None, packages: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    """Whether IPEX is to optimise: as the variable, else the configuration says; without either, where it is there."""
+    if not has_ipex(packages):
+        return False
+    if "ACCELERATE_USE_IPEX" in asked:
+        return asked["ACCELERATE_USE_IPEX"].lower() in {"1", "true", "yes", "y", "t", "on"}
+    return True if config is None else config.ipex
+
+
+def _precision(config: Config | None, asked: Mapping[str, str]) -> str:
+    return asked.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")

@@ -1,0 +1,130 @@
+"""What makes the ranks fast on one host, beyond their cores: memory allocator, OpenMP library, huge pages, and the
+instruction set that hosts of different kinds share.
+
+Sources: the launcher of intel_extension_for_pytorch (ipexrun) and torch.backends.xeon.run_cpu for preloads and their
+variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ipexctl.decide.facts.isa import LEVELS, ORDER
+from ipexctl.model.facts import Facts
+from ipexctl.model.launch import Preload, RankPlacement, Setting
+from ipexctl.model.tasks import Run
+
+_JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:{thp}"  # run_cpu's, but for always
+
+# Level → ATEN_CPU_CAPABILITY as stock torch and as IPEX spells it, and ONEDNN_MAX_CPU_ISA. IPEX couples the two; stock
+# torch does not, and warns of names that only IPEX knows. Stock torch has no level above avx512. IPEX has avx512_fp16
+# only above AMX, so a host with the one and without the other goes by avx512_bf16.
+_SPELLINGS: Mapping[str, tuple[str, str, str]] = {
+    "AMX_FP16": ("avx512", "avx512_fp16", "AVX512_CORE_AMX_FP16"),
+    "AMX": ("avx512", "amx", "AVX512_CORE_AMX"),
+    "AVX512_FP16": ("avx512", "avx512_bf16", "AVX512_CORE_FP16"),
+    "AVX512_BF16": ("avx512", "avx512_bf16", "AVX512_CORE_BF16"),
+    "AVX512_VNNI": ("avx512", "avx512_vnni", "AVX512_CORE_VNNI"),
+    "AVX512": ("avx512", "avx512", "AVX512_CORE"),
+    "AVX2_VNNI": ("avx2", "avx2_vnni", "AVX2_VNNI"),
+    "AVX2": ("avx2", "avx2", "AVX2"),
+}
+
+
+def preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[str, ...]]:
+    """The libraries to load before all others on this host, and warnings. Those that were asked for by name and are
+    not there are warned of; whether they can be loaded, the rank's wrapper tries."""
+    found: list[Preload] = []
+    warnings: list[str] = []
+    wished = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
+    there = [name for name in wished if facts.allocators.get(name)]
+    for name in there[:1]:
+        found.append(Preload(name, facts.allocators[name], f"--allocator {task.allocator}"))
+    if task.allocator in {"tcmalloc", "jemalloc"} and not there:
+        warnings.append(f"{host}: --allocator {task.allocator}: not found there; malloc stays the C library's")
+    if task.omp != "gnu" and (path := facts.allocators.get("iomp5")):
+        found.append(Preload("iomp5", path, f"--omp {task.omp}"))
+    elif task.omp == "intel":
+        warnings.append(f"{host}: --omp intel: libiomp5.so was not found there; OpenMP stays GNU's")
+    bad = [library for library in found if re.search(r"[\s:]", library.path)]
+    warnings += [f"{host}: {library.path} cannot be preloaded: its path has a blank or a colon" for library in bad]
+    return tuple(library for library in found if library not in bad), tuple(warnings)
+
+
+def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> tuple[dict[str, Setting], list[str]]:
+    """Variables of this host that go with its preloads and huge pages, and warnings."""
+    env: dict[str, Setting] = {}
+    warnings: list[str] = []
+    names = {library.name for library in preload}
+    if "jemalloc" in names:
+        value = _JEMALLOC.format(thp="always" if task.hugepages else "auto")
+        env["MALLOC_CONF"] = Setting(value, "for jemalloc")
+    if "iomp5" in names:
+        env["KMP_BLOCKTIME"] = Setting("1", "for Intel's OpenMP: idle threads sleep after 1 ms")
+    if task.hugepages:
+        env["THP_MEM_ALLOC_ENABLE"] = Setting("1", "--hugepages")
+        if facts.thp == "never":
+            warnings.append(f"{host}: --hugepages: its kernel has transparent huge pages switched off")
+    return env, warnings
+
+
+def of_rank(place: RankPlacement, preload: Sequence[Preload], threads: int) -> dict[str, str]:
+    """Intel's OpenMP binds one thread to each core that the rank computes on, and never to one of oneCCL's."""
+    if not any(library.name == "iomp5" for library in preload) or not place.cpus or threads > len(place.cpus):
+        return {}
+    return {"KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{','.join(map(str, place.cpus))}]"}
+
+
+def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[str, ...]]:
+    """Variables for all ranks that keep them to one instruction set, and warnings. ``ipex``: it is installed."""
+    known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _SPELLINGS}
+    levels = sorted(set(known.values()), key=ORDER.index)
+    shown = ", ".join(f"{host} {level}" for host, level in known.items())
+    if task.isa == "native":
+        if len(levels) < 2:
+            return {}, ()
+        return {}, (f"hosts differ in their instruction sets, so in speed and in the last digits: {_few(shown)}; "
+                    "--isa common makes them equal",)  # fmt: skip
+    warnings: list[str] = []
+    if task.isa == "common":
+        if len(levels) < 2:
+            return {}, ()
+        level = common(facts)
+        if level is None:
+            return {}, ("--isa common: the hosts have no instruction set in common from AVX2 on",)
+    else:
+        level = task.isa
+        for host, fact in facts.items():
+            if fact.isa_level in ORDER and not has(fact, level):
+                warnings.append(f"{host}: --isa {level} cannot raise it above {fact.isa_level}")
+    stock, own, onednn = _SPELLINGS[level]
+    source = f"--isa {task.isa}" + (f": {level}" if task.isa == "common" else "")
+    return {
+        "ATEN_CPU_CAPABILITY": Setting(own if ipex else stock, f"{source}, as {'IPEX' if ipex else 'torch'} spells it"),
+        "ONEDNN_MAX_CPU_ISA": Setting(onednn, source),
+    }, tuple(warnings)
+
+
+def common(facts: Mapping[str, Facts]) -> str | None:
+    """The highest level that every host has (one level does not imply all those below it); None without one."""
+    for level in LEVELS:
+        if all(has(fact, level) for fact in facts.values()):
+            return level
+    return None
+
+
+def has(facts: Facts, level: str) -> bool:
+    """Whether ranks on this host could use this level; of hosts that tell no flags, by the order of levels."""
+    if facts.isa_level not in LEVELS:
+        return False
+    if level.startswith("AMX") and not facts.isa_level.startswith("AMX"):
+        return False  # the flags may be there, and the kernel refuses the tiles
+    if facts.flags:
+        return set(LEVELS[level]) <= facts.flags
+    return ORDER.index(facts.isa_level) <= ORDER.index(level)
+
+
+def _few(text: str) -> str:
+    words = text.split(", ")
+    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")

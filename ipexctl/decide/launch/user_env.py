@@ -1,0 +1,68 @@
+"""The variables a user asks for: ``--env``, ``--env-file``, ``--pass-env``. Nothing else reaches a rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ipexctl.model.errors import Origin, UsageError
+from ipexctl.model.launch import Setting
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "IPEXCTL_RUN", "IPEXCTL_DIR", "IPEXCTL_RANK"}
+# Never passed from this machine: they name things of this machine, or would make its loader act on a host.
+_NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
+
+
+def asked(
+    env: Mapping[str, str], env_files: Mapping[str, str], pass_env: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, Setting]:
+    """The user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
+
+    Values from files and from this machine are treated as secrets: they are never shown. Raises `UsageError` with all
+    problems at once.
+    """
+    problems: list[str] = []
+    settings: dict[str, Setting] = {}
+    for file, text in env_files.items():
+        for number, raw in enumerate(text.splitlines(), 1):
+            line = raw.strip()
+            if not line or line.startswith("#"):
+                continue
+            name, equals, value = line.removeprefix("export ").partition("=")
+            if not equals or not _allowed(name.strip()):
+                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_shown(line)}")
+                continue
+            settings[name.strip()] = Setting(_unquoted(value.strip()), f"--env-file {file}", secret=True)
+    for name in pass_env:
+        if name in _NOT_PASSED or not _allowed(name):
+            problems.append(f"--pass-env {_shown(name)}: may not be passed on")
+        elif name not in environ:
+            problems.append(f"--pass-env {_shown(name)}: not set here")
+        else:
+            settings[name] = Setting(environ[name], "--pass-env", secret=True)
+    for name, value in env.items():
+        if not _allowed(name):
+            problems.append(
+                f"--env {_shown(name)}: " + ("set by ipexctl" if name in _OURS else "not a variable's name")
+            )
+        elif "\0" in value:
+            problems.append(f"--env {name}: a value cannot hold a NUL byte")
+        else:
+            settings[name] = Setting(value, "--env")
+    if problems:
+        raise UsageError("the variables for the ranks cannot be used", reasons=problems)
+    return settings
+
+
+def _allowed(name: str) -> bool:
+    return bool(_NAME.match(name)) and name not in _OURS
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def _shown(text: str) -> str:
+    """Part of a line that may hold a secret: its beginning, escaped."""
+    return text.partition("=")[0][:40].encode("unicode_escape").decode()

@@ -1,0 +1,262 @@
+"""What a script, shell file or configuration takes from IPEX, oneCCL, Accelerate and the Trainer that is no more.
+
+Text in, uses out: a Python script is parsed and never run. The facts are those of ``data/migrate.toml`` and
+``data/options.toml``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ipexctl.decide.releases.framework_options import Option
+from ipexctl.model.errors import UsageError
+from ipexctl.model.text import printable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same library under its old name
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+Kind = Literal["api", "backend", "variable", "word", "option"]
+_MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
+_CCL = ("init_process_group", "new_group", "init_device_mesh")
+_WIDTH = 100  # characters of a source line that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Something that is no more. ``gone`` is the first version without it: of torch for what goes with torch (IPEX,
+    the bindings), of ``of`` itself for the others."""
+
+    name: str
+    kind: Kind
+    of: str
+    last: str
+    gone: str
+    instead: str
+    source: str
+    idle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One place in a file where a word is used. ``line`` counts from 1; ``text`` is that line, printable."""
+
+    line: int
+    name: str
+    text: str
+    word: Word
+
+    def public(self) -> dict[str, object]:
+        word = self.word
+        return {
+            "line": self.line,
+            "name": self.name,
+            "text": self.text,
+            "of": word.of,
+            "last": word.last,
+            "idle": word.idle or None,
+            "gone": word.gone,
+            "instead": word.instead,
+            "source": word.source,
+        }
+
+
+def words(text: str) -> tuple[Word, ...]:
+    """The words of ``migrate.toml``."""
+    return tuple(Word(**item) for item in tomllib.loads(text)["word"])
+
+
+def of_options(options: Iterable[Option]) -> tuple[Word, ...]:
+    """Those of Accelerate's and the Trainer's options that are gone, or do nothing any more."""
+    return tuple(
+        Word(one.name, "option", one.of, "", one.gone, one.instead, one.source, one.idle)
+        for one in options
+        if one.gone or one.idle
+    )
+
+
+def uses(text: str, file: str, known: Sequence[Word]) -> tuple[Use, ...]:
+    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are.
+
+    Raises `UsageError` for Python that does not parse.
+    """
+    found = _python(text, file, known) if file.endswith(".py") else _lines(text, known)
+    lines = text.splitlines()
+    told = {(line, name): word for line, name, word in found}  # each name once a line
+    return tuple(
+        Use(line, name, printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else "", word)
+        for (line, name), word in sorted(told.items(), key=lambda item: item[0])
+    )
+
+
+def report(found: Sequence[Use], file: str) -> str:
+    """The uses for people: the line, what it became, in which versions it vanishes."""
+    if not found:
+        return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
+    width = len(str(found[-1].line))
+    lines: list[str] = []
+    for use in found:
+        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {vanishes(use.word)}"]
+        lines.append(f"    instead: {use.word.instead}")
+    names = dict.fromkeys(use.word.of for use in found)
+    places = "1 place" if len(found) == 1 else f"{len(found)} places"
+    return "\n".join([*lines, "", f"{places}: {', '.join(names)}"])
+
+
+def ratio(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many times as fast the second run is as the first: by the samples a second that both scripts tell (JSON lines
+    with ``samples_per_s``), else by their whole time. None when one of them did not end well."""
+    if len(runs) == 2 and all(one["good"] for one in runs):
+        old, new = runs
+        if old["samples_per_s"] and new["samples_per_s"]:
+            return {"ratio": new["samples_per_s"] / old["samples_per_s"], "by": "samples_per_s"}
+        if old["seconds"] and new["seconds"]:
+            return {"ratio": old["seconds"] / new["seconds"], "by": "seconds"}
+    return {"ratio": None, "by": None}
+
+
+def compared(value: Mapping[str, Any]) -> str:
+    """The comparison for people."""
+    lines = [f"on {value['host']}:"]
+    for one in value["runs"]:
+        seconds = "-" if one["seconds"] is None else f"{one['seconds']:.1f} s"
+        rate = f"{one['samples_per_s']:.1f} samples/s" if one["samples_per_s"] else "tells no samples/s"
+        lines.append(f"  {one['name']:<10}{'failed' if not one['good'] else f'{rate}, {seconds} in all'}")
+    if value["ratio"] is None:
+        return "\n".join([*lines, "not compared: both must end well"])
+    by = "samples a second" if value["by"] == "samples_per_s" else "whole time, start included"
+    return "\n".join([*lines, f"without IPEX it is {value['ratio']:.2f} times as fast (by {by})"])
+
+
+def vanishes(word: Word) -> str:
+    """In which versions, as the end of a sentence."""
+    if word.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
+        return f"last in {word.of} {word.last}, so nothing from torch {word.gone} on"
+    parts = [f"does nothing from {word.of} {word.idle} on"] if word.idle else []
+    parts += [f"gone from {word.of} {word.gone} on"] if word.gone else []
+    return ", ".join(parts)
+
+
+# --- Python ---------------------------------------------------------------------------------------------------------
+
+CheckHit = tuple[int, str, Word]
+
+
+def _python(text: str, file: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise UsageError(
+            f"{file}:{line}: this is not Python of today: {getattr(error, 'msg', '') or 'nested too deeply'}"
+        ) from None
+    names = _imported(tree)
+    apis = {word.name: word for word in known if word.kind == "api"}
+    inside: set[int] = set()  # parts of a longer dotted name that was looked at
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _api(node.lineno, alias.name, apis)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield from _api(node.lineno, f"{node.module}.{alias.name}", apis)
+        elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in inside:
+            inside.update(id(part) for part in ast.walk(node) if part is not node)
+            dotted = _dotted(node)
+            base, _, rest = dotted.partition(".")
+            if base in names and rest:
+                yield from _api(node.lineno, f"{names[base]}.{rest}", apis)
+            elif base in names and isinstance(node, ast.Name) and "." in names[base]:  # from ipex import optimize
+                yield from _api(node.lineno, names[base], apis)
+        elif isinstance(node, ast.Call):
+            yield from _call(node, known)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _constant(node.lineno, node.value, known)
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Local name → the dotted name it stands for, of our modules only."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in _MODULES:
+                    found[alias.asname or alias.name.split(".")[0]] = (
+                        alias.name if alias.asname else alias.name.split(".")[0]
+                    )
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _MODULES:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _dotted(node: ast.expr) -> str:
+    """``a.b.c``; "" for anything that does not begin with a name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _api(line: int, name: str, apis: Mapping[str, Word]) -> Iterator[CheckHit]:
+    """The longest known beginning of a dotted name."""
+    at = name
+    while at:
+        if at in apis:
+            yield line, name, apis[at]
+            return
+        at = at.rpartition(".")[0]
+
+
+def _call(node: ast.Call, known: Sequence[Word]) -> Iterator[CheckHit]:
+    """Backends by name, and keywords that are arguments of the Trainer."""
+    called = _dotted(node.func).rpartition(".")[2]
+    backends = {word.name.partition(":")[2]: word for word in known if word.kind == "backend"}
+    options = {word.name.lstrip("-"): word for word in known if word.kind == "option"}
+    given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
+    for name, value in given:
+        text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+        if called in _CCL and name in {None, "backend"} and text in backends:
+            yield value.lineno, f'{called}("{text}")', backends[text]
+        elif called == "compile" and name == "backend" and text in backends:
+            yield value.lineno, f'compile(backend="{text}")', backends[text]
+        elif name and called.endswith("TrainingArguments"):
+            word = options.get(f"{name} {text}") or options.get(name)
+            if word:
+                yield value.lineno, f"{name}={text or ast.unparse(value)}", word
+
+
+def _constant(line: int, text: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+    """A string that is a variable's name, or an option's."""
+    for word in known:
+        if (word.kind == "variable" and _variable(text, word.name)) or (word.kind == "option" and text == word.name):
+            yield line, text, word
+
+
+# --- all else -------------------------------------------------------------------------------------------------------
+
+
+def _lines(text: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*", "", whole)
+        tokens = re.findall(r"[\w./-]+", line)
+        for word in known:
+            if word.kind == "variable":
+                yield from ((number, token, word) for token in tokens if _variable(token, word.name))
+            elif word.kind in {"word", "option"}:
+                pattern = rf"(?<![\w-]){re.escape(word.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
+                if re.search(pattern, line):
+                    yield number, word.name, word
+            elif word.kind == "backend" and re.search(rf"\bbackend[\"']?[ =:]+[\"']?{word.name[8:]}\b", line):
+                yield number, word.name, word
+
+
+def _variable(text: str, name: str) -> bool:
+    return text == name or (name.endswith("_") and bool(re.fullmatch(re.escape(name) + r"[A-Z0-9_]+", text)))

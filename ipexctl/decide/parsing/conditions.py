@@ -1,0 +1,309 @@
+"""``when:`` a step is done on a host: a small expression on the host's facts.
+
+Python's own parser reads it, and only what is on the list below is understood: comparisons, ``and or not in``, numbers
+and what is reckoned with them, texts, lists, and the names of facts. Nothing is called or evaluated by Python.
+Instruction sets are ordered by what they can do. A fact that a host cannot tell makes the whole expression unknown
+(`Unknown`), unless the rest decides it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, Literal
+
+from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.parsing.input_errors import nearest
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.text import printable
+
+Kind = Literal["number", "text", "truth", "list", "isa", "nothing"]
+
+_LONGEST = 1000
+_CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+_ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_ORDERED: Mapping[type, Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMPARED = (*_ORDERED, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_SAID: Mapping[Kind, str] = {
+    "number": "a number",
+    "text": "a text",
+    "truth": "true or false",
+    "list": "a list",
+    "isa": "an instruction set",
+    "nothing": "nothing",
+}
+_OF_THE_HOSTFILE: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "number"}
+
+
+class Unknown(Exception):
+    """A fact that the host cannot tell, and on which the answer depends."""
+
+
+class _Bad(Exception):
+    def __init__(self, node: ast.AST, why: str) -> None:
+        super().__init__(why)
+        self.column = getattr(node, "col_offset", 0)
+
+
+@cache
+def names() -> Mapping[str, Kind]:
+    """Every name that may be used, and what it is."""
+    found: dict[str, Kind] = dict(_OF_THE_HOSTFILE)
+    for field in fields(Facts):
+        said = str(field.type)
+        if field.name in ("isa_level", "silicon"):
+            found[field.name] = "isa"
+        elif said.startswith("bool"):
+            found[field.name] = "truth"
+        elif said.startswith(("int", "float")):
+            found[field.name] = "number"
+        elif said.startswith("str") or field.name.startswith("cpus_"):
+            found[field.name] = "text"
+        else:
+            found[field.name] = "list"
+    return found
+
+
+def refusal(text: str) -> tuple[int, str] | None:
+    """Why an expression cannot be used, with the column (from 0) in it; None where it can."""
+    if not text.strip():
+        return 0, "when is empty"
+    if len(text) > _LONGEST:
+        return 0, f"when is longer than {_LONGEST} characters"
+    try:
+        kind = _kind(_parsed(text))
+        return None if kind == "truth" else (0, f"when must be true or false, this is {_SAID[kind]}")
+    except SyntaxError as error:
+        return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
+    except (RecursionError, MemoryError, ValueError):
+        return 0, "when is too deep"
+    except _Bad as bad:
+        return bad.column, str(bad)
+
+
+def needs_facts(text: str) -> bool:
+    """Whether the host must be looked at; what the hostfile says of it is known."""
+    used = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    return not used <= {*_OF_THE_HOSTFILE, *_CONSTANTS}
+
+
+def holds(text: str, host: Host, facts: Mapping[str, Any]) -> bool:
+    """Whether it is true of this host; ``facts`` are `Facts.public()`. Raises `Unknown` with the fact's name."""
+    known = {**facts, "host": host.name, "groups": host.groups, "slots": host.slots}
+    return bool(_value(_parsed(text), known))
+
+
+def _parsed(text: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of what is refused anyway
+        return ast.parse(text.strip(), mode="eval").body
+
+
+# ------------------------------------------------------------------------------------------- what kind of thing it is
+
+
+def _kind(node: ast.expr) -> Kind:
+    """Checks a part and says what it is. Raises `_Bad`."""
+    match node:
+        case ast.BoolOp(values=values):
+            for value in values:
+                _want(value, "truth")
+            return "truth"
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            _want(operand, "truth")
+            return "truth"
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            _want(operand, "number")
+            return "number"
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            _want(left, "number")
+            _want(right, "number")
+            return "number"
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            for sign, one, other in zip(ops, [left, *comparators], comparators, strict=False):
+                _compared(sign, one, other)
+            return "truth"
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            for item in items:
+                if _kind(item) == "list":
+                    raise _Bad(item, "lists hold single values")
+            return "list"
+        case ast.Constant(value=value):
+            return _constant(node, value)
+        case ast.Name(id=name):
+            return _named(node, name)
+    raise _Bad(node, f"{_word(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)")
+
+
+def _want(node: ast.expr, kind: Kind) -> None:
+    if (found := _kind(node)) != kind:
+        raise _Bad(node, f"{_word(node)} is {_SAID[found]}, not {_SAID[kind]}")
+
+
+def _compared(op: ast.cmpop, one: ast.expr, other: ast.expr) -> None:
+    left, right = _kind(one), _kind(other)
+    if isinstance(op, ast.In | ast.NotIn):
+        if right not in ("list", "text"):
+            raise _Bad(other, f"{_word(other)} is {_SAID[right]}: in looks into a list or a text")
+        if right == "text" and left not in ("text", "isa"):
+            raise _Bad(one, f"{_word(one)} is {_SAID[left]}, and a text has only texts in it: write a list")
+        if left == "isa" and isinstance(other, ast.List | ast.Tuple):
+            for item in other.elts:
+                _level(item)
+        return
+    if type(op) not in _COMPARED:
+        raise _Bad(one, "is and is not are not understood: == and != are")
+    if "isa" in (left, right) and {left, right} <= {"isa", "text"}:
+        _level(one)
+        _level(other)
+        return
+    if "nothing" in (left, right) and not isinstance(op, ast.Eq | ast.NotEq):
+        raise _Bad(one, "nothing is neither more nor less")
+    if left != right and "nothing" not in (left, right):
+        hint = ": versions are texts, in quotes" if {left, right} == {"number", "text"} else ""
+        raise _Bad(one, f"{_word(one)} is {_SAID[left]}, {_word(other)} is {_SAID[right]}{hint}")
+    if type(op) in _ORDERED and left not in ("number", "text"):
+        raise _Bad(one, f"{_word(one)} is {_SAID[left]}: only numbers, versions and instruction sets have an order")
+
+
+def _level(node: ast.expr) -> None:
+    """A text beside an instruction set must be one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
+        raise _Bad(node, f"'{printable(node.value)}' is no instruction set{nearest(node.value, ORDER)}")
+
+
+def _constant(node: ast.expr, value: object) -> Kind:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "truth"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    raise _Bad(node, f"{_word(node)} is not understood")
+
+
+def _named(node: ast.expr, name: str) -> Kind:
+    if name in _CONSTANTS:
+        return _constant(node, _CONSTANTS[name])
+    if name in ORDER:
+        return "isa"
+    if name in names():
+        return names()[name]
+    raise _Bad(node, f"there is no fact '{printable(name)}'{nearest(name, [*names(), *ORDER])}")
+
+
+def _word(node: ast.expr) -> str:
+    """A part of the expression as it may be shown."""
+    match node:
+        case ast.Name(id=name):
+            return printable(name)
+        case ast.Constant(value=value):
+            return printable(repr(value), 40)
+        case ast.Call():
+            return "a call"
+        case ast.Attribute():
+            return "a dot"
+        case ast.Subscript():
+            return "[ ]"
+    return "this"
+
+
+# ---------------------------------------------------------------------------------------------------- what it comes to
+
+
+def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """The value of a part that `_kind` has let pass."""
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            return _joined(isinstance(op, ast.Or), values, known)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, known)
+        case ast.UnaryOp(operand=operand):
+            return -_value(operand, known)
+        case ast.BinOp(left=left, op=op, right=right):
+            try:
+                return _ARITHMETIC[type(op)](_value(left, known), _value(right, known))
+            except (ZeroDivisionError, OverflowError):
+                raise Unknown("a division by nothing") from None
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            pairs = zip(ops, [left, *comparators], comparators, strict=False)
+            return all(_compare(op, one, other, known) for op, one, other in pairs)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item, known) for item in items]
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return _fact(name, known)
+    raise AssertionError("refused when it was read")
+
+
+def _joined(any_: bool, values: list[ast.expr], known: Mapping[str, Any]) -> bool:
+    """``and`` and ``or``: what is not known does not matter where the others decide."""
+    unknown: Unknown | None = None
+    for value in values:
+        try:
+            if bool(_value(value, known)) is any_:
+                return any_
+        except Unknown as why:
+            unknown = why
+    if unknown:
+        raise unknown
+    return not any_
+
+
+def _fact(name: str, known: Mapping[str, Any]) -> Any:
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    if name in ORDER:
+        return name
+    value = known.get(name)
+    if value is None:
+        raise Unknown(name)
+    return value.split() if name == "flags" and isinstance(value, str) else value
+
+
+def _compare(op: ast.cmpop, one: ast.expr, other: ast.expr, known: Mapping[str, Any]) -> bool:
+    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_kind(one), _kind(other)):
+        return (_or_none(one, known) == _or_none(other, known)) is isinstance(op, ast.Eq)
+    left, right = _value(one, known), _value(other, known)
+    if isinstance(op, ast.In | ast.NotIn):
+        return (left in right) is isinstance(op, ast.In)
+    if isinstance(op, ast.Eq | ast.NotEq):
+        return (left == right) is isinstance(op, ast.Eq)
+    if "isa" in (_kind(one), _kind(other)):
+        if left not in ORDER or right not in ORDER:
+            raise Unknown("isa_level")
+        left, right = -ORDER.index(left), -ORDER.index(right)
+    elif isinstance(left, str):
+        left, right = _version(left), _version(right)
+    return _ORDERED[type(op)](left, right)
+
+
+def _or_none(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    try:
+        return _value(node, known)
+    except Unknown:
+        return None
+
+
+def _version(text: str) -> list[tuple[int, int, str]]:
+    """Numbers in a text are compared as numbers: 2.9 is before 2.28."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]

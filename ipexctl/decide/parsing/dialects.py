@@ -1,0 +1,233 @@
+"""Inventories written as other tools read them. What a dialect cannot carry is said, never dropped in silence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipexctl.decide.parsing import validators
+from ipexctl.decide.parsing.input_errors import nearest
+from ipexctl.model.errors import UsageError
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file's text, and one sentence for each thing it could not carry (also in the text, as comments)."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+def write(inventory: Inventory, dialect: str) -> Written:
+    """``dialect`` is one of `DIALECTS`. Raises `UsageError` for another."""
+    writer = DIALECTS.get(dialect)
+    if writer is None:
+        raise UsageError(f"--as '{printable(dialect)}' is not known{nearest(dialect, DIALECTS)}")
+    return writer(inventory)
+
+
+def public(inventory: Inventory) -> dict[str, Any]:
+    """The inventory as ``hosts --json`` prints it."""
+    return {"source": inventory.source, "hosts": [_public(host) for host in inventory]}
+
+
+def _public(host: Host) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "address": host.address,
+        "user": host.user,
+        "port": host.port,
+        "slots": host.slots,
+        "key": host.key,
+        "local": host.is_local,
+        "groups": list(host.groups),
+        "vars": dict(host.vars),
+        "origin": str(host.origin) if host.origin else None,
+    }
+
+
+def _ipexctl(inventory: Inventory) -> Written:
+    """Our own dialect, which carries everything. Keys of others are read only in a file with a section."""
+    foreign = any(
+        key not in validators.KEYS and not key.startswith("ansible_") for host in inventory for key in host.vars
+    )
+    lines = ["[ungrouped]"] if foreign else []
+    for host in inventory:
+        words = [_bracketed(host.name)]
+        given = {
+            "address": host.address if host.address != host.name else None,
+            "slots": host.slots,
+            "user": host.user,
+            "port": host.port,
+            "key": host.key,
+            **host.vars,
+        }
+        words += [f"{key}={_quoted(str(value))}" for key, value in given.items() if value is not None]
+        lines.append(" ".join(words))
+    for group, members in _groups(inventory).items():
+        lines += ["", f"[{group}]", *(_bracketed(host.name) for host in members)]
+    return Written("\n".join(lines) + "\n")
+
+
+def _mpi(inventory: Inventory) -> Written:
+    """Intel MPI and MPICH: ``address:slots user=…``. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
+
+    def line(host: Host) -> str:
+        slots = f":{host.slots}" if host.slots else ""
+        user = f" user={host.user}" if host.user else ""
+        return f"{_bracketed(host.address)}{slots}{user}"
+
+    def lost(host: Host) -> list[str]:
+        ipv6 = ["IPv6 (Hydra reads an address up to its first colon)"] if ":" in host.address else []
+        return [*ipv6, *_lost(host, port=True)]
+
+    return _flat(inventory, "Intel MPI and MPICH", line, lost)
+
+
+def _openmpi(inventory: Inventory) -> Written:
+    """Open MPI: ``user@address slots=n max_slots=n port=n``; the port needs Open MPI 5."""
+
+    def line(host: Host) -> str:
+        user = f"{host.user}@" if host.user else ""
+        given = {"slots": host.slots, "max_slots": host.vars.get("max_slots"), "port": host.port}
+        return " ".join([user + _bracketed(host.address), *(f"{key}={value}" for key, value in given.items() if value)])
+
+    return _flat(inventory, "Open MPI", line, lambda host: _lost(host, carried={"max_slots"}))
+
+
+def _deepspeed(inventory: Inventory) -> Written:
+    """DeepSpeed: ``address slots=n``; the slots are not optional there."""
+
+    def line(host: Host) -> str:
+        return f"{_bracketed(host.address)} slots={host.slots or 1}"
+
+    def guessed(host: Host) -> str:
+        return "" if host.slots else "its slots are not known, DeepSpeed is told 1"
+
+    return _flat(inventory, "DeepSpeed", line, lambda host: _lost(host, user=True, port=True), guessed)
+
+
+def _ansible(inventory: Inventory) -> Written:
+    """A YAML inventory, which carries everything; groups of groups are written flat."""
+    lines = ["all:", "  hosts:"]
+    for host in inventory:
+        given: dict[str, str | int | None] = {
+            "ansible_host": host.address if host.address != host.name else None,
+            "ansible_user": host.user,
+            "ansible_port": host.port,
+            "ansible_ssh_private_key_file": host.key,
+            "ansible_connection": "local" if host.vars.get("local") == "yes" else None,
+            "slots": host.slots,
+            **{key: value for key, value in host.vars.items() if (key, value) != ("local", "yes")},
+        }
+        words = [f"      {key}: {_json(value)}" for key, value in given.items() if value is not None]
+        lines += [f"    {_json(_bracketed(host.name))}:{'' if words else ' {}'}", *words]
+    groups = _groups(inventory)
+    lines += ["  children:"] if groups else []
+    for group, members in groups.items():
+        lines += [f"    {_json(group)}:", "      hosts:"]
+        lines += [f"        {_json(_bracketed(host.name))}: {{}}" for host in members]
+    return Written("\n".join(lines) + "\n")
+
+
+def _accelerate(inventory: Inventory) -> Written:
+    """A ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
+    ranks = sum(host.slots or 1 for host in inventory)
+    warnings = [f"{host.name}: its slots are not known, counted as 1 rank" for host in inventory if not host.slots]
+    if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
+        warnings.append(f"{inventory.head.name}: the other hosts cannot reach main_process_ip {inventory.head.address}")
+    text = f"""\
+# The hosts themselves are in a file of their own: ipexctl hosts --as mpi > mpi-hostfile
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+machine_rank: 0
+main_process_ip: {_json(inventory.head.address)}
+main_process_port: 29500
+main_training_function: main
+mixed_precision: bf16
+mpirun_config:
+  mpirun_ccl: '1'
+  mpirun_hostfile: mpi-hostfile
+num_machines: {len(inventory)}
+num_processes: {ranks}
+rdzv_backend: static
+same_network: true
+use_cpu: true
+"""
+    return Written(text, tuple(warnings))
+
+
+DIALECTS: Mapping[str, Callable[[Inventory], Written]] = {
+    "ipexctl": _ipexctl,
+    "mpi": _mpi,
+    "openmpi": _openmpi,
+    "deepspeed": _deepspeed,
+    "ansible": _ansible,
+    "accelerate": _accelerate,
+}
+"""What ``hosts --as`` can write."""
+
+
+def _flat(
+    inventory: Inventory,
+    tool: str,
+    line: Callable[[Host], str],
+    lost: Callable[[Host], list[str]],
+    guessed: Callable[[Host], str] = lambda _: "",
+) -> Written:
+    """One line a host, its name as a comment where it is not the address; above it what is lost, and guessed."""
+    lines: list[str] = []
+    warnings: list[str] = []
+    for host in inventory:
+        missing = lost(host)
+        about = [guessed(host), f"{tool} cannot be told {', '.join(missing)}" if missing else ""]
+        for what in filter(None, about):
+            warnings.append(f"{host.name}: {what}")
+            lines.append(f"# {printable(warnings[-1], 500)}")
+        lines.append(line(host) + (f"  # {host.name}" if host.name != host.address else ""))
+    return Written("\n".join(lines) + "\n", tuple(warnings))
+
+
+def _lost(host: Host, *, user: bool = False, port: bool = False, carried: set[str] | None = None) -> list[str]:
+    """What a dialect loses of a host; ``user`` and ``port`` say that it loses those as well."""
+    lost = {
+        "user": host.user if user else None,
+        "port": host.port if port else None,
+        "key": host.key,
+        **{key: value for key, value in host.vars.items() if key not in (carried or set())},
+    }
+    return [f"{key}={value}" for key, value in lost.items() if value is not None]
+
+
+def _groups(inventory: Inventory) -> dict[str, list[Host]]:
+    groups: dict[str, list[Host]] = {}
+    for host in inventory:
+        for group in host.groups:
+            groups.setdefault(group, []).append(host)
+    return groups
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if validators.ipv6(name) else name
+
+
+def _json(value: str | int) -> str:
+    """A scalar that JSON and YAML read alike."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: str) -> bool:
+    return bool(value) and not set(value) & set(" \t'\"#\\")
+
+
+def _quoted(value: str) -> str:
+    """A value as `lines` reads it back: bare where that is enough, else in double quotes."""
+    if _plain(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

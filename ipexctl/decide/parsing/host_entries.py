@@ -1,0 +1,192 @@
+"""What every dialect is read into: host entries and groups, as words that still know where they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ipexctl.decide.parsing import validators
+from ipexctl.decide.parsing.input_errors import InputErrors, nearest
+from ipexctl.decide.parsing.ranges import MAX_HOSTS
+from ipexctl.model.errors import Origin
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.text import printable
+
+MAX_GROUPS = 1024
+EVERYONE = frozenset({"all", "ungrouped"})
+_TWICE = "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    text: str
+    origin: Origin
+
+
+@dataclass(slots=True)
+class Entry:
+    """A host as one place of the input tells it; ``section`` is the group or list that place is in."""
+
+    name: str
+    origin: Origin
+    words: dict[str, Word] = field(default_factory=dict)
+    section: str = ""
+
+
+@dataclass(slots=True)
+class Group:
+    origin: Origin
+    words: dict[str, Word] = field(default_factory=dict)
+    children: dict[str, Origin] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tree:
+    """``open`` says that keys we do not know belong to someone else (Ansible) and are carried along."""
+
+    entries: list[Entry] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
+    open: bool = False
+
+    def add(self, entries: Iterable[Entry], problems: InputErrors) -> None:
+        for entry in entries:
+            if len(self.entries) >= MAX_HOSTS:
+                problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
+                problems.refuse()  # at once: expanding on could take hours
+            self.entries.append(entry)
+
+    def group(self, name: str, origin: Origin, problems: InputErrors) -> Group | None:
+        """The group of that name, made on first mention."""
+        if name in self.groups:
+            return self.groups[name]
+        if why := validators.group(name):
+            problems.add(origin, why, found=name)
+            return None
+        if len(self.groups) >= MAX_GROUPS:
+            problems.add(origin, f"inventory holds more than {MAX_GROUPS} groups")
+            return None
+        return self.groups.setdefault(name, Group(origin))
+
+
+def put(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *, open_keys: bool) -> None:
+    """Files one ``key=value``, under the name that we use for it; says what is wrong with it."""
+    name = validators.ALIASES.get(key.text, key.text)
+    if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
+        problems.add(
+            key.origin,
+            f"'{key.text}' is not supported: passwords do not belong into inventories",
+            hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent",
+        )
+        return
+    if name not in validators.KEYS:
+        if validators.SECRET.search(name):
+            return  # someone else's secret: neither kept nor shown
+        if not open_keys and not name.startswith("ansible_"):
+            problems.add(key.origin, f"unknown key '{printable(key.text)}'{nearest(name, validators.KEYS)}")
+            return
+        if validators.group(name):  # a name from a YAML file can be any text
+            problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", found=key.text)
+            return
+    if name in words:
+        problems.add(key.origin, f"{name} is given twice", found=f"{key.text}={value.text}")
+        return
+    if key.text == "ansible_connection":
+        if value.text in {"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.netcommon.libssh"}:
+            return
+        if value.text != "local":
+            problems.add(value.origin, "ansible_connection must be ssh or local", found=value.text)
+            return
+        value = Word("yes", value.origin)
+    if why := validators.KEYS.get(name, validators.value)(_bare(name, value.text)):
+        problems.add(value.origin, why, found=value.text or f"{key.text}=")
+        return
+    words[name] = value
+
+
+def _bare(key: str, text: str) -> str:
+    """An address may be written with the brackets that IPv6 needs elsewhere."""
+    return text[1:-1] if key == "address" and text[:1] == "[" and text[-1:] == "]" else text
+
+
+def assemble(tree: Tree, source: str, problems: InputErrors) -> Inventory:
+    """Hosts in the order of their first mention, group words below their own. What is wrong goes to ``problems``."""
+    merged = _merge(tree.entries, problems)
+    depth, above = _order(tree.groups, problems)
+    hosts = []
+    for entry, sections in merged:
+        groups = {name for section in sections for name in (section, *above.get(section, ()))} - {""}
+        inherited = sorted(groups | ({"all"} & tree.groups.keys()), key=lambda name: (depth.get(name, 0), name))
+        words: dict[str, Word] = {}
+        for name in inherited:  # as in Ansible: deeper groups win, then the alphabet
+            words |= tree.groups[name].words if name in tree.groups else {}
+        hosts.append(_host(entry, words | entry.words, tuple(sorted(groups - EVERYONE)), problems))
+    if not hosts and not problems:
+        problems.add(Origin(source), "names no host")
+    return Inventory(tuple(hosts), source)
+
+
+def _host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
+    rest = {key: word.text for key, word in words.items()}
+    slots, most = rest.pop("slots", None), rest.get("max_slots")
+    if slots and most and int(most) < int(slots):
+        problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", found=most)
+    if "local" in rest:
+        rest["local"] = "yes" if rest["local"].lower() in {"yes", "true", "1"} else "no"
+    port = rest.pop("port", None)
+    return Host(
+        name=entry.name,
+        address=_bare("address", rest.pop("address", entry.name)),
+        user=rest.pop("user", None),
+        port=int(port) if port else None,
+        slots=int(slots) if slots else None,
+        key=rest.pop("key", None),
+        groups=groups,
+        vars=rest,
+        origin=entry.origin,
+    )
+
+
+def _merge(entries: list[Entry], problems: InputErrors) -> list[tuple[Entry, list[str]]]:
+    """One entry a host. Twice in one section is an error; in several groups, its words must not contradict."""
+    merged: dict[str, tuple[Entry, list[str]]] = {}
+    first: dict[tuple[str, str], Origin] = {}
+    for entry in entries:
+        same = entry.name.lower()
+        if before := first.get((same, entry.section)):
+            where = "by one range" if before == entry.origin else f"first in line {before.line}, column {before.column}"
+            problems.add(entry.origin, f"{entry.name} is listed twice, {where}", hint=_TWICE)
+            continue
+        first[same, entry.section] = entry.origin
+        if same not in merged:
+            merged[same] = (Entry(entry.name, entry.origin, dict(entry.words)), [entry.section])
+            continue
+        known, sections = merged[same]
+        sections.append(entry.section)
+        for key, word in entry.words.items():
+            if known.words.setdefault(key, word).text != word.text:
+                other = known.words[key].origin
+                what = f"{key} of {entry.name} contradicts line {other.line}, column {other.column}"
+                problems.add(word.origin, what, found=word.text)
+    return list(merged.values())
+
+
+def _order(groups: dict[str, Group], problems: InputErrors) -> tuple[dict[str, int], dict[str, frozenset[str]]]:
+    """How deep each group lies below ``all``, and the groups above it. Without recursion: depth is the user's."""
+    parents: dict[str, set[str]] = {name: set() for name in groups}
+    for name, group in groups.items():
+        for child, origin in group.children.items():
+            if child in groups:
+                parents[child].add(name)
+            else:
+                problems.add(origin, f"group is not defined{nearest(child, groups)}", found=child)
+    depth: dict[str, int] = {}
+    above: dict[str, frozenset[str]] = {}
+    waiting = dict(parents)
+    while ready := [name for name, over in waiting.items() if over <= depth.keys()]:
+        for name in ready:
+            over = waiting.pop(name)
+            depth[name] = 1 + max((depth[parent] for parent in over), default=-1 if name == "all" else 0)
+            above[name] = frozenset(over).union(*(above[parent] for parent in over))
+    for name in waiting:
+        problems.add(groups[name].origin, "group is its own ancestor", found=name)
+    return depth, above

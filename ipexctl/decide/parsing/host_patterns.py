@@ -1,0 +1,96 @@
+"""``--limit``: which of the hosts. Names, groups, globs, ranges and ``!exclusions``, as in Ansible."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from ipexctl.decide.parsing.input_errors import InputErrors, nearest
+from ipexctl.decide.parsing.ranges import RangeError, expand
+from ipexctl.model.errors import Origin, UsageError
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.text import printable
+
+_ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
+_PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
+
+
+def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory:
+    """The hosts that ``text`` chooses, in their own order; the first of them is the head.
+
+    Pieces stand between commas or colons: a host's name or address, a group, ``all``, a glob (``node*``), a range
+    (``node[01-04]``); ``!piece`` takes away, ``&piece`` keeps only what is also there. Only ``!pieces``: all but those.
+    Raises `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left.
+    """
+    problems = InputErrors(source)
+    index = _index(inventory)
+    pieces = _pieces(text, index)
+    if not pieces:
+        raise UsageError(f"{source} is empty: it would choose nothing")
+    chosen: set[str] = set()
+    removed: set[str] = set()
+    kept: set[str] | None = None
+    additive = False
+    for piece in pieces:
+        sign = piece[0] if piece[0] in "!&" else ""
+        hit = _match(index, piece.removeprefix(sign), Origin(source), problems)
+        if sign == "!":
+            removed |= hit
+        elif sign == "&":
+            kept = hit if kept is None else kept & hit
+        else:
+            additive = True
+            chosen |= hit
+    problems.refuse()
+    if not additive:
+        chosen = set(inventory.names)
+    left = chosen - removed if kept is None else (chosen & kept) - removed
+    if not left:
+        raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
+    hosts = tuple(host for host in inventory if host.name in left)
+    return Inventory(hosts, inventory.source, inventory.warnings)
+
+
+def _index(inventory: Inventory) -> dict[str, set[str]]:
+    """Every word that names hosts (names and addresses in lower case, groups as they are), and the hosts it names."""
+    index: dict[str, set[str]] = {"all": set(inventory.names)}
+    for host in inventory:
+        for word in (host.name.lower(), host.address.lower(), *host.groups):
+            index.setdefault(word, set()).add(host.name)
+    return index
+
+
+def _pieces(text: str, index: Mapping[str, set[str]]) -> list[str]:
+    """Splits at commas and colons, but not inside brackets, nor at the colons of a known IPv6 address."""
+    pieces: list[str] = []
+    for item in _ITEM.findall(text):
+        whole = item.strip()
+        pieces += [whole] if whole.lstrip("!&").lower() in index else [part.strip() for part in _PIECE.findall(whole)]
+    return [piece for piece in pieces if piece]
+
+
+def _match(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: InputErrors) -> set[str]:
+    if piece == "*":
+        return index["all"]
+    bare = piece.removeprefix("[").removesuffix("]") if piece.count(":") > 1 else piece
+    hit = index.get(bare) or index.get(bare.lower()) or set()
+    if hit:
+        return hit
+    if "*" in piece or "?" in piece:
+        hit = set().union(*(names for word, names in index.items() if fnmatchcase(word, piece.lower())))
+        missing = [] if hit else [piece]
+    else:
+        try:
+            wanted = expand(piece)
+        except RangeError as error:
+            problems.add(origin, str(error), found=piece)
+            return set()
+        hit = set().union(*(index.get(name.lower(), ()) for name in wanted))
+        missing = [name for name in wanted if name.lower() not in index]
+    for name in missing[:10]:
+        near = nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
+        problems.add(origin, f"no host or group has this name{near}", found=name)
+    if len(missing) > 10:
+        problems.add(origin, f"{len(missing) - 10} more names of this range are not known", found=piece)
+    return hit

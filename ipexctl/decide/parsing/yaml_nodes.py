@@ -1,0 +1,179 @@
+"""YAML as plain nodes that know their line and column. Nothing is ever constructed from a tag.
+
+The text stays the text: ``3.10`` is "3.10" and ``yes`` is "yes" until the schema that wants a number or a boolean
+converts it. Tags, anchors and aliases, several documents, duplicate keys and deep nesting are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ipexctl.decide.parsing.input_errors import InputErrors
+from ipexctl.model.errors import Origin
+from ipexctl.model.text import printable
+
+MAX_DEPTH = 50
+MAX_NODES = 100_000  # an inventory of 4096 hosts has fewer
+_TAG = "tag:yaml.org,2002:"
+_PLAIN_TAGS = {_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq")}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """``plain`` is written without quotes, so that an empty one or ``null`` means nothing at all."""
+
+    text: str
+    origin: Origin
+    plain: bool = True
+
+    @property
+    def is_null(self) -> bool:
+        return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    items: tuple[Node, ...]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    pairs: tuple[tuple[Scalar, Node], ...]
+    origin: Origin
+
+    def get(self, key: str) -> Node | None:
+        return next((value for name, value in self.pairs if name.text == key), None)
+
+
+Node = Scalar | Seq | Map
+
+
+def kind(node: Node) -> str:
+    """What a node is, for a message."""
+    if isinstance(node, Scalar):
+        return "nothing" if node.is_null else "a single value"
+    return "a list" if isinstance(node, Seq) else "a mapping"
+
+
+def read(text: str, source: str, problems: InputErrors) -> Node | None:
+    """The one document of a text; None if it is empty or cannot be read (``problems`` says why)."""
+    import yaml
+
+    try:
+        return _Builder(source, problems).build(yaml.parse(text, Loader=yaml.SafeLoader))
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        problems.add(origin, "character is not allowed in YAML", found=text[error.position : error.position + 1])
+    except yaml.MarkedYAMLError as error:
+        said = error.problem or error.context or ""
+        words, begun = _plainly(said)
+        mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
+        origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
+        problems.add(origin, f"not YAML: {words}")
+    except _Stop:
+        pass
+    return None
+
+
+_OTHERWISE = "this is indented otherwise than the lines it belongs to"
+_PLAIN = (
+    (
+        r"mapping values are not allowed here",
+        "a second ':' in one line: quote the text, or mend the indentation",
+        False,
+    ),
+    (r"expected <block end>, but found '<scalar>'", "more text behind a value that has ended: quote all of it", False),
+    (r"expected <block end>, but found '[],}]'", "this bracket was never opened", False),
+    (r"expected <block end>, .*", _OTHERWISE, False),
+    (r"could not find expected ':'", "a line without 'key:' or '- ' before it", True),
+    (r"found character '\\t' that cannot .*", "a tab: YAML is indented with spaces", False),
+    (r"found character '(.)' that cannot .*", r"a value cannot begin with \1: quote it", False),
+    (r"expected ',' or '(.)', but got .*", r"this is not closed with \1, or lacks a comma", True),
+    (r"found unexpected end of stream", "this quote is not closed", True),
+    (r"expected the node content, but found '<.*", "a value is missing", False),
+    (r"expected the node content, but found (.*)", r"a value is missing before \1", False),
+    (r"expected alphabetic or numeric character, .*", "a value cannot begin with * or &: quote it", True),
+)
+"""What the parser's commonest errors mean, and whether the place to look at is where the thing begins."""
+
+
+def _plainly(error: str) -> tuple[str, bool]:
+    for pattern, words, begun in _PLAIN:
+        if found := re.fullmatch(pattern, error):
+            return found.expand(words), begun
+    return printable(error, 200), False
+
+
+class _Stop(Exception):
+    """Reading on would be useless or dangerous; the reason has been said."""
+
+
+class _Builder:
+    """Builds the tree from PyYAML's events: on one level, so nesting cannot exhaust the stack."""
+
+    def __init__(self, source: str, problems: InputErrors) -> None:
+        self.source = source
+        self.problems = problems
+
+    def build(self, events: Iterator[Any]) -> Node | None:
+        import yaml
+
+        stack: list[tuple[type[Seq] | type[Map], Origin, list[Node]]] = []
+        root: Node | None = None
+        for count, event in enumerate(events):
+            if count > 2 * MAX_NODES:
+                self._stop(event, f"larger than {MAX_NODES} values")
+            if isinstance(event, yaml.DocumentStartEvent) and root is not None:
+                self._stop(event, "second document: one file is one document")
+            if isinstance(event, yaml.AliasEvent):
+                self._stop(event, f"alias *{event.anchor} is not supported: write the value out")
+            if isinstance(event, yaml.NodeEvent):
+                self._check_tag(event)
+            node: Node
+            if isinstance(event, yaml.ScalarEvent):
+                node = Scalar(event.value, self._at(event), plain=event.style is None)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                if len(stack) >= MAX_DEPTH:
+                    self._stop(event, f"nested deeper than {MAX_DEPTH} levels")
+                stack.append((Map if isinstance(event, yaml.MappingStartEvent) else Seq, self._at(event), []))
+                continue
+            elif isinstance(event, yaml.CollectionEndEvent):
+                shape, origin, parts = stack.pop()
+                node = Seq(tuple(parts), origin) if shape is Seq else self._map(parts, origin)
+            else:
+                continue
+            if stack:
+                stack[-1][2].append(node)
+            else:
+                root = node
+        return None if isinstance(root, Scalar) and root.is_null else root
+
+    def _map(self, parts: list[Node], origin: Origin) -> Map:
+        pairs: dict[str, tuple[Scalar, Node]] = {}
+        for key, value in zip(parts[::2], parts[1::2], strict=True):
+            if not isinstance(key, Scalar):
+                self.problems.add(key.origin, f"key is {kind(key)}, it must be a single word")
+            elif key.text in pairs:
+                line = pairs[key.text][0].origin.line
+                self.problems.add(key.origin, f"key is given twice, first in line {line}", found=key.text)
+            else:
+                pairs[key.text] = key, value
+        return Map(tuple(pairs.values()), origin)
+
+    def _check_tag(self, event: Any) -> None:
+        tag = getattr(event, "tag", None)
+        if tag is not None and tag not in _PLAIN_TAGS:
+            shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+            self.problems.add(self._at(event), "tag is not allowed: a file is data", found=shown)
+
+    def _at(self, event: Any) -> Origin:
+        return Origin(self.source, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _stop(self, event: Any, what: str) -> None:
+        self.problems.add(self._at(event), what)
+        raise _Stop

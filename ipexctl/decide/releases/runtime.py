@@ -1,0 +1,160 @@
+"""What a job needs to find in an installed environment: its Python, its mpiexec and the paths between them.
+
+Which variables are right depends on where the wheels of a version put things, and that changed often; so `install`
+looks at the disk (`CANDIDATES`), and only what was really seen there is used. Users source nothing.
+
+Sources: impi-rt measured for 2021.10.0 … 2021.18.1 (libfabric in ``lib/libfabric`` with providers in ``prov`` up to
+2021.14, everything directly in ``lib`` from 2021.15); MPI inside IPEX 2.3.0 … 2.7.0 measured; the binding's layouts
+from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.stack import MpiKind, Stack
+
+Dialect = Literal["impi", "mpich", "openmpi"]
+
+_IPEX = "intel_extension_for_pytorch"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Absolute paths, equal on all hosts of an installation. ``mpiexec`` is empty where only the hosts have an MPI.
+
+    ``path`` and ``library_path`` go in front of PATH and LD_LIBRARY_PATH; ``env`` is set as it is.
+    """
+
+    python: str
+    mpiexec: str
+    path: tuple[str, ...]
+    library_path: tuple[str, ...]
+    env: Mapping[str, str]
+    dialect: Dialect
+    version: str
+    module: str = ""  # import name of the oneCCL binding, empty without one
+    impi: bool = False  # it holds impi_torch
+
+
+def site_packages(python: str) -> str:
+    """Where packages lie below an environment of that Python ("3.11")."""
+    return f"lib/python{python}/site-packages"
+
+
+def _roots(stack: Stack) -> dict[MpiKind, str]:
+    site = site_packages(stack.python)
+    return {"binding": f"{site}/{stack.row.module}", "ipex": f"{site}/{_IPEX}", "impi-rt": "."}
+
+
+def candidates(stack: Stack) -> tuple[str, ...]:
+    """The paths below the environment whose presence tells the layout; `layout` is told which of them exist."""
+    if stack.mpi == "system":
+        return ()
+    root = _roots(stack)[stack.mpi]
+    names = (
+        "bin/mpiexec.hydra",
+        "opt/mpi/bin/mpiexec.hydra",
+        "lib/libmpi.so.12",
+        "opt/mpi/lib/libmpi.so.12",
+        "lib/libccl.so.1",
+        "lib/libccl.so.1.0",
+        "lib/libfabric.so.1",
+        "lib/libfabric/libfabric.so.1",
+        "lib/libfabric/prov",
+        "lib/prov",
+        "opt/mpi/libfabric/lib/libfabric.so.1",
+        "opt/mpi/libfabric/lib/prov",
+    )
+    return tuple(name if root == "." else f"{root}/{name}" for name in names)
+
+
+def layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
+    """Where MPI and oneCCL lie, as paths below the environment, from the `candidates` that were seen on a host.
+
+    Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started.
+    """
+    if stack.mpi == "system":
+        return {"mpi": "system", "version": stack.mpi_version, "mpiexec": "", "bin": [], "lib": [], "module": None}
+    root = _roots(stack)[stack.mpi]
+    present = {name.removeprefix(f"{root}/") for name in seen} if root != "." else set(seen)
+
+    def below(name: str) -> str:
+        return name if root == "." else (f"{root}/{name}" if name else root)
+
+    def first(*names: str) -> str:
+        return next((name for name in names if name in present), "")
+
+    # The binding from 2.4 on has a `bin` of oneCCL beside `opt/mpi/bin`; only the latter has an mpiexec.
+    mpiexec = first("opt/mpi/bin/mpiexec.hydra", "bin/mpiexec.hydra")
+    libmpi = first("opt/mpi/lib/libmpi.so.12", "lib/libmpi.so.12")
+    libccl = first("lib/libccl.so.1", "lib/libccl.so.1.0")
+    fabric = first("lib/libfabric/libfabric.so.1", "opt/mpi/libfabric/lib/libfabric.so.1", "lib/libfabric.so.1")
+    missing = [name for name, found in (("mpiexec.hydra", mpiexec), ("libmpi.so.12", libmpi)) if not found]
+    if missing:
+        raise UsageError(
+            f"the environment has no usable MPI: {' and '.join(missing)} not found",
+            reasons=(f"expected from {stack.mpi} below {root}",),
+            exit=Exit.STEP,
+        )
+    providers = first(f"{_parent(fabric)}/prov") if fabric else ""
+    bins = [_parent(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
+    libs = [_parent(name) for name in (libccl, libmpi, fabric) if name]
+    return {
+        "mpi": stack.mpi,
+        "version": stack.mpi_version,
+        "mpiexec": below(mpiexec),
+        "bin": [below(name) for name in dict.fromkeys(bins)],
+        "lib": [below(name) for name in dict.fromkeys(libs)],
+        "providers": below(providers) if providers else None,
+        "mpi_root": below("opt/mpi" if mpiexec.startswith("opt/") else ""),
+        "ccl_root": below("") if stack.mpi != "impi-rt" else None,
+        "module": stack.row.module if stack.row.oneccl else None,
+    }
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def runtime(marker: Mapping[str, Any]) -> Runtime:
+    """The runtime that the marker of an installed environment describes. Pure: trusts what install saw and wrote.
+
+    Raises `UsageError` (exit 4) for a marker without a layout (an environment not made by ipexctl).
+    """
+    found = marker.get("layout")
+    prefix = marker.get("prefix") or marker.get("venv")
+    system = isinstance(found, Mapping) and found.get("mpi") == "system"
+    if not isinstance(found, Mapping) or not isinstance(prefix, str) or not (found.get("mpiexec") or system):
+        raise UsageError(
+            "the environment was not made by ipexctl: it does not say where its MPI is",
+            hint="ipexctl install",
+            exit=Exit.STEP,
+        )
+
+    def at(name: str) -> str:
+        return prefix if name in {"", "."} else f"{prefix}/{name}"
+
+    path = tuple(dict.fromkeys([at("bin"), *(at(name) for name in found["bin"])]))
+    # The environment's own lib holds run-time libraries from wheels (intel-openmp); harmless where it holds none.
+    library_path = tuple(dict.fromkeys([*(at(name) for name in found["lib"]), at("lib")]))
+    # mpirun sources env/vars.sh only where I_MPI_ROOT is unset; setting it keeps the variables ours.
+    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(found["mpi_root"]), "VIRTUAL_ENV": prefix}
+    if found.get("providers"):
+        env["FI_PROVIDER_PATH"] = at(found["providers"])
+    if found.get("ccl_root"):
+        env["CCL_ROOT"] = at(found["ccl_root"])
+    return Runtime(
+        python=at("bin/python"),
+        mpiexec="" if system else at(found["mpiexec"]),
+        path=path,
+        library_path=library_path,
+        env=env,
+        dialect="impi",
+        version=str(found.get("version") or ""),
+        module=str(found.get("module") or ""),
+        impi="impi-torch" in (marker.get("packages") or ()),
+    )

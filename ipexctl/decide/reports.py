@@ -1,0 +1,502 @@
+"""Events → Report → exit code: the one place where a command's outcome is judged.
+
+`Folding` takes events one by one (it has the shape of a sink), `fold` takes all of them. 0 only when all of it worked;
+what is not known counts as failed; the order in which events of several hosts arrive does not change the exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ipexctl.decide.diagnosis.known_errors import Diagnosis, KnownErrors, diagnose
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Failure, Kind, worst
+from ipexctl.model.events import Stamped
+from ipexctl.model.findings import Finding
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
+_TAIL_LINES = 20
+_SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by their own clocks
+
+RankState = Literal["running", "ok", "failed", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutcome:
+    """Steps of one host counted as Ansible's recap does: ``ok`` includes the changed ones."""
+
+    host: str
+    ok: int = 0
+    changed: int = 0
+    unreachable: int = 0
+    failed: int = 0
+    skipped: int = 0
+    steps: tuple[tuple[str, str, str], ...] = ()  # (step, outcome, detail), in order
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not (self.failed or self.unreachable)
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """One rank. ``at`` is its end in Unix seconds of the controller's clock, as well as it is known; 0 before."""
+
+    rank: int
+    host: str
+    state: RankState
+    stage: str = ""
+    status: int | None = None
+    signal: int = 0
+    at: float = 0.0
+    error: str = ""
+    traceback: str = ""
+    tail: str = ""  # its last lines: 20, or 1 of a rank that ended well
+    out_bytes: int = 0
+    err_bytes: int = 0
+    kernel: str = ""  # its host's kernel log about its death
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The fold of a command's events. Times in Unix seconds of the controller's clock.
+
+    ``first`` is the rank that failed first by itself; ``followers`` failed after it, ``stopped`` were ended by us.
+    ``diagnosis`` is what the catalogue of known errors says of a run that failed. ``left`` maps a host to process ids
+    of the run that are still alive; ``unproved`` are hosts nobody could ask.
+    """
+
+    verb: str
+    exit: Exit
+    causes: tuple[Exit, ...] = ()
+    title: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+    finished: bool = False
+    hosts: tuple[HostOutcome, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    run: str = ""
+    head: str = ""
+    reason: str = ""
+    detail: str = ""
+    run_started: float = 0.0
+    run_ended: float = 0.0
+    ranks: tuple[RankOutcome, ...] = ()
+    first: RankOutcome | None = None
+    diagnosis: Diagnosis | None = None
+    followers: tuple[int, ...] = ()
+    stopped: tuple[int, ...] = ()
+    proved: tuple[str, ...] = ()
+    left: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NONE)
+    unproved: tuple[str, ...] = ()
+    lost: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    warnings: tuple[str, ...] = ()
+
+    def public(self) -> dict[str, Any]:
+        """JSON-able: ``report.json`` of a saved run, and the last line of ``--output json``."""
+        return {
+            "verb": self.verb,
+            "title": self.title,
+            "exit": int(self.exit),
+            "ok": self.exit is Exit.OK,
+            "causes": [int(cause) for cause in self.causes],
+            "started": self.started,
+            "ended": self.ended,
+            "finished": self.finished,
+            "hosts": [_host(host) for host in self.hosts],
+            "failures": [_failure(failure) for failure in self.failures],
+            "findings": [_finding(finding) for finding in self.findings],
+            "warnings": list(self.warnings),
+            "run": self._run() if self.run else None,
+            "lost": dict(self.lost),
+        }
+
+    def _run(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "head": self.head,
+            "reason": self.reason,
+            "detail": self.detail,
+            "started": self.run_started,
+            "ended": self.run_ended,
+            "ranks": [_rank(rank) for rank in self.ranks],
+            "first": self.first.rank if self.first else None,
+            "diagnosis": _diagnosis(self.diagnosis),
+            "followers": list(self.followers),
+            "stopped": list(self.stopped),
+            "proved": list(self.proved),
+            "left": {host: list(pids) for host, pids in self.left.items()},
+            "unproved": list(self.unproved),
+        }
+
+
+def fold(events: Iterable[Stamped], *, lost: Mapping[str, Any] = _NONE, offsets: Mapping[str, float] = _NONE) -> Report:
+    """The report of a whole stream. See `Folding.report`."""
+    folding = Folding()
+    for stamped in events:
+        folding.take(stamped)
+    return folding.report(lost=lost, offsets=offsets)
+
+
+class Folding:
+    """The report while it grows. Memory grows with hosts, ranks and steps, not with output.
+
+    ``known`` is the catalogue of errors that failures are compared with."""
+
+    def __init__(self, known: KnownErrors = ()) -> None:
+        self._known = known
+        self._launcher = b""  # mpirun's own last words
+        self._verb = ""
+        self._title = ""
+        self._started: float | None = None
+        self._at = 0.0
+        self._exit = Exit.OK
+        self._finished = False
+        self._hosts: dict[str, list[tuple[str, str, str]]] = {}
+        self._failures: list[Failure] = []
+        self._findings: dict[Finding, None] = {}
+        self._warnings: dict[str, None] = {}
+        self._run: e.RunStarted | None = None
+        self._run_started = 0.0
+        self._over: e.RunEnded | None = None
+        self._run_ended = 0.0
+        self._proofs: dict[str, e.CleanupChecked] = {}  # the last of each run
+        self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
+        self._excused = ""  # the run that failed and may
+        self._stages: dict[int, str] = {}
+        self._bytes: dict[tuple[int, str], int] = {}
+        self._tails: dict[int, bytes] = {}
+        self._ends: dict[int, tuple[float, e.RankEnded]] = {}
+        self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time) seen
+
+    def take(self, stamped: Stamped) -> None:
+        event, self._at = stamped.event, stamped.at
+        match event:
+            case e.Output(rank=rank, stream=stream, data=data):
+                self._bytes[rank, stream] = self._bytes.get((rank, stream), 0) + len(data)
+                tail = data[-_TAIL:]
+                self._tails[rank] = tail if len(tail) == _TAIL else (self._tails.get(rank, b"") + tail)[-_TAIL:]
+            case e.Started():
+                if self._started is None:
+                    self._verb, self._title, self._started = event.verb, event.title, stamped.at
+                self._finished = False
+                done = {host: len(steps) for host, steps in self._hosts.items()}
+                self._mark = (len(self._failures), done, len(self._findings))
+                for host in event.hosts:
+                    self._hosts.setdefault(host, [])
+            case e.Message(level="warning", text=text, host=host):
+                self._warnings[f"{host}: {text}" if host else text] = None
+            case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
+                self._hosts.setdefault(host, []).append((step, outcome, detail))
+            case e.HostFailed(failure=failure):
+                self._failures.append(failure)
+                if failure.host:
+                    self._hosts.setdefault(failure.host, [])
+            case e.FindingReported(finding=finding):
+                self._findings[finding] = None
+            case e.RunStarted():  # once more: --restarts
+                # A restart begins anew: what the ranks of the earlier attempt did is not this attempt's outcome.
+                # What it left running stays, and so does a host that is no longer there.
+                if self._run is not None:
+                    back = set(event.ranks)
+                    self._failures = [f for f in self._failures if f.kind is not Kind.LOST or f.host not in back]
+                self._run, self._over, self._run_started = event, None, stamped.at
+                self._title = event.title or self._title
+                self._stages, self._ends, self._tails, self._bytes, self._launcher = {}, {}, {}, {}, b""
+            case e.LauncherOutput(data=data):
+                self._launcher = (self._launcher + data)[-_TAIL:]
+            case e.RankStage(rank=rank, host=host, stage=stage, at=at):
+                self._stages[rank] = stage
+                self._delay(host, stamped.at, at)
+            case e.RankEnded(rank=rank, host=host, at=at):
+                # What is seen first is kept, but for "nobody saw its end", which any better knowledge replaces.
+                known = self._ends.get(rank)
+                if known is None or (known[1].cause == "lost" and event.cause != "lost"):
+                    self._ends[rank] = (stamped.at, event)
+                self._delay(host, stamped.at, at)
+            case e.RunEnded():
+                self._over, self._run_ended = event, stamped.at
+            case e.CleanupChecked():
+                self._proofs[event.run] = event
+            case e.FailuresIgnored():
+                self._excuse()
+            case e.Ended(exit=code):
+                self._exit, self._finished = code, True  # of a story inside a story, the outer one is the last
+            case _:
+                pass
+
+    def _excuse(self) -> None:
+        """What failed since the last `Started` becomes something that was done; as Ansible counts what it ignores."""
+        failures, steps, findings = self._mark
+        late = self._failures[failures:]
+        forgiven = [failure for failure in late if failure.kind not in _NEVER_EXCUSED]
+        self._failures[failures:] = [failure for failure in late if failure not in forgiven]
+        for failure in forgiven:
+            if failure.host:
+                self._hosts[failure.host].append((failure.kind.value, "ok", f"ignored: {failure.what}"))
+        for host, told in self._hosts.items():
+            for index in range(steps.get(host, 0), len(told)):
+                step, outcome, detail = told[index]
+                if outcome == "failed":
+                    told[index] = (step, "ok", f"ignored: {detail}")
+        for finding in list(self._findings)[findings:]:
+            if finding.level == "error":
+                del self._findings[finding]
+                self._findings[replace(finding, level="warning")] = None
+        self._excused = self._run.run if self._run else ""
+
+    def close(self, report: Mapping[str, Any] | None = None) -> None:
+        """Nothing to do; with it a Folding can stand among the sinks."""
+
+    def report(self, *, lost: Mapping[str, Any] = _NONE, offsets: Mapping[str, float] = _NONE) -> Report:
+        """``lost`` is what the record could not store. ``offsets`` maps hosts to seconds their clock is ahead of the
+        controller's, where measured; else they are judged from the delays of the ranks' own messages."""
+        ranks = self._ranks(offsets)
+        failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
+        left: dict[str, tuple[int, ...]] = {}
+        for proof in self._proofs.values():
+            for host, pids in proof.left.items():
+                left |= {host: (*left.get(host, ()), *pids)} if pids else {}
+        unproved = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.unknown))
+        asked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts))
+        causes = self._causes(ranks, left, unproved, lost)
+        run, over = self._run, self._over
+        started, ended = self._times(self._shifts(offsets))
+        return Report(
+            verb=self._verb,
+            title=self._title,
+            exit=worst(causes),
+            causes=tuple(sorted(set(causes) - {Exit.OK})),
+            started=self._started or 0.0,
+            ended=self._at,
+            finished=self._finished,
+            hosts=tuple(self._host(host) for host in self._hosts if host),
+            failures=tuple(self._failures),
+            findings=tuple(self._findings),
+            run=run.run if run else over.run if over else "",
+            head=run.head if run else "",
+            reason=over.reason if over else "",
+            detail=over.detail if over else "",
+            run_started=started,
+            run_ended=ended,
+            ranks=ranks,
+            first=failed[0] if failed else None,
+            diagnosis=self._diagnosis(failed),
+            followers=tuple(rank.rank for rank in failed[1:]),
+            stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
+            proved=tuple(host for host in asked if host not in left and host not in unproved),
+            left=left,
+            unproved=unproved,
+            lost=lost,
+            warnings=tuple(self._warnings),
+        )
+
+    def _times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
+        """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
+        run, over = self._run, self._over
+        started, ended = self._run_started, self._run_ended if over else self._at
+        if run is None or not (run.title and run.at):
+            return started, ended
+        shift = shifts.get(run.head, 0.0)
+        return run.at + shift, over.at + shift if over and over.at else ended
+
+    def _diagnosis(self, failed: list[RankOutcome]) -> Diagnosis | None:
+        """Of the first that failed, then of the others, then of what mpirun said."""
+        over = self._over
+        if not failed and (over is None or over.reason in ("done", "stopped")):
+            return None
+        texts = [text for rank in failed[:8] for text in (rank.error, rank.traceback, rank.tail)]
+        texts += [over.detail] if over else []
+        texts.append(self._launcher.decode("utf-8", "replace"))
+        return diagnose(self._known, texts, failed[0].signal if failed else 0)
+
+    def _causes(
+        self,
+        ranks: tuple[RankOutcome, ...],
+        left: Mapping[str, Any],
+        unproved: tuple[str, ...],
+        lost: Mapping[str, Any],
+    ) -> list[Exit]:
+        causes = [self._exit, *(failure.kind.exit for failure in self._failures)]
+        if not self._finished:
+            causes.append(Exit.LOST)
+        if any(finding.level == "error" for finding in self._findings):
+            causes.append(Exit.STEP)
+        if any(outcome == "failed" for steps in self._hosts.values() for _, outcome, _ in steps):
+            causes.append(Exit.STEP)
+        excused = bool(self._run and self._run.run == self._excused)
+        if any(rank.state == "failed" for rank in ranks) and not excused:
+            causes.append(Exit.RANK)
+        if (over := self._over) and not excused:
+            causes += [_REASONS[over.reason]] if over.reason in _REASONS else []
+            if any(rank.state in ("lost", "running") for rank in ranks):
+                causes.append(Exit.LOST)
+            # A run that was watched and did not come to its own end is not done, whoever stopped it. (The code of our
+            # own signal wins over this; the verb that only stops runs never says `RunStarted`.)
+            ended_by_us = any(rank.state == "stopped" for rank in ranks)
+            if self._run and (over.reason == "stopped" or (over.reason == "done" and ended_by_us)):
+                causes.append(Exit.LOST)
+        if left:
+            causes.append(Exit.RESIDUE)
+        if unproved:  # out of reach: their guards end their part by themselves; who has stopped a run wants to know
+            causes.append(Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST)
+        if lost:
+            causes.append(Exit.RECORD)
+        return causes
+
+    def _host(self, host: str) -> HostOutcome:
+        steps = self._hosts[host]
+        failures = tuple(failure for failure in self._failures if failure.host == host)
+        unreachable = sum(failure.kind is Kind.UNREACHABLE for failure in failures)
+        failed = sum(outcome == "failed" for _, outcome, _ in steps)
+        # A failure with a failed step of its own is one failure, not two.
+        others = sum(failure.kind is not Kind.UNREACHABLE for failure in failures)
+        return HostOutcome(
+            host,
+            ok=sum(outcome in ("ok", "changed") for _, outcome, _ in steps),
+            changed=sum(outcome == "changed" for _, outcome, _ in steps),
+            unreachable=unreachable,
+            failed=max(failed - unreachable, others),
+            skipped=sum(outcome == "skipped" for _, outcome, _ in steps),
+            steps=tuple(steps),
+            failures=failures,
+        )
+
+    def _ranks(self, offsets: Mapping[str, float]) -> tuple[RankOutcome, ...]:
+        placed = dict(enumerate(self._run.ranks)) if self._run else {}
+        placed |= {rank: end.host for rank, (_, end) in self._ends.items() if rank not in placed}
+        shifts = self._shifts(offsets)
+        return tuple(self._rank(rank, placed[rank], shifts) for rank in sorted(placed))
+
+    def _rank(self, rank: int, host: str, shifts: Mapping[str, float]) -> RankOutcome:
+        out, err = self._bytes.get((rank, "out"), 0), self._bytes.get((rank, "err"), 0)
+        stage = self._stages.get(rank, "")
+        if rank not in self._ends:
+            return RankOutcome(rank, host, "running", stage, out_bytes=out, err_bytes=err)
+        seen, end = self._ends[rank]
+        state: RankState
+        if end.cause:
+            state = "stopped" if end.cause == "stopped" else "lost"
+        else:
+            state = "ok" if end.status == 0 and not end.signal else "failed"
+        return RankOutcome(
+            rank,
+            end.host or host,
+            state,
+            stage,
+            end.status,
+            end.signal,
+            end.at + shifts.get(end.host, 0.0) if end.at else seen,
+            end.error,
+            end.traceback,
+            self._tail(rank, end, 1 if state == "ok" else _TAIL_LINES),
+            out,
+            err,
+            end.kernel,
+        )
+
+    def _tail(self, rank: int, end: e.RankEnded, most: int) -> str:
+        """The rank's last lines, both streams as they were seen; of a bar that redraws itself, its last state."""
+        said = end.tail or self._tails.get(rank, b"")
+        lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in said.split(b"\n")]
+        return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
+
+    def _delay(self, host: str, seen: float, at: float) -> None:
+        if at:
+            self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
+
+    def _shifts(self, offsets: Mapping[str, float]) -> dict[str, float]:
+        """Host → seconds to add to its own time to get the controller's.
+
+        The least delay of a host's messages is its clock's difference plus the shortest way. Hosts whose least delays
+        agree within `_SAME_CLOCK` share one shift: their own clocks order close events better than delays do.
+        """
+        if not self._delays:
+            return {host: -offset for host, offset in offsets.items()}
+        if self._run and self._run.title:
+            # Messages that waited for us tell nothing of clocks, but that none is from the future.
+            least = min(0.0, *self._delays.values())
+            return dict.fromkeys([*self._delays, self._run.head], least) | {h: -offset for h, offset in offsets.items()}
+        middle = median(self._delays.values())
+        judged = {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
+        return judged | {host: -offset for host, offset in offsets.items()}
+
+
+_NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
+_REASONS: Mapping[str, Exit] = {
+    "rank": Exit.RANK,
+    "lost": Exit.LOST,
+    "limit": Exit.LOST,
+    "launch": Exit.STEP,
+}
+
+
+def _host(host: HostOutcome) -> dict[str, Any]:
+    return {
+        "host": host.host,
+        "ok": host.ok,
+        "changed": host.changed,
+        "unreachable": host.unreachable,
+        "failed": host.failed,
+        "skipped": host.skipped,
+        "steps": [{"step": step, "outcome": outcome, "detail": detail} for step, outcome, detail in host.steps],
+        "failures": [_failure(failure) for failure in host.failures],
+    }
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {
+        "host": failure.host,
+        "kind": failure.kind.value,
+        "what": failure.what,
+        "hint": failure.hint,
+        "code": failure.code,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "level": finding.level,
+        "hosts": list(finding.hosts),
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "fix": finding.fix,
+    }
+
+
+def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "code": found.code,
+        "title": found.title,
+        "why": found.why,
+        "fix": found.fix,
+        "evidence": found.evidence,
+    }
+
+
+def _rank(rank: RankOutcome) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "state": rank.state,
+        "stage": rank.stage,
+        "status": rank.status,
+        "signal": rank.signal,
+        "at": rank.at,
+        "error": rank.error,
+        "traceback": rank.traceback,
+        "tail": rank.tail,
+        "out_bytes": rank.out_bytes,
+        "err_bytes": rank.err_bytes,
+        "kernel": rank.kernel,
+    }

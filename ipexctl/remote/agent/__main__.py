@@ -1,0 +1,28 @@
+"""``python agent.pyz ROLE RUNDIR …``: one file on a host, several roles."""
+
+from __future__ import annotations
+
+import sys
+from typing import List
+
+
+def main(argv: List[str]) -> int:
+    role, rest = argv[1], argv[2:]
+    if role == "rank":
+        from ipexctl.remote.agent import wrapper as module
+    elif role == "guard":
+        from ipexctl.remote.agent import guard as module  # type: ignore[no-redef]
+    elif role == "keeper":
+        from ipexctl.remote.agent import keeper as module  # type: ignore[no-redef]
+    elif role in {"watch", "tell", "shim", "list", "show"}:
+        from ipexctl.remote.agent import client as module  # type: ignore[no-redef]
+
+        rest = [role, *rest]
+    else:
+        sys.stderr.write("unknown role %r\n" % role)
+        return 2
+    return module.main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,119 @@
+"""Why a rank died, as far as its host can tell: its own last words, its fatal signal's stacks, the kernel's log."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import signal
+from typing import Any, Dict, List, Optional
+
+from ipexctl.remote.agent import files
+
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+TEXT = 20000  # letters kept of a traceback
+LINES = 5000  # of the kernel's log that are read
+
+
+class KernelLog:
+    """The kernel's log from now on. Silent where it may not be read (most accounts; most containers)."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        try:
+            self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self.fd, 0, os.SEEK_END)
+        except OSError:
+            pass
+
+    def said(self, pid: int) -> str:
+        """What it said of this process: the last line that names it with a cause of death."""
+        about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
+        found = ""
+        for line in self.lines():
+            if about.search(line):
+                found = line.split(";", 1)[-1].strip()[:400]
+        return found
+
+    def lines(self) -> List[str]:
+        found: List[str] = []
+        while self.fd >= 0 and len(found) < LINES:
+            try:
+                found.append(os.read(self.fd, 8192).decode("utf-8", "replace"))
+            except BrokenPipeError:
+                continue  # older records were overwritten
+            except OSError:
+                break
+        return found
+
+
+def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elastic: str) -> Dict[str, Any]:
+    """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
+
+    What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
+    only where nothing else tells, and not for a script that a signal ended.
+    """
+    base = os.path.join(directory, files.RANKS, "%d" % rank)
+    kept = _uncaught(base)
+    found = _of_script(kept, pid) or _elastic(elastic) or ({} if number else next(iter(kept.values()), {}))
+    found = {name: found[name] for name in ("error", "traceback") if name in found}
+    if number in CRASHES and not found.get("traceback"):  # torch's threads may abort at the exit after an exception
+        trace = _fatal(base + ".stacks")
+        if trace:
+            found["traceback"] = trace
+    if number:
+        said = kernel.said(pid)
+        if said:
+            found["kernel"] = said
+    return found
+
+
+def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
+    """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
+    found = {}
+    for path in sorted(glob.glob(glob.escape(base) + ".*.error"), key=_written, reverse=True):
+        try:
+            found[int(path.split(".")[-2])] = files.read("/", path)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _of_script(kept: Dict[int, Dict[str, Any]], pid: int) -> Dict[str, Any]:
+    """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
+    Accelerate does of the user's script), that command's."""
+    own = kept.get(pid, {})
+    return next((one for one in kept.values() if "of" in own and one.get("argv") == own["of"]), own)
+
+
+def _written(path: str) -> float:
+    """When, in Unix seconds; 0 when the file is gone by now."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _fatal(path: str) -> str:
+    """faulthandler's last words: from "Fatal Python error" on."""
+    try:
+        with open(path, "rb") as text:
+            text.seek(max(0, os.fstat(text.fileno()).st_size - TEXT))
+            data = text.read(TEXT).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    at = data.rfind("Fatal Python error")
+    return data[at:] if at >= 0 else ""
+
+
+def _elastic(path: str) -> Dict[str, Any]:
+    """The error file that torch's ``@record`` writes."""
+    try:
+        value: Any = files.read("/", path)["message"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    if not isinstance(value, dict):
+        return {"error": str(value)[:2000]}
+    extra: Optional[Any] = value.get("extraInfo")
+    trace = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TEXT:]}

@@ -1,0 +1,252 @@
+"""Loaded by every Python that a rank starts. It tells how far the rank has come, keeps an uncaught exception for the
+report, lets the guard ask where the program stands (signal `ASK`), and keeps Python's end from tripping over Gloo's
+threads. It changes nothing else, and never raises.
+
+Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing would cost every interpreter more than all the rest here
+if TYPE_CHECKING:
+    from typing import Any
+
+ASK = (
+    45  # real-time signal after which all threads' stacks are in <rank>.stacks; as in ipexctl.remote.agent.stack_traces
+)
+COLLECTIVES = (
+    "_verify_params_across_processes",  # the first that DistributedDataParallel does
+    "barrier",
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "broadcast_object_list",
+    "reduce_scatter_tensor",
+)
+
+ERRORS = 8  # exceptions kept of one rank's processes: the latest
+WORDS = 8000  # letters kept of a command line
+
+LOOP = b"pt_gloo_runloop"  # what torch calls the threads of Gloo that let go of tensors (ProcessGroupGloo.cpp)
+LOOK = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
+LONG = 10.0  # seconds until the rank goes on all the same
+
+
+class Hooks:
+    def __init__(self, directory: str, rank: str) -> None:
+        self.base = os.path.join(directory, "ranks", rank)
+        self.said: Any = set()
+
+    def note(self, stage: str) -> None:
+        """The rank is at this stage. Said once, by the first of its processes that gets there."""
+        if stage in self.said:
+            return
+        self.said.add(stage)
+        path = "%s.%s.json" % (self.base, stage)
+        try:
+            import time
+
+            if os.path.exists(path):
+                return
+            fresh = "%s.%d" % (path, os.getpid())
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(fd, ('{"at": %r}' % time.time()).encode())
+            os.close(fd)
+            os.rename(fresh, path)
+        except Exception:
+            pass  # the run's directory may be gone or its disk full: not the script's trouble
+
+    def on_uncaught(self, before: Any) -> Any:
+        def note(kind: Any, error: BaseException, trace: Any) -> None:
+            try:
+                import json
+                import traceback
+
+                text = "".join(traceback.format_exception(kind, error, trace))
+                last = "".join(traceback.format_exception_only(kind, error)).strip()
+                kept = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
+                if kind.__name__ == "CalledProcessError":
+                    kept["of"] = words(error.cmd)  # type: ignore[attr-defined]
+                path = "%s.%d.error" % (self.base, os.getpid())
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+                    json.dump(kept, out)
+                import glob
+
+                # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
+                for old in sorted(glob.glob(glob.escape(self.base) + ".*.error"), key=os.path.getmtime)[:-ERRORS]:
+                    os.unlink(old)
+            except Exception:
+                pass  # whatever goes wrong here must not hide the user's own error
+            before(kind, error, trace)
+
+        return note
+
+    def stacks(self) -> None:
+        """A crash (SIGSEGV and the like) and the signal `ASK` leave the stacks of all threads in a file."""
+        import faulthandler
+
+        if faulthandler.is_enabled():
+            return  # the user has asked for its own
+        fd = os.open(self.base + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if fd <= 2:  # the script has closed its own outputs; what it opens next must get these numbers
+            os.close(fd)
+            return
+        faulthandler.enable(fd)
+        faulthandler.register(ASK, fd, all_threads=True, chain=False)
+
+    def settle(self) -> None:
+        """Waits until Gloo's threads rest, which takes two looks.
+
+        They take Python's lock to let go of a tensor. Where Python is being taken down, the lock ends the thread, which
+        C++ answers with "terminate called without an active exception" (9 of 20 ranks with one core each, torch
+        2.13.0; pytorch/pytorch#179291). Where the last to hold the process group drops it with the lock held, as
+        DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever.
+        """
+        if "connected" not in self.said:
+            return
+        try:
+            import time
+
+            end = time.monotonic() + LONG
+            before = None
+            while time.monotonic() < end:
+                time.sleep(LOOK)
+                now = loops()
+                if now == before and all(state == b"S" for state, _ in now.values()):
+                    return
+                before = now
+        except Exception:
+            pass  # without /proc it has had its moment
+
+    # The import system asks this before its own finders, until torch.distributed is there.
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name == "torch":
+            self.note("torch")
+        elif name == "torch.distributed":
+            try:
+                sys.meta_path.remove(self)
+                from importlib.machinery import PathFinder
+
+                spec = PathFinder.find_spec(name, path, target)
+                loader: Any = spec.loader if spec else None
+                execute = loader.exec_module
+
+                def executed(module: Any) -> None:
+                    execute(module)
+                    self.wrap(module)
+
+                loader.exec_module = executed
+                return spec
+            except Exception:
+                pass  # without its later stages, then
+        return None
+
+    def wrap(self, module: Any) -> None:
+        """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
+        names = vars(module)
+        first = {name: names[name] for name in COLLECTIVES if callable(names.get(name))}
+
+        def unwrap() -> None:
+            for name, own in first.items():
+                if getattr(names.get(name), "__wrapped__", None) is own:
+                    names[name] = own
+
+        def noting(own: Any, before: str, after: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.note(before)
+                result = own(*args, **kwargs)
+                self.note(after)
+                if after == "running":
+                    unwrap()
+                return result
+
+            return like(call, own)
+
+        for name, own in first.items():
+            names[name] = noting(own, "first collective", "running")
+        own = names.get("init_process_group")
+        if callable(own):
+            names["init_process_group"] = noting(own, "rendezvous", "connected")
+        destroy = names.get("destroy_process_group")
+        if callable(destroy):
+
+            def settled(*args: Any, **kwargs: Any) -> Any:
+                self.settle()
+                return destroy(*args, **kwargs)
+
+            names["destroy_process_group"] = like(settled, destroy)
+
+
+def like(call: Any, own: Any) -> Any:
+    """The function ``call`` with the looks of ``own``."""
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        try:
+            setattr(call, attribute, getattr(own, attribute))
+        except (AttributeError, TypeError):
+            pass
+    call.__wrapped__ = own
+    return call
+
+
+def loops() -> Any:
+    """Gloo's threads: each one's state, and how often it has gone to sleep (proc(5): status)."""
+    found = {}
+    tasks = "/proc/self/task/"
+    for thread in os.listdir(tasks):
+        try:
+            with open(tasks + thread + "/status", "rb") as status:
+                lines = dict(line.split(b":", 1) for line in status if b":" in line)
+        except (OSError, ValueError):
+            continue  # it has ended
+        if lines.get(b"Name", b"").strip() == LOOP:
+            found[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
+    return found
+
+
+def words(command: Any) -> str:
+    """A command line, comparable with others."""
+    return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
+
+
+def own_words() -> str:
+    """What this process was started with."""
+    with open("/proc/self/cmdline", "rb") as cmdline:
+        return words(os.fsdecode(cmdline.read()).split("\0")[:-1])
+
+
+def _install() -> None:
+    directory, rank = os.environ.get("IPEXCTL_DIR"), os.environ.get("IPEXCTL_RANK")
+    if not directory or not rank:
+        return
+    hooks = Hooks(directory, rank)
+    sys.excepthook = hooks.on_uncaught(sys.excepthook)
+    try:
+        hooks.note("python")
+        hooks.stacks()
+        sys.meta_path.insert(0, hooks)
+        import atexit
+
+        atexit.register(hooks.settle)  # the first to be registered is the last to be called
+    except Exception:
+        pass
+
+
+def _next() -> None:
+    """Another sitecustomize further down the path (a distribution's, a user's) still gets its turn."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in sys.path:
+        path = os.path.join(folder or ".", "sitecustomize.py")
+        if os.path.abspath(folder or ".") != here and os.path.exists(path):
+            with open(path, "rb") as source:
+                exec(compile(source.read(), path, "exec"), {"__name__": "sitecustomize", "__file__": path})
+            return
+
+
+_install()
+_next()

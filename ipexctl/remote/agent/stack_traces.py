@@ -1,0 +1,181 @@
+"""What the ranks on this host are doing: how busy they are, and where their programs stand.
+
+A rank's Python answers the signal `ASK` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
+(sitecustomize's faulthandler; it works while the program waits in C code). A process that does not answer, because it
+is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+from ipexctl.remote.agent import files, procs
+
+ASK = 45  # as in ipexctl.remote.agent.sitecustomize
+ANSWER = 0.7  # seconds a process may take to write its stacks
+LOOK = 10.0  # seconds for py-spy
+MOST = 8  # processes of one rank that are asked
+TEXT = 1 << 15  # bytes kept of one process's stacks
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Use(NamedTuple):
+    """A process: its parent, state and CPU seconds (with those of its ended children)."""
+
+    parent: int
+    state: str
+    seconds: float
+
+
+def uses() -> Dict[int, Use]:
+    """All processes of this host, by id."""
+    found: Dict[int, Use] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as stat:
+                text = stat.read()
+        except OSError:
+            continue
+        words = text[text.rindex(b")") + 2 :].split()
+        found[int(name)] = Use(int(words[1]), words[0].decode(), sum(map(int, words[11:15])) / TICKS)
+    return found
+
+
+def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dict[int, List[int]]:
+    """Rank → its living processes without the wrapper, the oldest (the script itself) first."""
+    children: Dict[int, List[int]] = {}
+    for pid, use in all_now.items():
+        children.setdefault(use.parent, []).append(pid)
+    found: Dict[int, List[int]] = {}
+    for rank, wrapper in wrappers.items():
+        todo, family = list(children.get(wrapper.pid, [])), []  # type: Tuple[List[int], List[int]]
+        while todo:
+            pid = todo.pop(0)
+            if all_now[pid].state not in "ZX":
+                family.append(pid)
+            todo += children.get(pid, [])
+        found[rank] = family
+    return found
+
+
+def load(wrappers: Dict[int, procs.Process]) -> Dict[str, Tuple[float, str]]:
+    """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
+    all_now = uses()
+    found: Dict[str, Tuple[float, str]] = {}
+    for rank, family in families(wrappers, all_now).items():
+        states = [all_now[pid].state for pid in family]
+        odd = [state for state in states if state in "TtD"]
+        found[str(rank)] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
+    return found
+
+
+def ask(directory: str, wrappers: Dict[int, procs.Process], python: str, budget: float) -> Iterator[Dict[str, Any]]:
+    """Where each rank's processes stand: ``rank``, ``pid``, ``state``, ``wchan`` and ``text`` ("" if none answered).
+
+    Takes about ``budget`` seconds at most: the guard, which asks, is deaf meanwhile.
+    """
+    until = time.monotonic() + budget
+    all_now = uses()
+    todo: List[Tuple[int, int, str]] = []
+    for rank, family in sorted(families(wrappers, all_now).items()):
+        path = os.path.join(directory, files.RANKS, "%d.stacks" % rank)
+        answering = [pid for pid in family if _has_open(pid, path)][:MOST]
+        todo += [(rank, pid, path) for pid in answering or family[:1]]
+    before = {path: _size(path) for _, _, path in todo}
+    asked: Dict[str, int] = {}
+    texts: Dict[int, str] = {}
+    rounds = max([sum(1 for other in todo if other[2] == path) for path in before] or [0])
+    for turn in range(rounds):  # one process of each rank at a time: those of a rank share a file
+        if time.monotonic() > until:
+            break
+        for path in before:
+            mine = [pid for _, pid, where in todo if where == path]
+            if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and _has_open(mine[turn], path):
+                asked[path] = mine[turn]
+                os.kill(mine[turn], ASK)
+        for path, text in _answers(before, asked).items():
+            texts[asked.pop(path)] = text
+    spy = os.path.join(os.path.dirname(python), "py-spy")
+    for rank, pid, _ in todo:
+        text = texts.get(pid) or _spied(spy, pid, min(LOOK, until - time.monotonic()))
+        now = procs.look(pid)
+        yield {
+            "rank": rank,
+            "pid": pid,
+            "state": now.state if now else "X",
+            "wchan": _wchan(pid),
+            "text": text[:TEXT],
+        }
+
+
+def _answers(before: Dict[str, int], asked: Dict[str, int]) -> Dict[str, str]:
+    """What was appended to the files, once they grow no more. Moves ``before`` on."""
+    until = time.monotonic() + ANSWER
+    sizes: Dict[str, int] = {}
+    while asked and time.monotonic() < until:
+        time.sleep(0.05)
+        now = {path: _size(path) for path in asked}
+        if now == sizes and all(size > before[path] for path, size in now.items()):
+            break
+        sizes = now
+    found: Dict[str, str] = {}
+    for path in asked:
+        try:
+            with open(path, "rb") as text:
+                text.seek(before[path])
+                data = text.read(TEXT)
+        except OSError:
+            data = b""
+        before[path] += len(data)
+        found[path] = data.decode("utf-8", "replace")
+    return found
+
+
+def _has_open(pid: int, path: str) -> bool:
+    """Whether the process still holds the file its handler writes to. (Sent to others, the signal would end them.)"""
+    try:
+        wanted = os.path.realpath(path)
+        held = any(os.readlink("/proc/%d/fd/%s" % (pid, fd)) == wanted for fd in os.listdir("/proc/%d/fd" % pid))
+        with open("/proc/%d/status" % pid, encoding="utf-8", errors="replace") as status:
+            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    return held and bool(caught >> (ASK - 1) & 1)
+
+
+def _spied(program: str, pid: int, patience: float) -> str:
+    if patience <= 0 or not os.access(program, os.X_OK):
+        return ""
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=patience,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def _wchan(pid: int) -> str:
+    """The kernel function a sleeping process waits in, where the kernel tells."""
+    try:
+        with open("/proc/%d/wchan" % pid, encoding="utf-8", errors="replace") as text:
+            name = text.read().strip()
+    except OSError:
+        return ""
+    return "" if name == "0" else name
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Programs that answer the controller over its own link, for one command: install, network check, benchmark."""

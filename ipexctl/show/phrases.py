@@ -1,0 +1,221 @@
+"""Small phrases that several screens share, and how long ones are broken into lines. Pure text, no Rich."""
+
+from __future__ import annotations
+
+import re
+import signal
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.show.sanitise import visible, visible_lines
+
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
+
+
+def size(count: float) -> str:
+    """Bytes in binary units: ``884 MiB``, ``1.2 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1000 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 10 else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def amount(done: int, total: int, unit: str) -> str:
+    """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
+    if unit == "B":
+        return f"{100 * done // total} % ({size(done)} of {size(total)})" if total > 0 else size(done)
+    unit = visible(unit)
+    return f"{100 * done // total} % ({done} of {total} {unit})" if total > 0 else f"{done} {unit}"
+
+
+def short_amount(done: int, total: int, unit: str) -> str:
+    """The same for a narrow place: ``40 % of 1.2 GiB``."""
+    if total <= 0:
+        return amount(done, total, unit)
+    return f"{100 * done // total} % of {size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
+
+
+def duration(seconds: float) -> str:
+    """``2.1 s``, ``2 m 14 s``, ``3 h 05 m``."""
+    if seconds < 59.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def clock(seconds: float) -> str:
+    """Elapsed time as on a clock: ``00:12:31``."""
+    whole = max(int(seconds), 0)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 host``, ``3 hosts``, ``2 processes``."""
+    ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
+    return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-8,10-31``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """``rank 5``, ``ranks 0-3,7``."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
+
+
+def hosts(names: Iterable[str], most: int = 6) -> str:
+    """Host names, folded as hostfiles and ``--limit`` write them: ``xeon[01-04,06], gpu1``. At most so many words."""
+    known = list(dict.fromkeys(names))
+    split = {name: match.groups() for name in known if (match := _NUMBERED.fullmatch(name))}
+    padded = {(head, tail) for head, digits, tail in split.values() if len(digits) > 1 and digits[0] == "0"}
+    groups: dict[tuple[str, str, int], list[int]] = {}  # width 0: numbers as they are; a dict keeps the order
+    for name in known:
+        head, digits, tail = split.get(name, (name, "", ""))
+        width = len(digits) if (head, tail) in padded else 0
+        members = groups.setdefault((head, tail, width), [])
+        members += [int(digits)] if digits else []
+    shown = [_ranged(key, numbers) for key, numbers in list(groups.items())[:most]]
+    left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
+    return ", ".join(shown) + (f" and {left} more" if left else "")
+
+
+def _ranged(key: tuple[str, str, int], numbers: list[int]) -> str:
+    head, tail, width = key
+    if not numbers:
+        return visible(head)
+    if len(numbers) == 1:
+        return visible(f"{head}{numbers[0]:0{width}d}{tail}")
+    spans = (span.split("-") for span in ranges(numbers).split(","))
+    inner = ",".join("-".join(f"{int(end):0{width}d}" for end in span) for span in spans)
+    return visible(f"{head}[{inner}]{tail}")
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` of 9; ``signal 77`` of what has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_ADDRESS = re.compile(r" \([^()]*:\d+\)\Z")
+
+
+def failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
+    """Failures grouped by cause, in order of first appearance: (``subject: what``, further lines, hint).
+
+    Only an address at the end of ``what`` may differ inside a group; then it is left out.
+    """
+    groups: dict[tuple[Kind, str, str, str | None], list[Failure]] = {}
+    for failure in every:
+        key = (failure.kind, failure.code, _ADDRESS.sub("", failure.what), failure.hint)
+        groups.setdefault(key, []).append(failure)
+    lines: list[tuple[str, list[str], str | None]] = []
+    for (kind, _, bare, hint), members in groups.items():
+        whats = {member.what for member in members}
+        first, *more = visible_lines(whats.pop() if len(whats) == 1 else bare)
+        lines.append((_subject(kind, [member.host for member in members if member.host]) + first, more, hint))
+    return lines
+
+
+def _subject(kind: Kind, names: list[str]) -> str:
+    who = f"{hosts(names)}: " if names else ""
+    many = f"{len(names)} hosts, " if len(set(names)) > 3 else ""
+    return many + who + ("unreachable: " if kind is Kind.UNREACHABLE else "")
+
+
+def failure_lines(every: Iterable[Failure]) -> list[str]:
+    """What `failures` says, as lines to print."""
+    lines: list[str] = []
+    for sentence, more, hint in failures(every):
+        lines += [sentence, *(f"  {line}" for line in more)]
+        lines += hint_lines(hint) if hint else []
+    return lines
+
+
+def hint_lines(hint: str, width: int = 0) -> list[str]:
+    first, *more = visible_lines(hint)
+    lines = folded(f"  hint: {first}", width, 8, copied=True)
+    return [*lines, *(part for line in more for part in folded(f"        {line}", width, 8, copied=True))]
+
+
+def refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
+    """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
+    lines = [part for line in visible_lines(refused.sentence) for part in folded(line, width)]
+    for reason in refused.reasons:
+        lines += [part for line in visible_lines(reason) for part in folded(f"  {line}", width, 4)]
+    return [*lines, *hint_lines(refused.hint, width)] if refused.hint else lines
+
+
+def folded(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[str]:
+    """One line as the lines of a terminal: see `spans`. Without a ``width`` it stays one."""
+    first, *more = spans(line, width, hang, copied=copied)
+    return [line[slice(*first)], *(" " * hang + line[slice(*span)] for span in more)]
+
+
+def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
+    """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
+
+    What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
+    of what is meant to be ``copied`` (a hint, a fix) every command.
+    """
+    if width <= 0 or cells(line) <= width:
+        return [(0, len(line))]
+    lines: list[tuple[int, int]] = []
+    for start, end in _atoms(line, copied):
+        room = width - (hang if len(lines) > 1 else 0)
+        if lines and cells(line[lines[-1][0] : end]) <= room:
+            lines[-1] = (lines[-1][0], end)
+        else:
+            lines.append((start, end))
+    return lines or [(0, len(line))]
+
+
+# Where a hint's sentence ends and a command begins or ends, as our texts write it: "on node0: sudo …   or: ipexctl …".
+_JOINTS = re.compile(r"(?<=[:;]) +| {2,}|(?<=,) +(?=or |then )| +(?=\()|(?<=\)) +|(?<=\),) +")
+_QUOTES = [re.compile(rf"(?<!\w){quote}|{quote}(?!\w)") for quote in "'\""]  # not the apostrophe inside a word
+_COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
+
+
+def _atoms(line: str, copied: bool) -> list[tuple[int, int]]:
+    """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
+    found: list[tuple[int, int]] = []
+    for start, end in _parts(line) if copied else [(0, len(line))]:
+        if copied and _COMMAND.match(line[start:end].lstrip()):
+            found.append((start, end))
+        else:
+            found += [(start + word.start(), start + word.end()) for word in re.finditer(r"\S+", line[start:end])]
+    return [(0, found[0][1]), *found[1:]] if found else []
+
+
+def _parts(line: str) -> list[tuple[int, int]]:
+    """The parts of a hint, one after the other. Nothing ends between quotes."""
+    begin = len(line) - len(line.lstrip())
+    parts: list[tuple[int, int]] = []
+    for joint in _JOINTS.finditer(line, begin):
+        before = line[begin : joint.start()]
+        if all(len(quotes.findall(before)) % 2 == 0 for quotes in _QUOTES):
+            parts.append((begin, joint.start()))
+            begin = joint.end()
+    return [*parts, (begin, len(line))]
+
+
+def cells(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(char: str) -> int:
+    return 0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1

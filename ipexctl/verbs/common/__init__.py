@@ -1,0 +1,1 @@
+"""What several verbs share: selecting and probing hosts, verbs inside verbs."""

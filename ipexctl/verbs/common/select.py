@@ -1,0 +1,160 @@
+"""Which hosts a command is about. Never falls back to this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from ipexctl.act.inputs import read_input, writable_by_all
+from ipexctl.decide import parsing
+from ipexctl.model.errors import UsageError
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.plays import Play
+from ipexctl.model.text import printable
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+FAILED = "@failed"
+_ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # they do nothing of their own on hosts
+_HINT = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
+
+
+def select(
+    *,
+    hostfile: str | None,
+    hosts: str | None,
+    limit: str | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    runs: Path | None = None,
+) -> Inventory:
+    """The hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then ``--limit``.
+
+    ``--hosts slurm`` is the Slurm allocation of ``environ``. Identity files and known_hosts written as relative paths
+    are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit @failed``. Raises `UsageError`;
+    ``.warnings`` holds what should be reported although it is no error.
+    """
+    if hosts is not None and hostfile is not None:
+        raise UsageError("--hosts and --hostfile exclude each other: give one of them")
+    if hosts is not None:
+        inventory = parsing.parse_slurm(environ) if hosts.strip() == "slurm" else parsing.parse_list(hosts)
+        inventory = _anchored(inventory, cwd)
+    elif hostfile is not None:
+        inventory = from_file(hostfile, cwd=cwd)
+    elif environ.get("IPEXCTL_HOSTFILE"):
+        inventory = from_file(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
+    else:
+        inventory = _found(cwd)
+    return inventory if limit is None else limited(inventory, limit, runs)
+
+
+def limited(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
+    """The hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved command.
+
+    Raises `UsageError`.
+    """
+    if FAILED not in limit:
+        return parsing.limit(inventory, limit)
+    command, failed = _failed(runs) if runs else ("", ())
+    known = [name for name in failed if name in inventory.names]
+    if not command:
+        raise UsageError(f"--limit {FAILED}: no command of ipexctl is saved yet")
+    if not failed:
+        raise UsageError(f"--limit {FAILED}: no host failed in the last command, {command}")
+    if not known:
+        some = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
+        here = printable(inventory.source)
+        raise UsageError(f"--limit {FAILED}: {some}, which failed in {command}, are not among the hosts of {here}")
+    return parsing.limit(inventory, limit.replace(FAILED, ",".join(known)))
+
+
+def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
+    """The last saved command that did or began something of its own on hosts, and the hosts that failed in it."""
+    from ipexctl.show.record import REPORT, saved
+
+    for directory in reversed(saved(runs)):
+        try:
+            report = json.loads((directory / REPORT).read_bytes())
+            if report["verb"] in _ABOUT_RUNS:
+                continue
+            hosts = [(str(host["host"]), bool(host["failed"] or host["unreachable"])) for host in report["hosts"]]
+            ranks = (report.get("run") or {}).get("ranks") or ()
+            lost = {str(rank["host"]) for rank in ranks if rank["state"] in ("failed", "lost")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # still going on, or damaged
+        if hosts:
+            return directory.name, tuple(name for name, failed in hosts if failed or name in lost)
+    return "", ()
+
+
+def without(hosts: Sequence[str]) -> str:
+    """How a command is given again without some of its hosts."""
+    if len(hosts) > 4:
+        return f"without {', '.join(hosts[:4])} and {len(hosts) - 4} more: --limit '!NAME,!NAME'"
+    return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
+
+
+def from_file(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
+    """The hosts of one hostfile or inventory. Raises `UsageError`."""
+    given = read_input(path, cwd=cwd, hint=hint)
+    inventory = _anchored(parsing.parse(given.text, path), given.path.parent)
+    return replace(inventory, warnings=(*inventory.warnings, *given.warnings))
+
+
+def read_play(
+    path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] = _NONE, strict: bool = True
+) -> Play:
+    """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
+    from ipexctl.decide.parsing import playbook
+
+    given = read_input(path, cwd=cwd)
+    base = str(given.path.parent.absolute())
+    play = playbook.parse(given.text, path, base=base, environ=environ, variables=variables, strict=strict)
+    inventory = _anchored(play.inventory, given.path.parent) if play.inventory else None
+    return replace(play, inventory=inventory, warnings=given.warnings)
+
+
+def select_for(
+    play: Play,
+    *,
+    hostfile: str | None,
+    hosts: str | None,
+    limit: str | None = None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    runs: Path | None = None,
+) -> Inventory:
+    """The hosts of ``--hosts`` or ``--hostfile``, else the play's own, else as in `select`. Raises `UsageError`."""
+    if hosts is not None or hostfile is not None or (play.hostfile is None and play.inventory is None):
+        return select(hostfile=hostfile, hosts=hosts, limit=limit, environ=environ, cwd=cwd, runs=runs)
+    hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]"
+    inventory = play.inventory or from_file(play.hostfile or "", cwd=cwd, hint=hint)
+    return inventory if limit is None else limited(inventory, limit, runs)
+
+
+def _found(cwd: Path) -> Inventory:
+    """``./hostfile``, unless anybody could have put it there."""
+    if not os.path.lexists(cwd / "hostfile"):
+        reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
+        raise UsageError("no hosts were given", reasons=reasons, hint=_HINT)
+    if writable_by_all(cwd):
+        reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
+        raise UsageError("no hosts were given", reasons=reasons, hint="name it, if it is yours: -f hostfile")
+    return from_file("hostfile", cwd=cwd)
+
+
+def _anchored(inventory: Inventory, directory: Path) -> Inventory:
+    return replace(inventory, hosts=tuple(_host(host, directory) for host in inventory))
+
+
+def _host(host: Host, directory: Path) -> Host:
+    """Relative paths of this machine made absolute; ``~`` is left to those who open the file."""
+
+    def anchored(path: str) -> str:
+        return path if path.startswith(("/", "~")) else str(directory.absolute() / path)
+
+    variables = {key: anchored(value) if key == "known_hosts" else value for key, value in host.vars.items()}
+    return replace(host, key=anchored(host.key) if host.key else None, vars=variables)

@@ -1,0 +1,1 @@
+"""``doctor`` and what belongs to it: network check, benchmark, import check, fixes, ``verify``."""

@@ -1,0 +1,218 @@
+"""``doctor --bench``: all hosts compute at the same time, then talk in pairs, so that a straggler has a name."""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit, each
+from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.decide.checks.benchmarks import FIGURES, Line, Race, Speed, better, judge_race, rounds
+from ipexctl.decide.checks.connectivity import ConnectivityReport
+from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
+from ipexctl.decide.launch.environment import has_rdma
+from ipexctl.decide.releases.runtime import Runtime, runtime
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link, LinkError
+from ipexctl.verbs.doctor.network_check import NotReached, any_python
+
+TURN = 1.2  # seconds of each of the three figures of a host
+_TALK = 2.0  # seconds of IMB-MPI1's own time
+_PATIENCE = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose processors have other work too
+_SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
+
+
+def race(
+    inventory: Inventory, facts: Mapping[str, Facts], meeting: ConnectivityReport, context: Context
+) -> Generator[Event, None, Race]:
+    """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
+    ``meeting`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
+    pythons = {host: python for host, fact in facts.items() if (python := any_python(fact))}
+    missed = {host: "no Python to measure with" for host in facts if host not in pythons}
+    taking_part = [host for host in inventory if host.name in pythons]
+    program = files("ipexctl.remote").joinpath("bench.py").read_text("utf-8")
+    sessions: dict[str, Session] = {}
+    together = replace(context, bound=max(context.bound, len(taking_part)))  # they work, we only wait
+    # Hosts of one computer are measured one after another, or each would be called slow for the others.
+    turns = {_computer(host, facts): threading.Lock() for host in pythons}
+
+    def compute(link: Link, emit: Emit) -> Speed | NotReached:
+        host = link.host.name
+        try:
+            if host not in sessions:
+                sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
+            with turns[_computer(host, facts)]:
+                return _speed(host, facts[host], sessions[host].ask("compute", seconds=TURN))
+        except (LinkError, RemoteError) as error:
+            return NotReached(_why(error))
+
+    try:
+        done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
+        speeds = tuple(found for found in done.values() if isinstance(found, Speed))
+        behind = {hit.host for hit in judge_race(Race(speeds)) if hit.code == "SPD001"}
+        if behind:  # nobody is called slow for one bad moment
+            again = yield from each(
+                together,
+                [host for host in taking_part if host.name in behind],
+                "measure again",
+                compute,
+                outcome=_outcome,
+            )
+            speeds = tuple(
+                better(speed, second) if isinstance(second := again.get(speed.host), Speed) else speed
+                for speed in speeds
+            )
+        missed |= {host: found.why for host, found in done.items() if isinstance(found, NotReached)}
+        lines, silent = yield from _talk([speed.host for speed in speeds], inventory, facts, sessions, together, turns)
+    finally:
+        for session in sessions.values():
+            session.close()
+    if not lines:
+        lines = [Line(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in meeting.pairs if pair.rate]
+    return Race(speeds, tuple(lines), missed, tuple(silent))
+
+
+def _computer(host: str, facts: Mapping[str, Facts]) -> str:
+    """Containers, and the hosts of a lab, share the computer that booted once."""
+    return facts[host].boot_id or host
+
+
+def _talk(
+    hosts: list[str],
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    sessions: Mapping[str, Session],
+    context: Context,
+    turns: Mapping[str, threading.Lock],
+) -> Generator[Event, None, tuple[list[Line], list[tuple[str, str, str]]]]:
+    """Pairs that were measured, and those that could not be, with the reason."""
+    choices = choose_interfaces(facts)
+    layouts = {host: layout for host in hosts if host in choices and (layout := _layout(facts[host]))}
+    programs = {host: posixpath.join(posixpath.dirname(layout.mpiexec), "IMB-MPI1") for host, layout in layouts.items()}
+    if on_one_machine(facts) or len(layouts) < 2:
+        return [], []
+    lines: list[Line] = []
+    silent: list[tuple[str, str, str]] = []
+    for pairs in rounds([host for host in hosts if _has(sessions[host], programs.get(host))]):
+        partner = dict(pairs)
+
+        def talk(link: Link, emit: Emit, partner: Mapping[str, str] = partner) -> Line | NotReached:
+            first, second = link.host.name, partner[link.host.name]
+            if layouts[first].mpiexec != layouts[second].mpiexec:
+                return NotReached(f"another environment than {second}'s")
+            try:
+                with ExitStack() as alone:
+                    for computer in sorted({_computer(host, facts) for host in (first, second)}):
+                        alone.enter_context(turns[computer])
+                    said = _pingpong(sessions, first, second, programs[first], layouts, facts, choices)
+            except (LinkError, RemoteError) as error:
+                return NotReached(_why(error))
+            return Line(first, second, _number(said, "latency"), _number(said, "rate"), "IMB-MPI1 PingPong")
+
+        found = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
+        lines += [line for line in found.values() if isinstance(line, Line)]
+        silent += [
+            (host, partner[host], missed.why) for host, missed in found.items() if isinstance(missed, NotReached)
+        ]
+    return lines, silent
+
+
+def _pingpong(
+    sessions: Mapping[str, Session],
+    first: str,
+    second: str,
+    program: str,
+    layouts: Mapping[str, Runtime],
+    facts: Mapping[str, Facts],
+    choices: Mapping[str, Choice],
+) -> dict[str, Any]:
+    """Raises `LinkError` or `RemoteError`."""
+    pair = (first, second)
+    rdma = has_rdma(facts[host] for host in pair)
+    env = {host: _environment(layouts[host], facts[host], choices[host], rdma) for host in pair}
+    lead, other = sessions[first], sessions[second]
+    try:
+        words = lead.ask(
+            "lead",
+            mpiexec=layouts[first].mpiexec,
+            program=program,
+            env=env[first],
+            interface=choices[first].name,
+            seconds=_TALK,
+        )["asked"]
+        lead.ask("serve", words=words["a"], env=env[first])
+        other.ask("serve", words=words["b"], env=env[second])
+        return lead.ask("score", seconds=_PATIENCE)
+    finally:
+        for session in (lead, other):
+            with suppress(LinkError, RemoteError):
+                session.ask("finish")
+
+
+def _has(session: Session, path: str | None) -> bool:
+    try:
+        return path is not None and bool(session.ask("there", paths=[path]).get(path))
+    except (LinkError, RemoteError):
+        return False
+
+
+def _layout(fact: Facts) -> Runtime | None:
+    """Where the environment has its MPI; None for one that ipexctl did not make, or with another than Intel MPI."""
+    try:
+        found = runtime(fact.installed.marker) if fact.installed else None
+    except UsageError:
+        return None
+    return found if found and found.dialect == "impi" else None
+
+
+def _environment(layout: Runtime, fact: Facts, choice: Choice, rdma: bool) -> dict[str, str]:
+    env = {
+        **layout.env,
+        "PATH": ":".join([*layout.path, "/usr/bin", "/bin"]),
+        "LD_LIBRARY_PATH": ":".join(layout.library_path),
+        "HOME": fact.home or "/",
+        "FI_TCP_IFACE": choice.name,
+    }
+    return env if rdma else {**env, "FI_PROVIDER": "tcp"}
+
+
+def _speed(host: str, fact: Facts, said: Mapping[str, Any]) -> Speed:
+    """An answer of the host: only what it may be."""
+    torch, why = said.get("torch"), said.get("why")
+    if why and not (fact.installed and fact.installed.exists):
+        why = "no environment there: no matrix products"
+    elif why:
+        why = f"torch does not load: {why}"
+    return Speed(
+        host,
+        threads=int(_number(said, "threads") or 0),
+        torch=str(torch) if torch else None,
+        fp32=_number(said, "fp32"),
+        bf16=_number(said, "bf16"),
+        memory=_number(said, "memory"),
+        spread={name: value for name in FIGURES if (value := _number(said.get("spread") or {}, name)) is not None},
+        method="triad" if said.get("method") == "triad" else "copy",
+        why=str(why or ""),
+    )
+
+
+def _number(said: Mapping[str, Any], name: str) -> float | None:
+    value = said.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _outcome(found: object) -> tuple[StepOutcome, str]:
+    return ("skipped", found.why) if isinstance(found, NotReached) else ("ok", "")
+
+
+def _why(error: LinkError | RemoteError) -> str:
+    return error.failure.what if isinstance(error, LinkError) else str(error)

@@ -1,0 +1,65 @@
+"""Does the installed stack load? Asked where nobody has tried it yet, or where its versions do not fit together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from importlib.resources import files
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit, each
+from ipexctl.decide.checks.software import doubtful
+from ipexctl.decide.releases.table import plain
+from ipexctl.model.commands import Command
+from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link, LinkError
+
+_PATIENCE = 60.0  # seconds: torch from a cold network file system is slow
+_ANSWER = "ipexctl-verify "
+
+
+def try_imports(
+    inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everywhere: bool = False
+) -> Generator[Event, None, dict[str, tuple[str, ...]]]:
+    """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
+
+    Hosts that were not asked are left out: those without torch, and (unless ``everywhere``) those without a doubt.
+    """
+    asked = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
+    if not asked:
+        return {}
+    script = files("ipexctl.remote").joinpath("verify.py").read_bytes()
+
+    def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
+        installed = facts[link.host.name].installed
+        assert installed is not None  # or the host was not asked
+        ipex = plain(installed.packages.get("intel-extension-for-pytorch", ""))
+        wanted = json.dumps({"ipex": ipex, "step": False})
+        argv = (f"{installed.venv}/bin/python", "-I", "-", wanted)
+        try:
+            done = link.run(Command(argv, stdin=script, timeout=_PATIENCE))
+        except LinkError as error:
+            return (f"import: {error.failure.what}",)
+        said = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)
+        if said is None:
+            return (f"the import ended the process with status {done.status}: {done.last_words(1)}",)
+        try:
+            return tuple(str(problem) for problem in json.loads(said.removeprefix(_ANSWER))["problems"])
+        except (ValueError, KeyError, TypeError):
+            return ("the import answered something else than what was asked",)
+
+    done = yield from each(context, asked, "import", attempt, outcome=_outcome)
+    return {host: found for host, found in done.items() if isinstance(found, tuple)}
+
+
+def _worth(fact: Facts, everywhere: bool) -> bool:
+    installed = fact.installed
+    return bool(
+        installed and installed.exists and "torch" in installed.packages and (everywhere or doubtful(installed))
+    )
+
+
+def _outcome(problems: tuple[str, ...]) -> tuple[StepOutcome, str]:
+    return "ok", problems[0] if problems else ""

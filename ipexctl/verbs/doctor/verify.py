@@ -1,0 +1,34 @@
+"""``ipexctl verify``: is it still what was installed? Asked often, so it loads little."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from ipexctl.act.context import Context
+from ipexctl.decide.releases.env_health import unsound
+from ipexctl.model.errors import Failure, worst
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.tasks import Verify
+from ipexctl.verbs.common.probe import observe
+
+
+def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Event, None, dict[str, Any]]:
+    """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
+    yield Started("verify", "verify the environments", inventory.names)
+    seen = yield from observe(inventory, context, venv=task.venv)
+    failures = [found for found in seen.values() if isinstance(found, Failure)]
+    facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
+    for failure in unsound(facts):
+        failures.append(failure)
+        yield HostFailed(failure)
+    markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
+    value = {
+        "hosts": {name: {"id": marker.get("id"), "stack": marker.get("stack")} for name, marker in markers.items()},
+        "failed": {failure.host: failure.what for failure in failures},
+    }
+    yield Answer(value)
+    yield Ended("verify", worst([failure.kind.exit for failure in failures]))
+    return value

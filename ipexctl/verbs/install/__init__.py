@@ -1,0 +1,1 @@
+"""``install``, ``uninstall``, ``wheels fetch`` and ``stacks``."""

@@ -1,0 +1,47 @@
+"""``ipexctl stacks``: the version table, what hosts can hold of it, and why a combination is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from ipexctl.act.context import Context
+from ipexctl.decide.releases.listing import rows, text
+from ipexctl.decide.releases.resolve import resolve, why
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Started
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.stack import StackRequest
+from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.install.install import table
+
+
+def stacks(
+    *, torch: str | None = None, inventory: Inventory | None = None, context: Context | None = None
+) -> Generator[Event, None, None]:
+    """The answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
+    contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
+    found = rows(table(), torch=torch)
+    yield Started("stacks", "the version table", inventory.names if inventory else ())
+    if inventory and context:
+        seen = yield from observe(inventory, context)
+        facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
+        found = rows(table(), torch=torch, facts=facts)
+    yield Answer({"rows": found, "text": text(found)})
+    yield Ended("stacks", Exit.OK)
+
+
+def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
+    """Why this wish is met as it is, or refused; the answer's ``ok`` says which. Contacts nobody, refuses nothing."""
+    rows_ = table()
+    yield Started("stacks why", str(wish), ())
+    try:
+        name: str | None = resolve(wish, {}, rows_).name
+    except UsageError as refusal:
+        name, hint = None, refusal.hint
+    else:
+        hint = None
+    said = why(wish, rows_)
+    lines = [*said, *([f"hint: {hint}"] if hint else [])]
+    yield Answer({"ok": name is not None, "stack": name, "why": list(said), "hint": hint, "text": "\n".join(lines)})
+    yield Ended("stacks why", Exit.OK)

@@ -1,0 +1,280 @@
+"""The exact wheels of a stack: which, from where, with which hashes. Worked out here once, then remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from ipexctl.act.bundled_files import impi_torch
+from ipexctl.act.context import Context
+from ipexctl.act.packages import index
+from ipexctl.act.packages.index import Limits, Sources
+from ipexctl.decide.planning.install import mib
+from ipexctl.decide.releases import resolve
+from ipexctl.decide.releases.resolve import with_gloo
+from ipexctl.decide.releases.table import Table, plain
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Event, StepEnded, StepStarted
+from ipexctl.model.facts import Facts
+from ipexctl.model.stack import Lock, Stack, StackRequest, Track
+from ipexctl.model.tasks import Install
+
+_IMPI = "impi-torch"
+_NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
+ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
+
+
+def locked(
+    task: Install,
+    stack: Stack,
+    context: Context,
+    environ: Mapping[str, str],
+    limits: Limits,
+    rows: Table,
+    facts: Mapping[str, Facts],
+) -> Generator[Event, None, tuple[Stack, Lock]]:
+    """The exact wheels: those of the user's lock file, remembered from an earlier time, or resolved now; and the stack,
+    which is Gloo's where nobody asked for impi and the indexes have no mpi4py.
+
+    Raises `UsageError` (exit 4). Writes ``task.lock`` where it is asked for.
+    """
+    if task.locked:
+        lock = _own(read_lock(task), context)
+        if lock.mpi != _mpi(stack):
+            reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_mpi(stack)}"]
+            raise UsageError("the hosts' MPI is not that of the lock file", reasons=reasons, exit=Exit.STEP)
+        return stack, lock
+    try:
+        lock = yield from _locked(task, stack, context, environ, limits, rows, facts)
+    except UsageError as refusal:
+        if not _dispensable(task, stack, refusal):
+            raise
+        asked, gloo = _inputs(task, stack, context, environ), with_gloo(stack, _NO_MPI4PY)
+        lock = yield from _locked(task, gloo, context, environ, limits, rows, facts)
+        # The answer to what was asked for: the next install with these words asks no index.
+        index.forget(context.cache, lock)
+        lock = replace(lock, inputs=asked)
+        index.remember(context.cache, lock)
+    if stack.backend == "impi" and _IMPI not in lock.packages:
+        stack = with_gloo(stack, _NO_MPI4PY)
+    if task.lock and not task.check:
+        text = json.dumps({"ipexctl": "lock", "stack": stack.public(), **lock.public()}, indent=1) + "\n"
+        Path(task.lock).write_text(text, encoding="utf-8")
+    return stack, lock
+
+
+def _mpi(stack: Stack) -> str:
+    return " ".join(stack.engine[word] for word in ("dialect", "program")) if stack.engine else ""
+
+
+def _dispensable(task: Install, stack: Stack, refusal: UsageError) -> bool:
+    """Whether Gloo will do: nobody asked for impi, and the indexes answered that they have no mpi4py."""
+    lacking = refusal.sentence == index.UNRESOLVED and any("mpi4py" in reason for reason in refusal.reasons)
+    return lacking and stack.backend == "impi" and task.backend != "impi"
+
+
+def _own(lock: Lock, context: Context) -> Lock:
+    """A lock of another controller, with impi_torch as this one packs it. Raises `UsageError` if that is another."""
+    held = next((wheel for wheel in lock.wheels if wheel.name == _IMPI), None)
+    if held is None or not held.local:
+        return lock
+    path = impi_torch(context.cache)
+    if index.digest(path) != held.sha256:
+        raise UsageError(
+            f"the lock holds another impi_torch {held.version} than this ipexctl brings",
+            hint="use the ipexctl that wrote the lock, or lock anew: leave out --locked",
+            exit=Exit.STEP,
+        )
+    mine = replace(held, url=path.as_uri())
+    return replace(lock, wheels=tuple(mine if wheel is held else wheel for wheel in lock.wheels))
+
+
+def read_lock(task: Install) -> Lock:
+    """The user's lock file. Raises `UsageError` (exit 2)."""
+    name = task.lock or "ipexctl.lock"
+    hint = f"ipexctl install --lock {name}"
+    try:
+        data = json.loads(Path(name).read_text("utf-8"))
+        if data["ipexctl"] != "lock":
+            raise ValueError
+        return Lock.read(data)
+    except OSError as error:
+        raise UsageError(f"the lock file {name} cannot be read: {error.strerror}", hint=hint) from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{name} is not a lock file of ipexctl", hint=hint) from None
+
+
+def mpi_of(lock: Lock, asked: str) -> str:
+    """What a lock wants for ``--mpi``. Raises `UsageError` (exit 2) for one that asks for another MPI."""
+    dialect, _, program = lock.mpi.partition(" ")
+    if asked not in {"auto", dialect, program} and (asked != "wheel" or lock.mpi):
+        raise UsageError(
+            "the lock file is of another MPI",
+            reasons=[f"--mpi {asked} is asked for, the lock has {lock.mpi or 'the Intel MPI of the wheels'}"],
+            hint="leave out --locked, or --mpi",
+        )
+    return program or "wheel"
+
+
+def wish_of(lock: Lock, wish: StackRequest) -> StackRequest:
+    """What a lock asks of the table. Raises `UsageError` (exit 2) for a wish that asks for something else."""
+    held = lock.packages
+    known = {
+        "torch": held.get("torch"),
+        "ipex": held.get("intel-extension-for-pytorch"),
+        "oneccl": held.get("oneccl-bind-pt"),
+        "python": lock.python,
+    }
+    reasons = [
+        f"{word} {asked} is asked for, the lock has {have or 'none'}"
+        for word, have in known.items()
+        if (asked := getattr(wish, word)) and plain(asked) != plain(have or "")
+    ]
+    if reasons:
+        raise UsageError(
+            "the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the versions"
+        )
+    torch, ipex, oneccl = (plain(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
+    track: Track = "ipex" if ipex else "native"
+    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in held else "gloo"
+    return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
+
+
+def _locked(
+    task: Install,
+    stack: Stack,
+    context: Context,
+    environ: Mapping[str, str],
+    limits: Limits,
+    rows: Table,
+    facts: Mapping[str, Facts],
+) -> Generator[Event, None, Lock]:
+    sources = sources_of(task, environ)
+    own = _own_pins(task, stack, context)
+    inputs = _inputs(task, stack, context, environ)
+    if lock := index.remembered(context.cache, inputs):
+        return lock
+    tool = index.find_uv()
+    yield StepStarted("", "lock the wheels")
+    notes: list[str] = []
+    down: list[str] = []
+    if not (task.index_url or task.wheels or sources.only):
+        sources, down = _with_row(stack, sources, environ, limits)
+    asked = [*stack.pins, *own, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
+    try:
+        wheels = index.resolve(tool, asked, stack.python, stack.glibc, sources, limits, environ)
+    except UsageError as refusal:
+        yield StepEnded("", "lock the wheels", "skipped" if _dispensable(task, stack, refusal) else "failed")
+        raise _explained(refusal, stack, down, rows, facts) from None
+    wheels = index.measured(wheels, sources, environ, limits)
+    lock = Lock(wheels, stack.python, inputs, mpi=_mpi(stack))
+    torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
+    if torch and "+" not in torch.version and any(wheel.name.startswith("nvidia-") for wheel in wheels):
+        because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
+        notes.append(f"torch {torch.version} is the build for CUDA, with its libraries {mib(lock.size)}{because}")
+    lock = replace(lock, notes=tuple(notes))
+    index.remember(context.cache, lock)
+    yield StepEnded("", "lock the wheels", "ok", f"{len(wheels)} wheels, {mib(lock.size)}")
+    return lock
+
+
+def _own_pins(task: Install, stack: Stack, context: Context) -> list[str]:
+    """What is asked for beyond the row."""
+    # By its path, so that no index can offer something else of that name.
+    own = [f"{_IMPI} @ {impi_torch(context.cache).as_uri()}"] if stack.backend == "impi" else []
+    return own + (["intel-openmp"] if task.omp == "intel" else [])
+
+
+def _inputs(task: Install, stack: Stack, context: Context, environ: Mapping[str, str]) -> str:
+    """The hash of all that decides which wheels it will be."""
+    sources = sources_of(task, environ)
+    own = _own_pins(task, stack, context)
+    files = {name: Path(name).read_text("utf-8", "replace") for name in task.requirements}
+    question = {
+        "pins": (*stack.pins, *own),
+        "python": stack.python,
+        "platform": index.platform(stack.glibc),
+        "with": task.with_,
+        "requirements": list(files.values()),
+        "wheels": task.wheels and str(Path(task.wheels).absolute()),
+        "sources": [index.redacted(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
+        "indexes": [found.url for found in stack.indexes],
+        **({"mpi": _mpi(stack)} if stack.engine else {}),
+        **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
+    }
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def sources_of(task: Install, environ: Mapping[str, str]) -> Sources:
+    """What the user said: flags over variables over files."""
+    if task.wheels:
+        return Sources(find_links=(str(Path(task.wheels).absolute()),), only=True)
+    pip = index.pip_settings(environ)
+    own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
+    return replace(
+        pip,
+        index=task.index_url or (None if own else pip.index),
+        extra=(*task.extra_index_url, *pip.extra),
+        find_links=(*task.find_links, *pip.find_links),
+    )
+
+
+def _with_row(stack: Stack, sources: Sources, environ: Mapping[str, str], limits: Limits) -> tuple[Sources, list[str]]:
+    """The indexes of the row too, as far as they answer; and those that do not."""
+    wanted = [
+        found
+        for found in stack.indexes
+        if found.name == "torch-cpu"
+        or stack.row.oneccl
+        or stack.row.ipex in ONLY_INTEL  # the rest is on the default one
+    ]
+    results: dict[str, bool] = {}
+    threads = [
+        threading.Thread(
+            target=lambda found=found: results.update({found.url: index.answers(found.url, sources, environ, limits)})
+        )
+        for found in wanted
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    up = [found for found in wanted if results.get(found.url)]
+    return replace(
+        sources,
+        extra=(*(found.url for found in up if found.kind == "index"), *sources.extra),
+        find_links=(*sources.find_links, *(found.url for found in up if found.kind == "find-links")),
+    ), [found.url for found in wanted if not results.get(found.url)]
+
+
+def _explained(
+    refusal: UsageError, stack: Stack, down: Sequence[str], rows: Table, facts: Mapping[str, Facts]
+) -> UsageError:
+    """The same refusal, with the indexes that were down and the rows that do without them. None of these is taken by
+    itself: somebody must ask for it."""
+    if not down:
+        return refusal
+    reasons = [*(f"this index does not answer: {url}" for url in down), *refusal.reasons]
+    hint = refusal.hint
+    others: dict[str, str] = {}
+    for wish in (
+        StackRequest(torch=stack.row.torch, backend="gloo"),
+        StackRequest(backend="gloo"),
+        StackRequest(track="native"),
+    ):
+        try:
+            row = resolve(wish, facts, rows).row
+        except UsageError:
+            continue
+        words = f"--torch {row.torch} " + ("--backend gloo" if row.ipex else "--track native")
+        if row != stack.row and not row.oneccl and row.ipex not in ONLY_INTEL:
+            others.setdefault(row.name, words)
+    if others:
+        reasons += [f"{name} does without it: {words}" for name, words in others.items()]
+        hint = f"another row: {next(iter(others.values()))}"
+    return UsageError(refusal.sentence, reasons=reasons, hint=hint, exit=Exit.STEP)

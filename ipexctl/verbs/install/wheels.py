@@ -1,0 +1,153 @@
+"""``ipexctl wheels fetch``: a wheelhouse of one row for some Pythons, to carry to where no index is reached."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipexctl.act.context import Context
+from ipexctl.act.packages import index
+from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.wheelhouse import held, is_archive, pack
+from ipexctl.decide.planning.install import mib
+from ipexctl.decide.releases import resolve
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Progress, Started, StepEnded, StepStarted
+from ipexctl.model.facts import Facts, Python
+from ipexctl.model.stack import Stack, StackRequest, Wheel
+from ipexctl.model.tasks import Install, Wheels
+from ipexctl.verbs.install.background import in_background
+from ipexctl.verbs.install.install import table
+from ipexctl.verbs.install.lock import locked, sources_of
+
+
+def wheels_fetch(
+    task: Wheels,
+    context: Context,
+    *,
+    environ: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    dry: bool = False,
+) -> Generator[Event, None, dict[str, Any]]:
+    """Fills ``task.directory``, or one file where its name is that of an archive; wheels that are there already, byte
+    for byte, are not fetched again.
+
+    Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index.
+    """
+    environ = os.environ if environ is None else environ
+    limits = limits or Limits()
+    directory = Path(task.directory)
+    one_file = is_archive(directory.name) and not directory.is_dir()
+    if directory.exists() and not directory.is_dir() and not one_file:
+        raise UsageError(
+            f"{task.directory} is not a directory", hint="an archive of wheels ends in .tar, .tar.gz, .tgz or .zip"
+        )
+    there = held(directory) if one_file else {}
+    rows = table()
+    stacks = [_stack(task, python) for python in (task.python or (None,))]
+    yield Started("wheels", f"wheels of {stacks[0].row.name}", ())
+    same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
+    asked = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
+    wanted: dict[str, Wheel] = {}
+    for stack in stacks:
+        _, lock = yield from locked(asked, stack, context, environ, limits, rows, {})
+        wanted |= {wheel.filename: wheel for wheel in lock.wheels}
+    # By file name: one wheel may serve several Pythons, and each may need its own torch.
+    todo = [
+        wheel
+        for wheel in wanted.values()
+        if (there.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
+    ]
+    pythons = [stack.python for stack in stacks]
+    yield Planned("wheels", _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already"))
+    value = {
+        "directory": str(directory),
+        "wheels": sorted(wanted),
+        "fetched": [wheel.filename for wheel in todo],
+        "python": pythons,
+        "bytes": sum(wheel.size for wheel in todo),
+    }
+    if dry:
+        yield Answer({**value, "dry": True})
+        yield Ended("wheels", Exit.OK)
+        return value
+    step, stop = "fetch the wheels", threading.Event()
+    yield StepStarted("", step)
+    sources = sources_of(asked, environ)
+    try:
+        yield from in_background(
+            lambda tell: index.fetch(
+                todo,
+                context.cache,
+                sources,
+                environ,
+                limits,
+                lambda done, total, name: tell(Progress("", step, done, total, "B", name)),
+                stop,
+            ),
+            stop,
+        )
+    except UsageError as refusal:
+        for reason in refusal.reasons:
+            yield HostFailed(Failure("", Kind.STEP, reason, code="wheel"))
+        yield Answer({**value, "fetched": []})
+        yield Ended("wheels", Exit.STEP)
+        return {}
+    if one_file and todo:
+        files = {wheel.filename: index.place(context.cache, wheel) for wheel in todo}
+        yield from in_background(
+            lambda tell: pack(
+                directory, files, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
+            ),
+            stop,
+        )
+    elif not one_file:
+        directory.mkdir(parents=True, exist_ok=True)
+        for wheel in todo:
+            _place(index.place(context.cache, wheel), directory / wheel.filename)
+    yield StepEnded("", step, "changed" if todo else "ok", f"{_wheels(len(todo))} into {directory}")
+    yield Answer(value)
+    yield Ended("wheels", Exit.OK)
+    return value
+
+
+def _stack(task: Wheels, python: str | None) -> Stack:
+    """The row for a host of which only the Python and the glibc are known."""
+    wish = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
+    rows = table()
+    having = Python("python3", python or resolve(wish, {}, rows).python)
+    return resolve(wish, {"host": Facts(glibc=task.glibc, pythons=(having,))}, rows)
+
+
+def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
+    """For which hosts, each wheel, and how much it is in all (some indexes tell no sizes)."""
+    one = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
+    lines = [f"for hosts with {one}; glibc {task.glibc} or newer"]
+    lines += [f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
+    unknown = sum(not wheel.size for wheel in todo)
+    more = f", and {unknown} of unknown size" if unknown else ""
+    lines.append(f"{_wheels(len(todo))}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing)
+    return "\n".join(lines)
+
+
+def _wheels(count: int) -> str:
+    return f"{count} wheel{'' if count == 1 else 's'}"
+
+
+def _there(path: Path, wheel: Wheel) -> bool:
+    return path.is_file() and index.digest(path) == wheel.sha256
+
+
+def _place(source: Path, target: Path) -> None:
+    """By rename, so that a wheelhouse never has half a wheel; without a copy where the disk is the same."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        shutil.copyfile(source, part)
+    part.replace(target)

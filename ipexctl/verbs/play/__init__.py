@@ -1,0 +1,1 @@
+"""``play`` and what belongs to it: ``init``, ``play lint``, the step ``command``."""

@@ -1,0 +1,49 @@
+"""The step ``command``: one command on every host, its output host by host."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit, each
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepOutcome
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.links import Link
+from ipexctl.model.tasks import Execute
+
+
+def execute(
+    task: Execute, inventory: Inventory, context: Context, *, dry: bool = False
+) -> Generator[Event, None, dict[str, Completed | Failure]]:
+    """Runs the words on every host (no shell reads them); a status other than 0 is a failure of that host."""
+    command = Command(task.argv, timeout=task.timeout)
+    yield Started("command", str(command), inventory.names)
+    yield Planned("command", f"on {len(inventory)} hosts: {command}")
+    if dry:
+        yield Answer({"plan": f"on {len(inventory)} hosts: {command}"})
+        yield Ended("command", Exit.OK)
+        return {}
+
+    def work(link: Link, _: Emit) -> Completed | Failure:
+        done = link.run(command)
+        if not done.ok:
+            return Failure(
+                link.host.name, Kind.STEP, f"{task.argv[0]} ended with status {done.status}: {done.last_words(1)}"
+            )
+        return done
+
+    def outcome(done: Completed) -> tuple[StepOutcome, str]:
+        return "changed" if task.changes else "ok", f"{len(done.out)} bytes" + (", cut" if done.truncated else "")
+
+    results = yield from each(context, inventory, "command", work, outcome=outcome)
+    yield Answer({"hosts": [_row(host, result) for host, result in results.items()]})
+    yield Ended("command", Exit.OK)
+    return results
+
+
+def _row(host: str, result: Completed | Failure) -> dict[str, object]:
+    if isinstance(result, Failure):
+        return {"host": host, "failed": result.what}
+    return {"host": host, "status": result.status, "out": result.text, "err": result.err.decode("utf-8", "replace")}

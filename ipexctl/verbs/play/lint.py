@@ -1,0 +1,65 @@
+"""``ipexctl play lint``: is a playbook one? Every error in every file at once; contacts nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipexctl.decide import parsing
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.hosts import Inventory
+from ipexctl.model.plays import Play
+from ipexctl.model.text import printable
+from ipexctl.verbs.common.select import from_file, read_play
+from ipexctl.verbs.play.play import unusable_files
+
+
+def lint(
+    files: Sequence[str], *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str]
+) -> Generator[Event, None, None]:
+    """Reads the playbooks, the hostfiles they name and looks for the scripts they start. Raises `UsageError` with all
+    that is wrong, before the first event."""
+    wrong: list[str] = []
+    hints: list[str | None] = []
+    good: list[dict[str, Any]] = []
+    warnings: list[str] = []
+    unknown = set(variables) if len(files) > 1 else set()  # to all of them: each may have some of its own
+    for file in files:
+        try:
+            book = read_play(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
+            unknown -= book.variables
+            unusable = [*unusable_files(book.steps)]
+            inventory = _hosts(book, cwd)
+        except UsageError as refused:
+            wrong += refused.reasons or (refused.sentence,)
+            hints.append(refused.hint)
+            unknown.clear()  # what this one has of them cannot be told
+            continue
+        wrong += unusable
+        hints += [None for _ in unusable]
+        warnings += book.warnings
+        hosts = {"hosts": len(inventory)} if inventory else {}
+        good += [] if unusable else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
+    wrong += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
+    hints += [None for _ in unknown]
+    if wrong:
+        count = f"{len(wrong)} error{'' if len(wrong) == 1 else 's'}"
+        where = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
+        raise UsageError(f"{where}: {count}", reasons=wrong, hint=hints[0] if len({*hints}) == 1 else None)
+    yield Started("lint", "", ())
+    for warning in warnings:
+        yield Message(warning, "warning")
+    yield Answer({"playbooks": good})
+    yield Ended("lint", Exit.OK)
+
+
+def _hosts(book: Play, cwd: Path) -> Inventory | None:
+    """The hosts the playbook itself names, of which its steps' limits choose. Raises `UsageError`."""
+    inventory = book.inventory or (from_file(book.hostfile, cwd=cwd) if book.hostfile else None)
+    if inventory:
+        for step in book.steps:
+            if step.limit is not None:
+                parsing.limit(inventory, step.limit, f"{step.origin}: limit" if step.origin else "limit")
+    return inventory

@@ -1,0 +1,228 @@
+"""A saved run, read back as the events that made it: any sink shows it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ipexctl.decide.reports import fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import Stamped
+from ipexctl.show import event_json
+from ipexctl.show.record import EVENTS, MARK, RANKS, saved
+from ipexctl.show.sanitise import visible
+
+_PIECE = 1 << 16  # bytes of a rank's output in one event
+
+
+def find(runs: Path, word: str) -> Path:
+    """The saved run that ``word`` means: ``last``, a path, a directory's name or beginning, or a run's id.
+
+    Raises `UsageError` where it means none or several.
+    """
+    path = Path(word).expanduser()
+    if (path / EVENTS).is_file():
+        return path
+    every = saved(runs)
+    if not every:
+        raise UsageError(f"no run is saved in {visible(str(runs))}")
+    if word == "last":
+        return every[-1]
+    found = (
+        [run for run in every if run.name == word]
+        or [run for run in every if run.name.endswith(f"-{word}") or run_id(run) == word]
+        or [run for run in every if run.name.startswith(word) or (run_id(run) or "").startswith(word)]
+    )
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(
+            f"no saved run is called {visible(word)}",
+            reasons=[f"saved in {visible(str(runs))}: {_names(every)}"],
+            hint="ipexctl replay last",
+        )
+    raise UsageError(f"{visible(word)} means {len(found)} saved runs", reasons=[_names(found)], hint="write more of it")
+
+
+def _names(runs: list[Path]) -> str:
+    newest = [visible(run.name) for run in reversed(runs[-5:])]
+    return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
+
+
+_RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
+
+
+def run_id(directory: Path) -> str | None:
+    """The id in the record's first `RunStarted`, looked for in its first 256 KiB."""
+    try:
+        with (directory / EVENTS).open("rb") as file:
+            match = _RUN.search(file.read(1 << 18))
+        return str(json.loads(match.group(1))) if match else None
+    except (OSError, ValueError):
+        return None
+
+
+def replay(directory: Path) -> Iterator[Stamped]:
+    """The events of a saved run with their times. What is damaged, cut off or missing is said (`Message`, a warning)
+    where it is met. Raises `UsageError` when there is nothing to show."""
+    try:
+        number = _open(directory / EVENTS)
+    except OSError as error:
+        raise UsageError(
+            f"{visible(str(directory))} is not a saved run",
+            reasons=[f"{EVENTS}: {(error.strerror or str(error)).lower()}"],
+            hint="ipexctl replay last",
+        ) from None
+    with os.fdopen(number, "rb") as lines:
+        yield from _read(directory, lines)
+
+
+def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
+    """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
+    from ipexctl.show.picture import picture as draw
+
+    events = list(replay(directory))
+    title = f"ipexctl replay {directory.name}"
+    return draw(events, width=width, height=height, at=at, title=title, report=fold(events).public())
+
+
+def _read(directory: Path, lines: Any) -> Iterator[Stamped]:
+    ranks = _Ranks(directory / RANKS)
+    at = 0.0
+    shown = ended = 0
+    try:
+        for count, raw in enumerate(lines, 1):
+            if not raw.endswith(b"\n"):
+                yield _gap(at, f"the record is cut off in line {count} of {EVENTS}")
+                break
+            try:
+                line = _object(raw)
+                if line.get("event") == "gap":
+                    yield _gap(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    continue
+                stamped = None if "offset" in line else event_json.decode(line)
+                if stamped is None:
+                    for stamped in ranks.read(line):
+                        yield stamped
+                    shown += 1
+                    continue
+            except event_json.DamagedRecordError as error:
+                yield _gap(at, f"line {count} of {EVENTS} is damaged: {error}")
+                continue
+            at = stamped.at
+            shown += 1
+            ended = isinstance(stamped.event, e.Ended)
+            yield stamped
+        if not shown:
+            raise UsageError(f"{visible(str(directory))} holds no event that can be read")
+        yield from ranks.rest(at)
+        if not ended:
+            yield _gap(at, "the record ends here, without the command's own end")
+    finally:
+        ranks.close()
+
+
+def _gap(at: float, text: str) -> Stamped:
+    return Stamped(at, e.Message(text, level="warning"))
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise event_json.DamagedRecordError("it is not JSON") from None
+    if not isinstance(line, dict):
+        raise event_json.DamagedRecordError("it is not an object")
+    return line
+
+
+def _open(path: Path) -> int:
+    """A regular file and nothing behind a link: a record that somebody sent must not show other files of ours."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(None, "is not a regular file")
+    return number
+
+
+class _Ranks:
+    """The ranks' files of one record, and how far each has been shown."""
+
+    _AT_ONCE = 64
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._open: dict[tuple[int, str], int] = {}
+        self._shown: dict[tuple[int, str], int] = {}
+        self._hosts: dict[int, str] = {}
+
+    def read(self, line: dict[str, Any]) -> Iterator[Stamped]:
+        """The bytes that one reference means, in pieces. Raises `wire.Damaged`."""
+        stamped = event_json.decode({**line, "data": ""})
+        event = stamped.event
+        if not isinstance(event, e.Output):
+            raise event_json.DamagedRecordError("it refers to bytes and is not output")
+        offset, length = line.get("offset"), line.get("length")
+        if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or length < 0:
+            raise event_json.DamagedRecordError("offset or length is not a whole number")
+        key = (event.rank, event.stream)
+        self._hosts[event.rank] = event.host
+        end = offset + length
+        self._shown[key] = max(self._shown.get(key, 0), end)
+        for start, data in self._pieces(key, offset, end):
+            offset = start + len(data)
+            partial = event.partial if offset >= end else not data.endswith(b"\n")
+            yield Stamped(stamped.at, e.Output(event.rank, event.host, event.stream, data, partial))
+        lost = line.get("lost")
+        missing = end - offset + (lost if isinstance(lost, int) else 0)
+        if missing:
+            yield _gap(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
+
+    def rest(self, at: float) -> Iterator[Stamped]:
+        """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
+        for (rank, stream), shown in sorted(self._shown.items()):
+            try:
+                size = os.fstat(self._number((rank, stream))).st_size
+            except OSError:
+                continue
+            pieces = list(self._pieces((rank, stream), shown, min(size, shown + 2 * _PIECE)))
+            if pieces and pieces[0][1].startswith(MARK):  # only the mark of a gap that was told above
+                continue
+            if pieces:
+                yield _gap(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+                for _, data in self._pieces((rank, stream), shown, size):
+                    yield Stamped(at, e.Output(rank, self._hosts[rank], _STREAMS[stream], data, partial=True))
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Pieces end with a line where they can."""
+        while offset < end:
+            try:
+                data = os.pread(self._number(key), min(_PIECE, end - offset), offset)
+            except OSError:
+                return
+            if not data:
+                return
+            if offset + len(data) < end:
+                data = data[: data.rfind(b"\n") + 1 or len(data)]
+            yield offset, data
+            offset += len(data)
+
+    def _number(self, key: tuple[int, str]) -> int:
+        if key not in self._open:
+            if len(self._open) >= self._AT_ONCE:
+                os.close(self._open.pop(next(iter(self._open))))
+            self._open[key] = _open(self._directory / f"{key[0]}.{key[1]}")
+        return self._open[key]
+
+
+_STREAMS: dict[str, e.Stream] = {"out": "out", "err": "err"}

@@ -1,0 +1,81 @@
+"""What is told of a rank's death: an exception that nobody caught, or the stacks of a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from ipexctl.remote.agent import oom_report
+
+STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Path:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks/3.stacks").write_text(STACKS)
+    return tmp_path / "ranks"
+
+
+def told(ranks: Path) -> dict[str, str]:
+    return oom_report.of(str(ranks.parent), 3, 1, signal.SIGABRT, oom_report.KernelLog(), "")
+
+
+def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
+    assert told(ranks)["traceback"].startswith("Fatal Python error: Aborted")
+    assert "error" not in told(ranks)
+
+
+def test_an_exception_is_told_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
+    noted = {"error": "ValueError: no", "traceback": 'Traceback\n  File "a.py", line 1\nValueError: no\n'}
+    (ranks / "3.1.error").write_text(json.dumps(noted))
+    assert {name: told(ranks)[name] for name in noted} == noted
+
+
+HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
+OWN, HELPERS = "ValueError: no", "ModuleNotFoundError: No module named 'no_such_module'"
+HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (f"{HANDLED}; raise ValueError('no')", OWN),
+        (f"{HANDLED}; subprocess.run(['false'], check=True)", "subprocess.CalledProcessError: Command '['false']' "),
+        (f"{HANDLED}; os.kill(os.getpid(), signal.SIGKILL)", ""),
+        (f"{HANDLED}; sys.exit(1)", HELPERS),
+        (f"{HANDLED}; {HELPER.format(check=True)}", HELPERS),  # so does the launcher of Accelerate
+        ("import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'raise ValueError(\"no\")']))", OWN),
+    ],
+)
+def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
+    done, pid = ended(ranks, script)
+    told = oom_report.of(str(ranks.parent), 3, pid, max(0, -done), oom_report.KernelLog(), "")
+    assert told.get("error", "").startswith(error)
+    assert bool(told) == bool(error)
+    assert told.keys() <= {"error", "traceback"}
+
+
+def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
+    many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
+    _, pid = ended(ranks, many + "raise ValueError('no')")
+    assert len(list(ranks.glob("3.*.error"))) == 8
+    assert oom_report.of(str(ranks.parent), 3, pid, 0, oom_report.KernelLog(), "")["error"] == OWN
+
+
+def ended(ranks: Path, script: str) -> tuple[int, int]:
+    """The status and the id of a rank 3 that was this script."""
+    (ranks / "3.stacks").unlink()
+    hooks = ranks.parent / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_bytes(files("ipexctl.remote.agent").joinpath("sitecustomize.py").read_bytes())
+    env = {**os.environ, "PYTHONPATH": str(hooks), "IPEXCTL_DIR": str(ranks.parent), "IPEXCTL_RANK": "3"}
+    with subprocess.Popen([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL) as rank:
+        return rank.wait(60), rank.pid

@@ -1,0 +1,85 @@
+"""Who reaches the keeper's port without the run's token disturbs nothing (faults.md J7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from ipexctl.remote.agent import rpc
+from tests.unit.agent.runs import Kept, keeping
+
+LINES = {
+    "an accent for a proof": '{"role": "guard", "name": "a", "proof": "é"}'.encode(),
+    "half a character": b'{"role": "\\ud800", "name": "a", "proof": "a"}',
+    "half a character for a proof": b'{"role": "guard", "name": "a", "proof": "\\ud800"}',
+    "depth": b"[" * 4000,
+    "great depth": b"[" * 200_000,
+    "a number": b"1",
+    "a long number": b"1" * 4000,
+    "words that are none": b'{"role": ["guard"], "name": {}, "proof": null}',
+    "nothing": b"",
+    "an HTTP client": b"GET / HTTP/1.1\r\n\r",
+    "noise": bytes(range(256)) * 4,
+    "a wrong proof": b'{"role": "guard", "name": "a", "proof": "00"}',
+    "a long line": b'{"role": "' + b"x" * 100_000 + b'"}',
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    with keeping(tmp_path_factory.mktemp("kept")) as kept:
+        yield kept
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_strangers_line_ends_his_connection_and_nothing_else(kept: Kept, line: bytes) -> None:
+    with stranger(kept) as sock:
+        begun = time.monotonic()
+        say(sock, line + b"\n")
+        assert ended(sock)
+        assert time.monotonic() - begun < 3.0, "who says nothing is sent away after 5 s"
+    assert kept.state()["state"] == "gathering"
+    assert not (kept.directory / "keeper.crash").exists()
+
+
+def test_a_line_without_an_end_is_cut_off_early(kept: Kept) -> None:
+    with stranger(kept) as sock:
+        say(sock, b"x" * (2 * rpc.GREETS))
+        assert ended(sock)
+
+
+def test_idle_strangers_do_not_keep_ours_out(tmp_path: Path) -> None:
+    with keeping(tmp_path) as kept, ExitStack() as crowd:
+        for _ in range(200):
+            crowd.enter_context(stranger(kept))
+        assert kept.state()["state"] == "gathering"
+        pid = json.loads((kept.directory / "keeper.json").read_text())["pid"]
+        assert len(os.listdir(f"/proc/{pid}/fd")) < 100
+        guard = kept.connect("guard", "a")
+        assert guard.open
+
+
+def stranger(kept: Kept) -> socket.socket:
+    """A connection to the keeper that has been challenged."""
+    sock = socket.create_connection(("127.0.0.1", kept.port), 5.0)
+    assert b"challenge" in sock.recv(1000)
+    return sock
+
+
+def say(sock: socket.socket, data: bytes) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it was cut short
+        sock.sendall(data)
+
+
+def ended(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1000) == b""
+    except ConnectionResetError:
+        return True  # with something of ours unread

@@ -1,0 +1,191 @@
+"""A watcher and its link: a real keeper, the watcher's process beside it, and who listens to it over a link."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act import agent, run_control
+from ipexctl.act.context import Context
+from ipexctl.act.run_control import AGENT, ROLE, RemoteRunDir, RunFollower
+from ipexctl.act.ssh import Links
+from ipexctl.model.hosts import Host
+from ipexctl.remote.agent import procs
+from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
+
+HERE = Host("here", "localhost", vars={"local": "yes"})
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with keeping(tmp_path) as kept:
+        yield kept
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    made = Context(Links(config=None), tmp_path / "state", tmp_path / "cache")
+    yield made
+    made.links.close()
+
+
+def at(kept: Kept, agent_is: str = "") -> RemoteRunDir:
+    """The run as its head's place, with its agent, or with another program of that name."""
+    site = RemoteRunDir(HERE, str(kept.directory), sys.executable)
+    (kept.directory / AGENT).write_bytes(agent.archive())
+    role = kept.directory / ROLE
+    role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.script())
+    role.chmod(0o700)
+    return site
+
+
+def watchers(kept: Kept) -> list[int]:
+    """The processes that watch this run."""
+    found = []
+    for pid in procs.everyone():
+        with suppress(OSError):  # it has ended
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"watch" in words and os.fsencode(kept.directory) in words:
+                found.append(pid)
+    return found
+
+
+def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
+    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_control, "QUIET", 3.0)
+    watch = RunFollower(context, at(kept))
+    try:
+        until(lambda: watch.offsets[0])  # of the journal
+        assert watch.take(1.0) is not None
+        time.sleep(4.0)
+        assert watch.take(0.1) is None, "a run that says nothing is no lost link"
+        [hanging] = watchers(kept)
+        os.kill(hanging, signal.SIGSTOP)
+        try:
+            lost, back = watch.take(10.0), watch.take(10.0)
+        finally:
+            os.kill(hanging, signal.SIGKILL)
+        assert lost == run_control.Frame("lost", b"no sign of life for 3 s")
+        assert back == run_control.Frame("back")
+        assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
+    finally:
+        watch.close()
+
+
+def test_where_every_watcher_hangs_it_is_given_up(
+    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_control, "QUIET", 1.0)
+    monkeypatch.setattr(run_control, "GIVE_UP", 2.0)
+    watch = RunFollower(context, at(kept, "exec sleep 10"))
+    try:
+        assert watch.take(5.0) == run_control.Frame("lost", b"no sign of life for 1 s")
+        assert watch.take(10.0) == run_control.Frame("gave-up", b"no sign of life for 1 s")
+    finally:
+        watch.close()
+
+
+def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: Context) -> None:
+    watch = RunFollower(context, at(kept, "exec sleep 10"))
+    time.sleep(0.2)
+    begun = time.monotonic()
+    watch.close()
+    assert time.monotonic() - begun < 3.0
+
+
+# Whoever listens to the watcher's process shows it by a byte now and then.
+
+
+def alone(kept: Kept, **more: Any) -> subprocess.Popen[bytes]:
+    """The watcher's process, impatient, without a controller; its input is open."""
+    words = remote("client", "watch", str(kept.directory), "0", "0", "0", before="client.SILENT = 1.0")
+    process = kept.start(words, stdout=subprocess.PIPE, **more)
+    until(lambda: kept.state()["watchers"] == 1)
+    return process
+
+
+def beats(process: subprocess.Popen[bytes], seconds: float) -> None:
+    assert process.stdin is not None
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        process.stdin.write(b".")
+        process.stdin.flush()
+        time.sleep(0.2)
+
+
+def test_a_watcher_ends_when_its_controller_falls_silent(kept: Kept) -> None:
+    process = alone(kept)
+    beats(process, 2.0)
+    assert kept.state()["watchers"] == 1
+    assert process.wait(5.0) == 0
+    until(lambda: kept.state()["watchers"] == 0)
+
+
+def test_a_controller_that_never_writes_is_taken_to_be_there(kept: Kept) -> None:
+    process = alone(kept)
+    time.sleep(2.0)
+    assert process.poll() is None
+    assert kept.state()["watchers"] == 1
+
+
+def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
+    tmp_path: Path,
+) -> None:
+    loud = ["/bin/sh", "-c", "yes | head -c 3000000; exec sleep 300"]
+    with keeping(tmp_path, lease=2.0, mpiexec=loud) as kept:
+        guard = kept.connect("guard", "a")
+        guard.send({"say": "start", "rank": 0, "at": time.time()})
+        process = alone(kept)
+        beats(process, 3.0)  # longer than the lease; nobody reads what it says, so it waits in the middle of writing
+        assert kept.state()["state"] == "running"
+        journal = kept.directory / "journal.jsonl"
+        until(lambda: "watcher lost: nobody watched for 2 s" in journal.read_text())
+        assert process.wait(5.0) == 0
+
+
+def test_a_screen_that_stands_still_is_a_watcher_all_the_same(
+    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_control, "BEAT", 0.3)
+    impatient = remote("client", before="client.SILENT = 1.0")
+    watch = RunFollower(context, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+    try:
+        until(lambda: kept.state()["watchers"] == 1)
+        first = watchers(kept)
+        time.sleep(3.0)
+        assert kept.state()["watchers"] == 1
+        assert watchers(kept) == first
+        os.kill(first[0], signal.SIGSTOP)  # and a head that stood still finds what was said meanwhile
+        time.sleep(2.0)
+        os.kill(first[0], signal.SIGCONT)
+        time.sleep(1.0)
+        assert watchers(kept) == first
+    finally:
+        watch.close()
+    until(lambda: kept.state()["watchers"] == 0)
+
+
+def test_a_controller_that_stood_still_goes_on_where_it_was(
+    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_control, "BEAT", 3.0)  # too rare for this watcher: as if it were stopped in between
+    impatient = remote("client", before="client.SILENT = 1.0")
+    watch = RunFollower(context, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+    try:
+        seen = [frame for _ in range(20) if (frame := watch.take(0.3))]
+        kinds = [frame.kind for frame in seen if frame.kind != "t"]
+        assert kinds[:2] == ["j", "lost"]
+        assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
+    finally:
+        watch.close()

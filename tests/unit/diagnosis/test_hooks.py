@@ -1,0 +1,52 @@
+"""What our sitecustomize does in a rank, with a torch.distributed of nothing but a rendezvous."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys, threading
+import torch.distributed
+if sys.argv[1] != "alone":
+    torch.distributed.init_process_group()
+begun = threading.Event()
+def late():  # as torch's: it wants Python's lock, to let go of a tensor, when the script has come to its end
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as name:
+        name.write("pt_gloo_runloop")
+    begun.set()
+    for _ in range(20_000_000):  # a while
+        pass
+    print("let go", flush=True)
+    threading.Event().wait()
+threading.Thread(target=late, daemon=True).start()
+begun.wait()
+if sys.argv[1] == "destroyed":
+    torch.distributed.destroy_process_group()
+"""
+TORCH = """
+def init_process_group(): pass
+def destroy_process_group(): print("destroyed", flush=True)
+"""
+TOLD = {"connected": "let go\n", "destroyed": "let go\ndestroyed\n", "alone": ""}
+
+
+@pytest.mark.parametrize("stage", TOLD)
+def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path, stage: str) -> None:
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").touch()
+    (torch / "distributed.py").write_text(TORCH)
+    (tmp_path / "run/ranks").mkdir(parents=True)
+    with as_file(files("ipexctl.remote.agent").joinpath("sitecustomize.py")) as hooks:
+        (tmp_path / "sitecustomize.py").write_text(hooks.read_text("utf-8"))
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "IPEXCTL_DIR": str(tmp_path / "run"), "IPEXCTL_RANK": "3"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, stage], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == TOLD[stage]
+    assert (tmp_path / "run/ranks/3.connected.json").exists() == (stage != "alone")

@@ -1,0 +1,208 @@
+"""Between hosts: who tries whom, what the attempts mean, and the program that makes them, on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.checks import CheckHit, Cluster, choose_interfaces
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, judge_meeting, next_one, plan
+from ipexctl.model.hosts import Host, Inventory
+from tests.unit.doctor.test_findings import TABLE, healthy
+
+NAMES = ("a", "b", "c", "d")
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def hits(*failed: tuple[str, str], names: tuple[str, ...] = NAMES, **changes: Any) -> list[CheckHit]:
+    """What is said when exactly these directions fail with "no answer"."""
+    facts = {name: healthy(n, ports=(32768, 60999)) for n, name in enumerate(names, 1)}
+    pairs = tuple(
+        Pair(source, target, "no answer")
+        if (source, target) in failed
+        else replace(Pair(source, target, None, 1e-4, facts[source].ssh_address, True, 1500, 1e8), **changes)
+        for source in names
+        for target in names
+        if source != target
+    )
+    cluster = Cluster(Inventory(tuple(Host(name, name) for name in names)), facts, {}, TABLE)
+    return list(judge_meeting(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
+
+
+def said(found: list[CheckHit]) -> dict[tuple[str, str], str]:
+    return {(hit.code, hit.host): f"{hit.values.get('what', '')}|{hit.evidence}" for hit in found}
+
+
+def test_hosts_that_all_reach_each_other_have_no_findings() -> None:
+    assert hits() == []
+
+
+def test_one_direction_is_told_at_the_host_that_cannot_connect() -> None:
+    found = said(hits(("b", "c")))
+    assert list(found) == [("NET007", "b")]
+    assert "b → c (10.0.0.3): no answer, ports 32768-60999" in found["NET007", "b"]
+
+
+def test_both_directions_are_one_line_at_both_hosts() -> None:
+    found = said(hits(("b", "c"), ("c", "b")))
+    assert list(found) == [("NET007", "b"), ("NET007", "c")]
+    assert found["NET007", "b"] == found["NET007", "c"]
+    assert "b ↔ c" in found["NET007", "b"]
+
+
+def test_a_missing_way_back_to_the_head_has_a_code_of_its_own() -> None:
+    assert list(said(hits(("c", "a")))) == [("NET008", "c")]
+    assert list(said(hits(("c", "a"), ("a", "c")))) == [("NET008", "c")]
+
+
+def test_a_host_that_nobody_can_connect_to_is_told_once_and_not_by_all_others() -> None:
+    found = said(hits(*((name, "c") for name in "abd")))
+    assert list(found) == [("NET007", "c")]
+    assert "no other host can connect to it" in found["NET007", "c"]
+
+
+def test_a_host_that_can_connect_to_nobody_is_told_once() -> None:
+    found = said(hits(*(("d", name) for name in "abc")))
+    assert list(found) == [("NET007", "d")]
+    assert "it can connect to no other host" in found["NET007", "d"]
+
+
+def test_of_two_hosts_nobody_can_tell_whose_firewall_it_is() -> None:
+    assert list(said(hits(("b", "a"), names=("a", "b")))) == [("NET008", "b")]
+    assert list(said(hits(("a", "b"), names=("a", "b")))) == [("NET007", "a")]
+
+
+def test_connections_that_lose_large_packets_are_found() -> None:
+    found = hits(large=False, mtu=1400)
+    assert {hit.code for hit in found} == {"NET009"}
+    assert "1400 bytes pass" in found[0].evidence
+
+
+def test_a_detour_is_found() -> None:
+    assert {hit.code for hit in hits(local="10.99.0.1")} == {"NET010"}
+
+
+def test_a_link_at_less_than_half_of_the_usual_rate_is_found() -> None:
+    facts = {name: healthy(n) for n, name in enumerate(NAMES, 1)}
+    rates = {"a": 100e6, "b": 100e6, "c": 20e6, "d": 110e6}
+    pairs = tuple(
+        Pair(name, next_one(NAMES, name), None, local=facts[name].ssh_address, rate=rates[name]) for name in NAMES
+    )
+    cluster = Cluster(Inventory(tuple(Host(name, name) for name in NAMES)), facts, {}, TABLE)
+    found = list(judge_meeting(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
+    assert [(hit.code, hit.host, hit.evidence) for hit in found] == [
+        ("NET011", "c", "to d 20 MB/s, the others 100 MB/s")
+    ]
+
+
+def test_up_to_32_hosts_all_pairs_are_tried() -> None:
+    names = [f"n{n}" for n in range(32)]
+    assert sum(map(len, plan(names, False).values())) == 32 * 31
+
+
+def test_beyond_that_a_ring_and_a_star_are_tried_and_everybody_takes_part() -> None:
+    names = [f"n{n}" for n in range(256)]
+    tries = plan(names, False)
+    assert sum(map(len, tries.values())) < 4 * 256
+    assert {name for targets in tries.values() for name in targets} == set(names)
+    assert all(next_one(names, name) in tries[name] for name in names)
+    assert all("n0" in tries[name] for name in names[1:])
+    assert all(name not in targets for name, targets in tries.items())
+    assert sum(map(len, plan(names, True).values())) == 256 * 255
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """`remote/session/netcheck.py` in a process of its own."""
+
+    def __init__(self) -> None:
+        text = files("ipexctl.remote.session").joinpath("netcheck.py").read_text("utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.hear() == {"ready": True}
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def end(self) -> int:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait(10)
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    running = Program()
+    yield running
+    if running.process.poll() is None:
+        assert running.end() == 0
+
+
+def test_two_programs_measure_the_way_between_them(program: Program) -> None:
+    other = Program()
+    ports = other.ask("listen", address="127.0.0.2", token=TOKEN)["done"]
+    target = {"host": "b", "address": "127.0.0.2", **ports, "rate": True}
+    found = program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["found"][0]
+    assert (found["host"], found["error"], found["large"], found["mtu"]) == ("b", None, True, 9000)
+    assert 0 < found["rtt"] < 3
+    assert found["rate"] > 1e6
+    assert other.end() == 0
+    refused = program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["found"][0]
+    assert (refused["error"], refused["rtt"]) == ("refused", None)
+
+
+def test_who_does_not_know_the_token_gets_nothing_and_disturbs_nobody(program: Program) -> None:
+    ports = program.ask("listen", address="127.0.0.3", token=TOKEN)["done"]
+    strangers = [socket.create_connection(("127.0.0.3", ports["tcp"]), 3) for _ in range(100)]
+    with socket.create_connection(("127.0.0.3", ports["tcp"]), 3) as wrong:
+        wrong.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.3\r\n\r\n")
+        answer = b""
+        try:
+            answer = wrong.recv(100)
+        except ConnectionResetError:  # what it had not read yet is thrown away with the connection
+            pass
+        assert answer == b""
+    target = {"host": "me", "address": "127.0.0.3", **ports}
+    assert (
+        program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=1500)["done"]["found"][0]["error"] is None
+    )
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_an_address_that_is_not_here_is_a_failure_and_not_the_end(program: Program) -> None:
+    assert program.ask("listen", address="203.0.113.1", token=TOKEN)["failed"] == "os"
+    assert "done" in program.ask("listen", address="127.0.0.4", token=TOKEN)
+
+
+def test_signs_are_seen_by_others_and_gone_at_the_end(program: Program, tmp_path: Path) -> None:
+    other = Program()
+    assert other.ask("sign", directories=[str(tmp_path), "/nonexistent"], name=".sign-b")["done"] == {
+        "signed": [str(tmp_path)]
+    }
+    seen = program.ask("see", directories=[str(tmp_path)], names=[".sign-b", ".sign-c"])["done"]["seen"]
+    assert seen == {str(tmp_path): [".sign-b"]}
+    assert other.end() == 0
+    assert list(tmp_path.iterdir()) == []

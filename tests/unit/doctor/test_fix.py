@@ -1,0 +1,162 @@
+"""What --fix does, and what it leaves alone; when a stack is imported, and what its error means."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.decide.checks import Cluster, run_checks
+from ipexctl.decide.checks.software import doubtful, imports
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import UsageError
+from ipexctl.model.events import HostFailed
+from ipexctl.model.facts import Facts, Installed
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.tasks import Doctor
+from ipexctl.verbs.doctor.doctor import doctor
+from ipexctl.verbs.doctor.fix import fix
+from tests.fakes import FakeOpener
+from tests.unit.doctor.test_findings import CATALOGUE, TABLE, healthy
+
+HOSTS = Inventory(tuple(Host(f"n{n}", f"n{n}") for n in (1, 2)))
+WHOLE = Installed("/env", True, "3.11", {"torch": "2.8.0"}, {"id": "x"})
+
+
+def ended(story: Generator[Any, None, Any]) -> tuple[list[Any], Any]:
+    events = []
+    while True:
+        try:
+            events.append(next(story))
+        except StopIteration as end:
+            return events, end.value
+
+
+def fixing(place: Path, answers: bool, status: int = 0, **changes: Any) -> tuple[list[str], list[str], Any, list[Any]]:
+    """Questions, commands, what was done and failed, events."""
+    facts = {host.name: replace(healthy(n), installed=WHOLE, user="root", **changes) for n, host in enumerate(HOSTS, 1)}
+    asked: list[str] = []
+    commands: list[str] = []
+
+    def answer(host: Host, command: Command) -> Completed:
+        if command.argv[:2] == ("sh", "-c"):
+            commands.append(f"{host.name}: {command.argv[2]}")
+            return Completed(status, b"", b"Read-only file system\n" if status else b"")
+        return Completed(0, b'{"runs": [], "stray": []}')
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        return answers
+
+    context = Context(FakeOpener(answer), place, place)
+    findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
+    events, done = ended(fix(findings, CATALOGUE, HOSTS, facts, context, ask=ask, venv=None, environ={}))
+    return asked, commands, done, events
+
+
+def test_a_safe_fix_is_done_on_its_hosts_after_a_yes(tmp_path: Path) -> None:
+    asked, commands, (fixed, failed), _ = fixing(tmp_path, True, thp="never")
+    text = "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"
+    [question] = asked
+    assert question.startswith("MEM003 n1, n2: ")
+    assert question.endswith(f"\n  {text} ?")
+    assert sorted(commands) == [f"n1: {text}", f"n2: {text}"]
+    assert fixed == [{"code": "MEM003", "hosts": ["n1", "n2"], "did": text}]
+    assert failed == []
+
+
+def test_without_a_yes_nothing_is_done(tmp_path: Path) -> None:
+    asked, commands, done, _ = fixing(tmp_path, False, thp="never", governor="powersave")
+    assert len(asked) == 2
+    assert (commands, done) == ([], ([], []))
+
+
+def test_who_is_not_root_is_not_asked_for_what_only_root_can_do(tmp_path: Path) -> None:
+    asked, commands, _, _ = _as("alice", tmp_path)
+    assert (asked, commands) == ([], [])
+
+
+def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
+    facts: dict[str, Facts] = {
+        host.name: replace(healthy(n), installed=WHOLE, user=user, thp="never") for n, host in enumerate(HOSTS, 1)
+    }
+    asked: list[str] = []
+    opener = FakeOpener(lambda host, command: Completed(0, b'{"runs": [], "stray": []}'))
+    findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    story = fix(findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None, environ={})
+    events, done = ended(story)
+    said = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
+    return asked, said, done, events
+
+
+def test_a_fix_that_does_not_work_is_a_failure_of_its_host(tmp_path: Path) -> None:
+    _, _, (fixed, failed), events = fixing(tmp_path, True, status=1, thp="never")
+    assert fixed == []
+    assert [failure.what for failure in failed] == ["could not be fixed: Read-only file system"] * 2
+    assert [type(event) for event in events].count(HostFailed) == 2
+
+
+def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(tmp_path: Path) -> None:
+    opener = FakeOpener({})
+    with pytest.raises(UsageError, match="nobody can answer"):
+        list(doctor(Doctor(fix=True), HOSTS, Context(opener, tmp_path, tmp_path)))
+    assert opener.links == {}
+
+
+@pytest.mark.parametrize(
+    ("packages", "marker", "expected"),
+    [
+        ({"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0"}, {"id": "x"}, False),
+        ({"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"}, {"id": "x"}, True),
+        ({"torch": "2.8.0+cpu", "oneccl-bind-pt": "2.7.0"}, {"id": "x"}, True),
+        ({"torch": "2.8.0"}, {}, True),
+    ],
+)
+def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
+    packages: dict[str, str], marker: dict[str, str], expected: bool
+) -> None:
+    assert doubtful(Installed("/env", True, "3.11", packages, marker)) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "packages", "meaning"),
+    [
+        (
+            "import intel_extension_for_pytorch: ImportError: libintel-ext-pt-cpu.so: undefined symbol: _ZN5torch",
+            {"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"},
+            "torch 2.13.0 under intel_extension_for_pytorch 2.8.0, which was built for torch 2.8",
+        ),
+        (
+            "import x: ImportError: undefined symbol: _ZN3c10",
+            {"torch": "2.8.0"},
+            "parts of it were built for another torch than 2.8.0",
+        ),
+        (
+            "import torch: ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found",
+            {"torch": "2.8.0"},
+            "its libstdc++ is too old",
+        ),
+        (
+            "import torch: ImportError: libgomp.so.1: cannot open shared object file",
+            {"torch": "2.8.0"},
+            "a library is missing",
+        ),
+    ],
+)
+def test_an_import_error_is_explained(said: str, packages: dict[str, str], meaning: str) -> None:
+    facts = {"n1": replace(healthy(1), installed=Installed("/env", True, "3.11", packages))}
+    (hit,) = imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (said,)})
+    assert (hit.code, hit.values["what"], hit.evidence) == ("STK007", meaning, said)
+
+
+def test_a_stack_that_loads_is_no_finding() -> None:
+    assert not list(imports(Cluster(HOSTS, {"n1": healthy(1)}, {}, TABLE), {"n1": ()}))

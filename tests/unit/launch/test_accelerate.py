@@ -1,0 +1,242 @@
+"""Accelerate's configuration, written and read, and the two ways to start it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.launch import accelerate
+from ipexctl.decide.launch.accelerate import Config, read, write
+from ipexctl.decide.launch.build import HostRuntime, compute
+from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.releases.framework_options import parse
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Installed
+from ipexctl.model.hosts import Host
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.tasks import Run
+from tests.unit.launch.two import NONCE, facts, runtime
+
+OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
+IPEX = {"intel-extension-for-pytorch": "2.8.0"}
+ONE = Config(precision="bf16", ipex=True)
+FOUR = Config(ranks=16, hosts=4, address="36.112.23.24", port=29500, precision="bf16", ipex=True)
+
+
+def launch(config: Config | None = None, packages: dict[str, str] | None = None, **settings: object) -> Launch:
+    """Of two hosts, through Accelerate."""
+    asked = settings.pop("asked", {})
+    task = Run(script="train.py", launcher="accelerate", **settings)  # type: ignore[arg-type]
+    installed = Installed("/opt/ai", True, "3.11", packages or {"accelerate": "1.7.0", **IPEX})
+    hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
+    stations = {
+        host.name: HostRuntime(
+            facts(nodes, 4, installed=installed),
+            Choice("eth0", host.address, "192.0.2.0/24"),
+            runtime(),
+            "/home/alice/.local/state/ipexctl/runs/r1",
+            "/home/alice/ipexctl/job",
+        )
+        for nodes, host in enumerate(hosts, 1)
+    }
+    return compute(task, "r1", NONCE, hosts, stations, "train.py", asked, config=config, options=OPTIONS)  # type: ignore[arg-type]
+
+
+# the file -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_host_is_the_guides_first_scenario() -> None:
+    text, said = write(ONE, "1.7.0", OPTIONS)
+    for line in ("compute_environment: LOCAL_MACHINE", "distributed_type: 'NO'", "ipex_config:\n  ipex: true",
+                 "mixed_precision: bf16", "num_machines: 1", "num_processes: 1", "use_cpu: true"):  # fmt: skip
+        assert f"{line}\n" in text
+    assert "main_process_ip" not in text
+    assert said == ()
+
+
+def test_four_hosts_are_the_guides_second_scenario() -> None:
+    text, _ = write(FOUR, "0.19.0", OPTIONS)
+    guide = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_process_ip: 36.112.23.24
+main_process_port: 29500
+main_training_function: main
+mixed_precision: bf16
+num_machines: 4
+num_processes: 16
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: true
+"""
+    assert text == guide
+
+
+def test_accelerate_starts_mpirun_where_a_hostfile_is_given() -> None:
+    text, _ = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile", workers=2), "1.7.0", OPTIONS)
+    assert "mpirun_config:\n  mpirun_ccl: '2'\n  mpirun_hostfile: /root/hostfile\n" in text
+    newest, said = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "1.15.0", OPTIONS)
+    assert "mpirun_config:\n  mpirun_hostfile: /root/hostfile\n" in newest
+    assert said == ()
+    eldest, said = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "0.27.2", OPTIONS)
+    assert "mpirun_config" not in eldest
+    assert "accelerate 0.27.2 does not know mpirun_config yet (from 0.28.0 on)" in said[0]
+
+
+def test_a_version_without_ipex_gets_the_same_for_stock_torch_and_a_word_about_it() -> None:
+    text, said = write(ONE, "1.13.0", OPTIONS)
+    assert "ipex" not in text
+    assert "mixed_precision: bf16\n" in text
+    (sentence,) = said
+    assert "accelerate 1.13.0 does not know ipex_config any more (until 1.13.0); instead: nothing" in sentence
+
+
+@pytest.mark.parametrize("config", [ONE, FOUR, Config(4, 2, "::1", 1234, "no", False, "/h", 3)])
+def test_what_is_written_is_read_back(config: Config) -> None:
+    assert read(write(config, "1.7.0", OPTIONS)[0], "default_config.yaml") == config
+
+
+def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
+    assert read("distributed_type: NO\nmixed_precision: no\n", "c.yaml") == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("distributed_type: MULTI_GPU\n", "c.yaml:1:19: distributed_type must be NO or MULTI_CPU"),
+        ("use_cpu: true\nmixed_precision: bf61\n", "c.yaml:2:18: mixed_precision must be one of no, fp16, bf16, fp8"),
+        ("num_processes: many\n", "num_processes must be a number, found 'many'"),
+        ("- a\n", "must be a mapping, not a list"),
+        ("a: !!python/object/apply:os.system [id]\n", "c.yaml:1"),
+    ],
+)
+def test_a_configuration_that_is_not_for_cpus_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(text, "c.yaml")
+    assert said in str(refused.value)
+
+
+# mpirun starts accelerate -------------------------------------------------------------------------------------------
+
+
+def words(of: Launch) -> list[str]:
+    return list(of.argv[1:])
+
+
+def test_each_rank_is_launched_with_the_precision_and_ipex_of_the_configuration() -> None:
+    found = words(launch(ONE, args=("-x",)))
+    assert found[:5] == ["-u", "-m", "accelerate.commands.launch", "--cpu", "--ipex"]
+    assert found[found.index("--mixed_precision") + 1] == "bf16"
+    assert found[-2:] == ["train.py", "-x"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        ({"accelerate": "1.7.0", **IPEX}, True),
+        ({"accelerate": "1.7.0"}, False),
+        ({"accelerate": "1.15.0"}, False),
+        ({"accelerate": "1.13.0", **IPEX}, False),
+        (dict(IPEX), False),
+    ],
+)
+def test_ipex_is_asked_for_where_it_is_installed_and_the_flag_is_known(
+    packages: dict[str, str], expected: bool
+) -> None:
+    assert ("--ipex" in words(launch(packages=packages))) is expected
+
+
+def test_variables_of_the_user_win_over_the_configuration() -> None:
+    asked = {"ACCELERATE_MIXED_PRECISION": Setting("no", "--env"), "ACCELERATE_USE_IPEX": Setting("false", "--env")}
+    found = words(launch(ONE, asked=asked))
+    assert "--ipex" not in found
+    assert found[found.index("--mixed_precision") + 1] == "no"
+
+
+def test_models_stay_where_ipex_has_packed_their_weights() -> None:
+    def device(of: Launch) -> list[str | None]:
+        return [one.value if (one := seat.env.get("ACCELERATE_TORCH_DEVICE")) else None for seat in of.seats]
+
+    assert device(launch(FOUR)) == ["cpu", "cpu"]
+    assert device(launch(FOUR, {"accelerate": "1.15.0"})) == [None, None], "stock torch trains what it computes with"
+    asked = {"ACCELERATE_TORCH_DEVICE": Setting("cpu:0", "--env")}
+    assert device(launch(FOUR, asked=asked)) == ["cpu:0", "cpu:0"]
+
+
+def test_versions_that_fail_beside_ipex_are_refused_with_the_reason() -> None:
+    with pytest.raises(UsageError) as refused:
+        launch(packages={"accelerate": "1.12.0", **IPEX})
+    assert refused.value.exit is Exit.STEP
+    assert "accelerate 1.12.0 cannot be launched rank by rank where IPEX is installed" in str(refused.value)
+
+
+def test_ranks_and_port_come_from_the_configuration_unless_they_are_given() -> None:
+    assert (launch(Config(2, 2, port=4321)).size, launch(Config(2, 2, port=4321)).port) == (2, 4321)
+    given = launch(Config(2, 2, port=4321), ppn=2, port=5000)
+    assert (given.size, given.port) == (4, 5000)
+    assert "says num_machines 2 and num_processes 2; this run has 2 and 4" in "\n".join(given.warnings)
+
+
+# accelerate starts mpirun -------------------------------------------------------------------------------------------
+
+ITSELF = Config(ranks=4, hosts=2, precision="bf16", ipex=True, hostfile="/anything")
+
+
+def test_accelerate_starts_mpirun_through_our_shim_and_mpirun_our_wrappers() -> None:
+    made = launch(ITSELF)
+    directory = made.head.directory
+    assert made.mpiexec[1:5] == ("-m", "accelerate.commands.launch", "--config_file", f"{directory}/accelerate.yaml")
+    assert made.mpiexec[5] == "--no_python"
+    assert made.mpiexec[-1].endswith("rank")
+    assert made.mpiexec_env["I_MPI_HYDRA_BOOTSTRAP_EXEC"] == f"{directory}/shim"
+    assert made.mpiexec_env["I_MPI_HYDRA_IFACE"] == "eth0"
+    assert made.files["accelerate.hosts"] == "h0.ipexctl\nh1.ipexctl\n"
+    text = made.files["accelerate.yaml"]
+    assert f"mpirun_hostfile: {directory}/accelerate.hosts\n" in text
+    assert "main_process_ip: 192.0.2.10\nmain_process_port: {port}\n" in text
+    assert "num_machines: 2\nnum_processes: 4\n" in text
+    assert "ipex_config:\n  ipex: true\n" in text
+    assert words(made) == ["-u", "train.py"]
+    assert made.framed
+    assert "accelerate.yaml" in str(made)
+
+
+def test_a_port_that_was_given_stands_in_its_configuration() -> None:
+    assert "main_process_port: 5000\n" in launch(ITSELF, port=5000).files["accelerate.yaml"]
+
+
+def test_what_accelerate_cannot_say_is_refused() -> None:
+    with pytest.raises(UsageError, match="as many ranks on every host"):
+        launch(Config(ranks=3, hosts=2, hostfile="/h"))
+    with pytest.raises(UsageError, match="does not start mpirun yet"):
+        launch(ITSELF, packages={"accelerate": "0.27.2"})
+
+
+def test_the_configuration_is_read_with_that_launcher_only() -> None:
+    assert accelerate.applied(None, Run(script="x.py")) == Run(script="x.py")
+
+
+# arguments of the script --------------------------------------------------------------------------------------------
+
+
+def test_arguments_that_the_installed_trainer_does_not_know_are_warned_of() -> None:
+    made = launch(packages={"accelerate": "1.15.0", "transformers": "5.23.0"}, args=("--no_cuda", "--bf16"))
+    assert made.warnings == ("transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu",)
+
+
+@pytest.mark.parametrize(("config", "alone"), [(Config(), True), (Config(ranks=2, hosts=2), False)])
+def test_one_rank_alone_is_no_distributed_training(config: Config, alone: bool) -> None:
+    task, made = Run(script="train.py", launcher="accelerate"), launch(config)
+    told = specs(made, task, Identity(NONCE, "token", "me", 0.0), {seat.host: "python" for seat in made.seats}, {
+        place.rank: {} for place in made.places
+    })  # fmt: skip
+    assert {host["alone"] for host in told.values()} == {alone}

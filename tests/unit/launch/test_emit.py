@@ -1,0 +1,163 @@
+"""The launch written for other programs. ``golden/`` holds each form; `python -m tests.unit.launch.test_emit`
+writes it anew (then read the difference)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ipexctl.decide.launch.emit import write
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.launch import Launch, NodePlan, Setting
+from ipexctl.model.tasks import Run
+from tests.unit.launch.two import launch
+
+GOLDEN = Path(__file__).parent / "golden"
+SCRIPTS = ("sh", "sbatch", "torchrun", "accelerate")
+FORMS = (*SCRIPTS, "ansible", "pytorchjob")
+SECRET = Setting("hunter2", "--pass-env", secret=True)
+ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env")
+
+
+def example(form: str, engine: str = "impi") -> Launch:
+    """With all that is awkward: secrets, quotes, lines; preloads, bound memory."""
+    task = Run(script="train.py", args=("--name", "two words", "$(touch x)"), ppn=2, membind=True, backend="gloo")
+    first = {"allocators": {"tcmalloc": "/usr/lib/libtcmalloc.so.4", "iomp5": "/opt/ai/lib/libiomp5.so"}}
+    return launch(task, {"HF_TOKEN": SECRET, "ODD": ODD}, engine=engine, first=first)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_as_it_was_read_last(form: str) -> None:
+    assert write(example(form), form) == (GOLDEN / f"{form}.txt").read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_no_form_holds_a_secret_and_all_ask_for_it(form: str, engine: str) -> None:
+    text = write(example(form, engine), form)
+    assert "hunter2" not in text
+    assert "HF_TOKEN" in text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
+    two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)
+    if form in {"sbatch", "torchrun", "pytorchjob"}:
+        with pytest.raises(UsageError, match="without mpirun"):
+            write(two, form)
+    else:
+        assert "IPEXCTL_BACKEND" in write(two, form)
+
+
+def many(count: int, engine: str) -> Launch:
+    """So many hosts of two ranks each, whose mpirun does nothing."""
+    base = example("sh", engine)
+    first = base.seats[0]
+
+    def seat(number: int) -> NodePlan:
+        ranks = tuple(replace(place, host=f"n{number}", rank=2 * number + place.local) for place in first.ranks)
+        return replace(first, host=f"n{number}", address=f"192.0.2.{number}", ranks=ranks)
+
+    return replace(base, seats=tuple(map(seat, range(count))), mpiexec=("/bin/true", *base.mpiexec[1:]))
+
+
+def test_a_script_for_hundreds_of_hosts_starts(tmp_path: Path) -> None:
+    """A word of a command may have 128 KiB, and all of them what the stack allows."""
+    text = write(many(400, "impi"), "sh").replace("$(/opt/ai/bin/python", f"$({sys.executable}")
+    done = subprocess.run(["/bin/sh"], input=text, text=True, capture_output=True, env={"HF_TOKEN": "x"}, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["mpich", "openmpi"])
+def test_an_mpirun_that_takes_one_word_for_all_hosts_is_not_given_more_than_fits(engine: str) -> None:
+    assert "$each" in write(many(16, engine), "sh")
+    with pytest.raises(UsageError, match="more than fits into one word") as refused:
+        write(many(400, engine), "sh")
+    assert refused.value.exit == Exit.STEP
+    assert "ansible" in (refused.value.hint or "")
+
+
+def test_accelerate_is_told_that_a_module_is_one() -> None:
+    text = write(launch(Run(script="pkg.train", launcher="module", args=("--x", "1"), ppn=2)), "accelerate")
+    assert text.rstrip().endswith('--mpirun_hostfile "$directory/hostfile" --module pkg.train --x 1')
+
+
+@pytest.mark.parametrize("form", SCRIPTS)
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_a_shell_can_read_each_script(form: str, engine: str) -> None:
+    done = subprocess.run(["/bin/sh", "-n"], input=write(example(form, engine), form), text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
+    class Reader(yaml.SafeLoader):
+        pass
+
+    Reader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
+    copy, start = yaml.load(write(example("ansible", engine), "ansible"), Reader)  # a safe loader
+    each = copy["tasks"][1]["ansible.builtin.copy"]["content"]
+    assert subprocess.run(["/bin/sh", "-n"], input=each, text=True, capture_output=True).returncode == 0
+    argv = start["tasks"][0]["ansible.builtin.command"]["argv"]
+    assert argv[0] == launch(engine=engine).mpiexec[0]
+    assert copy["tasks"][1]["ansible.builtin.copy"]["dest"] in argv
+
+
+@pytest.mark.parametrize("form", ["torchrun", "accelerate", "pytorchjob"])
+def test_a_form_that_wants_equal_hosts_refuses_others(form: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        write(launch(), form)
+    assert list(refused.value.reasons) == ["node0: 2", "node1: 1"]
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for form in FORMS:
+        (GOLDEN / f"{form}.txt").write_text(write(example(form), form))
+
+
+def test_a_job_for_kubernetes_has_a_pod_a_host_and_nothing_of_the_hosts() -> None:
+    job = yaml.safe_load(write(example("pytorchjob"), "pytorchjob"))
+    assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v1", "PyTorchJob", "train")
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    elastic = job["spec"]["elasticPolicy"]
+    assert worker["replicas"] == elastic["minReplicas"] == elastic["maxReplicas"] == 2
+    (container,) = worker["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch", "the operator looks for this name"
+    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "python", "-u"]
+    assert container["command"] == [*torchrun, "train.py", "--name", "two words", "$$(touch x)"]
+    env = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "train", "key": "HF_TOKEN"}}
+    assert env["ODD"] == ODD.value
+    assert env["OMP_NUM_THREADS"] == "3", "of the smaller host"
+    assert container["resources"]["limits"] == container["resources"]["requests"] == {"cpu": 6, "memory": "MEMORY"}
+    text = json.dumps(env)
+    assert not [word for word in ("/opt/ai", "192.0.2", "eth0", "ens3", "alice") if word in text]
+
+
+def test_a_job_for_kubernetes_sources_the_variables_of_oneccl() -> None:
+    two = launch(Run(script="/a/9 Train!.py", ppn=2, backend="ccl"), module="oneccl_bindings_for_pytorch")
+    job = yaml.safe_load(write(two, "pytorchjob"))
+    assert job["metadata"]["name"] == "job-9-train"
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    shell, flag, line = container["command"]
+    assert (shell, flag) == ("/bin/sh", "-c")
+    assert line.startswith('. "$$(python -c ')
+    assert "/env/setvars.sh" in line
+    env = {one["name"]: one["value"] for one in container["env"]}
+    assert (env["CCL_WORKER_COUNT"], env["CCL_ATL_TRANSPORT"]) == ("1", "ofi")
+
+
+def test_threads_that_the_user_has_chosen_are_the_pods_too() -> None:
+    two = launch(Run(script="train.py", ppn=2, backend="gloo"), {"OMP_NUM_THREADS": Setting("1", "--env")})
+    job = yaml.safe_load(write(two, "pytorchjob"))
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert [one for one in container["env"] if one["name"] == "OMP_NUM_THREADS"] == [
+        {"name": "OMP_NUM_THREADS", "value": "1"}
+    ]

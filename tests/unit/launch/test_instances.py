@@ -1,0 +1,114 @@
+"""Instances: processes that do not know of each other, each on cores of its own; node0 has two NUMA nodes of four
+cores, node1 one of six, all with two hardware threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.decide.launch import emit
+from ipexctl.decide.launch.instances import check
+from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import cpu_list
+from ipexctl.model.launch import Launch
+from ipexctl.model.tasks import Run
+from tests.unit.launch.two import launch
+
+
+def run(**settings: object) -> Run:
+    return Run(script="serve.py", **settings)  # type: ignore[arg-type]
+
+
+def cores(of: Launch) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for place in of.places:
+        found.setdefault(place.host, []).append(cpu_list(place.cpus))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "node0", "node1"),
+    [
+        ({"instances": "2"}, ["0-3", "4-7"], ["0-2", "3-5"]),
+        ({"instances": "1"}, ["0-7"], ["0-5"]),
+        ({"instances": "3"}, ["0-1", "4-5", "2-3"], ["0-1", "2-3", "4-5"]),
+        ({"instances": "per-node"}, ["0-3", "4-7"], ["0-5"]),
+        ({"instances": "throughput"}, ["0-3", "4-7"], ["0-5"]),
+        ({"instances": "latency"}, ["0-3", "4-7"], ["0-3"]),
+        ({"instances": "per-core", "numa": "0"}, ["0", "1", "2", "3"], ["0", "1", "2", "3", "4", "5"]),
+        ({"cores_per_instance": 3}, ["0-2", "3-5"], ["0-2", "3-5"]),
+        ({"cores_per_instance": 3, "within_node": True}, ["0-2", "4-6"], ["0-2", "3-5"]),
+        ({"instances": "1", "cores_per_instance": 2}, ["0-1"], ["0-1"]),
+        ({"instances": "2", "cpus": "0-3"}, ["0-1", "2-3"], ["0-1", "2-3"]),
+        ({"instances": "2", "cpus": "4,5", "cores_per_instance": 1}, ["4", "5"], ["4", "5"]),
+        ({"instances": "2", "logical_cores": True}, ["0-3,8-11", "4-7,12-15"], ["0-2,6-8", "3-5,9-11"]),
+        ({"instances": "2", "instance": 1}, ["4-7"], ["3-5"]),
+    ],
+    ids=str,
+)
+def test_each_instance_has_cores_of_its_own(settings: dict[str, object], node0: list[str], node1: list[str]) -> None:
+    two = launch(run(**settings))
+    assert cores(two) == {"node0": node0, "node1": node1}
+    assert [place.env["OMP_NUM_THREADS"] for place in two.places] == [str(len(place.cpus)) for place in two.places]
+
+
+def test_core_lists_narrow_ranks_as_well() -> None:
+    assert cores(launch(run(numa="0", ppn=1)))["node0"] == ["0-3"]
+    assert cores(launch(run(cpus="2-5", ppn=2)))["node1"] == ["2-3", "4-5"]
+
+
+def test_instances_have_nothing_to_find_each_other_by() -> None:
+    two = launch(run(instances="2"), module="oneccl_bindings_for_pytorch")
+    for seat in two.seats:
+        assert not [name for name in seat.env if name.startswith(("MASTER_", "GLOO_", "CCL_", "FI_TCP"))]
+    text = str(two)
+    assert "backend none: instances do not know of each other" in text
+    assert "no RANK, WORLD_SIZE, MASTER_ADDR" in text
+    pythons, envs = dict.fromkeys(("node0", "node1"), "python"), {place.rank: place.env for place in two.places}
+    told = specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0), pythons, envs)
+    assert all(spec["independent"] and spec["fail_fast"] for spec in told.values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"instances": "9"},
+        {"instances": "2", "cores_per_instance": 4},
+        {"instances": "1", "instance": 1},
+        {"cpus": "40"},
+        {"numa": "7"},
+    ],
+    ids=str,
+)
+def test_what_a_host_cannot_hold_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"node[01]|do not fit") as refused:
+        launch(run(**settings))
+    assert refused.value.exit is Exit.STEP
+
+
+def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        check(run(instances="per-node", cores_per_instance=2, ppn=1, backend="ccl", cpus="a-b"))
+    assert len(refused.value.reasons) == 4
+    with pytest.raises(UsageError, match="cannot be given out") as refused:
+        check(run(fail_fast=True, instance=0, within_node=True))
+    assert len(refused.value.reasons) == 3
+    with pytest.raises(UsageError, match="asks for something else"):
+        check(run(backend="gloo", backend_override=True))
+    check(run(instances="4"))
+
+
+def test_instances_are_not_written_for_other_programs() -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        emit.check(run(instances="2"), "sh")
+
+
+def test_a_form_without_mpirun_is_refused_before_any_host_is_asked_where_impi_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="starts ranks without mpirun") as refused:
+        emit.check(run(backend="impi"), "torchrun")
+    assert refused.value.exit is Exit.INPUT
+    emit.check(run(backend="impi"), "sh")
+    emit.check(run(), "torchrun")
+    with pytest.raises(UsageError, match="starts ranks without mpirun") as refused:
+        emit.write(launch(run(), impi=True), "torchrun")
+    assert refused.value.exit is Exit.STEP

@@ -1,0 +1,445 @@
+"""The launch of two hosts of different shapes: its words, its environments, and what the plan says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipexctl.decide.facts.isa import LEVELS
+from ipexctl.decide.launch import mpi_launchers, tuning
+from ipexctl.decide.launch.build import rank_environment
+from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts, Installed, Interface
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.tasks import Run
+from tests.unit.launch.two import NONCE, launch
+
+TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
+
+
+def run(**settings: object) -> Run:
+    return Run(script="train.py", **settings)  # type: ignore[arg-type]
+
+
+def value(of: Launch, host: int, name: str) -> str | None:
+    setting = of.seats[host].env.get(name)
+    return setting.value if setting else None
+
+
+# each host its own --------------------------------------------------------------------------------------------------
+
+
+def test_every_host_gets_its_own_cores_interface_and_directory() -> None:
+    two = launch()
+    assert [(place.rank, place.host, place.local, place.cpus) for place in two.places] == [
+        (0, "node0", 0, (0, 1, 2, 3)),
+        (1, "node0", 1, (4, 5, 6, 7)),
+        (2, "node1", 0, (0, 1, 2, 3, 4, 5)),
+    ]
+    for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
+        assert [value(two, host, name) for host in (0, 1)] == ["eth0", "ens3"]
+    assert [value(two, host, "MASTER_ADDR") for host in (0, 1)] == ["192.0.2.10"] * 2
+    assert [place.env["OMP_NUM_THREADS"] for place in two.places] == ["4", "4", "6"]
+
+
+def test_oneccl_has_cores_of_its_own_and_knows_them() -> None:
+    two = launch(run(backend="ccl", ccl_workers=2), module="oneccl_bindings_for_pytorch")
+    assert [(place.cpus, place.workers) for place in two.places] == [
+        ((0, 1), (2, 3)),
+        ((4, 5), (6, 7)),
+        ((0, 1, 2, 3), (4, 5)),
+    ]
+    assert [value(two, host, "CCL_WORKER_AFFINITY") for host in (0, 1)] == ["2,3,6,7", "4,5"]
+    assert [value(two, host, "CCL_WORKER_COUNT") for host in (0, 1)] == ["2", "2"]
+    assert [value(two, host, "CCL_KVS_IFACE") for host in (0, 1)] == ["eth0", "ens3"]
+
+
+def test_impis_thread_has_a_core_of_its_own_where_enough_are_left_to_compute() -> None:
+    two = launch(run(backend="impi"), impi=True)
+    assert [(place.cpus, place.workers) for place in two.places] == [
+        ((0, 1, 2), (3,)),
+        ((4, 5, 6), (7,)),
+        ((0, 1, 2, 3, 4), (5,)),
+    ]
+    assert [place.env["IMPI_TORCH_WORKER_CORES"] for place in two.places] == ["3", "7", "5"]
+    assert [place.env["OMP_NUM_THREADS"] for place in two.places] == ["3", "3", "5"]
+    assert "impi worker" in str(two)
+    small = launch(run(backend="impi", ppn=3), impi=True)
+    assert [place.workers for place in small.places] == [()] * 6
+    assert not any("IMPI_TORCH_WORKER_CORES" in place.env for place in small.places)
+
+
+@pytest.mark.parametrize(
+    ("module", "impi", "backend", "because"),
+    [
+        ("oneccl", True, "ccl", "the environment has oneccl_bind_pt"),
+        ("", True, "impi", "the environment has impi_torch, and no oneccl_bind_pt"),
+        ("", False, "gloo", "the environment has neither oneccl_bind_pt nor impi_torch"),
+    ],
+)
+def test_auto_takes_the_best_that_is_installed_and_says_why(
+    module: str, impi: bool, backend: str, because: str
+) -> None:
+    two = launch(module=module, impi=impi)
+    assert value(two, 0, "IPEXCTL_BACKEND") == backend
+    assert f"\nbackend {backend}: {because}\n" in str(two)
+    assert two.public()["backend_because"] == because
+
+
+def test_an_override_lets_scripts_that_say_gloo_use_impi() -> None:
+    two = launch(run(backend_override=True), impi=True, module="oneccl")
+    assert [value(two, host, "IMPI_TORCH_OVERRIDE") for host in (0, 1)] == ["1", "1"]
+    assert value(two, 0, "IPEXCTL_BACKEND") == "impi"
+    assert value(launch(run(backend="impi"), impi=True), 0, "IMPI_TORCH_OVERRIDE") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "impi", "says", "exit"),
+    [
+        ({"backend": "impi"}, "impi", False, "has no impi_torch", Exit.STEP),
+        ({"backend_override": True}, "impi", False, "has no impi_torch", Exit.STEP),
+        ({"backend": "impi"}, "mpich", True, "no library of the name that mpi4py asks for", Exit.STEP),
+    ],
+)
+def test_what_impi_cannot_do_here_is_refused(
+    settings: dict[str, object], engine: str, impi: bool, says: str, exit: Exit
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        launch(run(**settings), engine=engine, impi=impi)
+    assert says in refused.value.sentence
+    assert refused.value.exit == exit
+
+
+def test_under_open_mpi_mpi4py_is_told_so_and_under_debians_mpich_auto_stays_with_gloo() -> None:
+    assert value(launch(engine="openmpi", impi=True), 0, "MPI4PY_MPIABI") == "openmpi"
+    assert launch(engine="openmpi", impi=True).backend == "impi"
+    assert launch(engine="mpich", impi=True).backend == "gloo"
+
+
+def test_what_the_user_asks_for_wins_over_everything_of_ours() -> None:
+    asked = {"OMP_NUM_THREADS": Setting("1", "--env"), "FI_PROVIDER": Setting("psm3", "--env")}
+    two = launch(asked=asked)
+    assert value(two, 0, "FI_PROVIDER") == "psm3"
+    assert value(two, 0, "OMP_NUM_THREADS") == "1"
+    assert all("OMP_NUM_THREADS" not in place.env for place in two.places)
+
+
+def test_a_fast_network_is_left_to_libfabric_where_all_hosts_have_it() -> None:
+    """Else each host would choose a provider of its own, and no rank could talk to those of another host."""
+    cable = Interface("ib0", ("192.0.2.10/24",), up=True)
+    here, there = {"interfaces": (cable,)}, {"interfaces": (replace(cable, addresses=("192.0.2.11/24",)),)}
+    assert [value(launch(first=here, second=there), host, "FI_PROVIDER") for host in (0, 1)] == [None, None]
+    loose = {"interfaces": (replace(cable, up=False),)}
+    for first, second in ((here, {}), ({}, here), (here, loose)):
+        assert [value(launch(first=first, second=second), host, "FI_PROVIDER") for host in (0, 1)] == ["tcp", "tcp"]
+
+
+# engines ------------------------------------------------------------------------------------------------------------
+
+
+def test_intel_mpi_is_started_in_its_words() -> None:
+    words = launch().mpiexec
+    assert words[:7] == (
+        "/opt/ai/bin/mpiexec.hydra", "-bootstrap", "ssh", "-bootstrap-exec",
+        "/home/alice/.local/state/ipexctl/runs/r1/shim", "-iface", "eth0",
+    )  # fmt: skip
+    assert "-genvnone" in words
+    assert [words[i + 1] for i, word in enumerate(words) if word in {"-n", "-host"}] == [
+        "2", "h0.ipexctl", "1", "h1.ipexctl",
+    ]  # fmt: skip
+    assert words[words.index("-prepend-pattern") + 1] == f"\x01{NONCE}:%r\x02"
+
+
+def test_mpich_is_started_in_its_words_and_sees_none_of_intel_mpi() -> None:
+    two = launch(engine="mpich")
+    words = two.mpiexec
+    assert words[0] == "/usr/bin/mpiexec.mpich"
+    assert words[words.index("-hosts") + 1 : words.index("-hosts") + 4] == ("h0.ipexctl:2,h1.ipexctl:1", "-n", "3")
+    assert words[words.index("-prepend-pattern") + 1] == f"\x01{NONCE}:%r\x02"
+    assert two.engine == "MPICH 4.0.2"
+    assert {"I_MPI_ROOT", "LD_LIBRARY_PATH"}.isdisjoint(two.head.env)
+    assert "I_MPI_PIN" not in two.mpiexec_env
+
+
+def test_open_mpi_is_started_in_its_words_and_its_output_framed() -> None:
+    two = launch(engine="openmpi", first={"user": "root"})
+    words = two.mpiexec
+    settings = {words[i + 1]: words[i + 2] for i, word in enumerate(words) if word == "--mca"}
+    assert settings["plm_rsh_agent"].endswith("/shim")
+    assert (settings["orte_launch_agent"], settings["oob_tcp_if_include"]) == ("/usr/bin/orted", "eth0")
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--host"] == ["h0.ipexctl:2", "h1.ipexctl:1"]
+    assert [value(two, host, "OMPI_MCA_btl_tcp_if_include") for host in (0, 1)] == ["eth0", "ens3"]
+    assert two.framed
+    assert two.mpiexec_env["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in two.seats[1].proxy_env  # alice there
+    assert told(two)["node1"]["frames"] == NONCE
+
+
+def test_under_open_mpi_oneccl_is_told_its_local_ranks() -> None:
+    two = launch(run(backend="ccl"), engine="openmpi", module="oneccl_bind_pt")
+    assert value(two, 0, "CCL_PROCESS_LAUNCHER") == "none"
+    assert [(place.env["CCL_LOCAL_RANK"], place.env["CCL_LOCAL_SIZE"]) for place in two.places] == [
+        ("0", "2"), ("1", "2"), ("0", "1"),
+    ]  # fmt: skip
+
+
+def test_open_mpi_shares_no_memory_between_hosts_that_are_one_machine() -> None:
+    apart = launch(engine="openmpi")
+    together = launch(run(allow_duplicates=True), engine="openmpi", second={"machine_id": "2x4"})
+    assert value(apart, 0, "OMPI_MCA_btl") is None
+    assert [value(together, host, "OMPI_MCA_btl") for host in (0, 1)] == ["self,tcp"] * 2
+
+
+def test_an_interface_that_oneccl_would_mistake_is_warned_of() -> None:
+    both = {"interfaces": (Interface("eth0", ("192.0.2.10/24",)), Interface("eth01"))}
+    two = launch(run(backend="ccl"), module="oneccl_bind_pt", first=both)
+    assert two.warnings == ("node0: oneCCL may take eth01 for eth0: it compares parts of names",)
+
+
+SAYS = {
+    "/usr/bin/mpirun.openmpi": "mpirun.openmpi (OpenRTE) 4.1.4  Report bugs to http://www.open-mpi.org/",
+    "/usr/bin/mpirun": "mpirun (Open MPI) 4.1.4  Report bugs to http://www.open-mpi.org/community/help/",
+    "/usr/bin/mpiexec.mpich": "HYDRA build details:     Version:                                 4.0.2     Release",
+    "/opt/ompi5/bin/mpirun": "mpirun (Open MPI) 5.0.3  Report bugs to https://www.open-mpi.org/community/help/",
+    "/opt/intel/bin/mpiexec.hydra": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 2026",
+    "/usr/bin/srun": "slurm-wlm 22.05.8",
+}
+BESIDE = "hydra_bstrap_proxy hydra_pmi_proxy orted"
+
+
+@pytest.mark.parametrize(
+    ("wish", "program", "engine"),
+    [
+        ("mpich", "/usr/bin/mpiexec.mpich", "MPICH 4.0.2"),
+        ("openmpi", "/usr/bin/mpirun.openmpi", "Open MPI 4.1.4"),
+        ("openmpi", "/usr/bin/mpirun", "Open MPI 4.1.4"),
+        ("/usr/bin/mpirun", "/usr/bin/mpirun", "Open MPI 4.1.4"),
+        ("/opt/intel/bin/mpiexec.hydra", "/opt/intel/bin/mpiexec.hydra", "Intel MPI 2021.18.1"),
+    ],
+)
+def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str) -> None:
+    assert str(mpi_launchers.answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
+
+
+@pytest.mark.parametrize(
+    ("wish", "said", "why"),
+    [
+        ("mpich", "", "mpich was not found on its PATH"),
+        ("mpich", f"/usr/bin/mpirun\t{SAYS['/usr/bin/mpirun']}\torted\n", "mpich was not found on its PATH"),
+        ("/nope", "", "there is no /nope"),
+        ("/usr/bin/srun", f"/usr/bin/srun\t{SAYS['/usr/bin/srun']}\t\n", "is no MPI we know: slurm-wlm 22.05.8"),
+        ("openmpi", f"/opt/ompi5/bin/mpirun\t{SAYS['/opt/ompi5/bin/mpirun']}\torted\n", "speaks version 4"),
+        ("openmpi", f"/usr/bin/mpirun\t{SAYS['/usr/bin/mpirun']}\t\n", "there is no orted beside /usr/bin/mpirun"),
+    ],
+)
+def test_an_mpirun_that_cannot_be_used_is_refused_with_the_reason(wish: str, said: str, why: str) -> None:
+    answer = mpi_launchers.answer(wish, said)
+    assert isinstance(answer, str)
+    assert why in answer
+
+
+def test_hosts_with_different_mpis_are_refused() -> None:
+    one = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.0.2")
+    other = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.2.0")
+    assert mpi_launchers.agreed("mpich", {"a": one, "b": one}) == one
+    with pytest.raises(UsageError) as refused:
+        mpi_launchers.agreed("mpich", {"a": one, "b": other})
+    assert list(refused.value.reasons) == ["a: MPICH 4.0.2 at /usr/bin/mpiexec", "b: MPICH 4.2.0 at /usr/bin/mpiexec"]
+
+
+# the script ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "script", "words"),
+    [
+        ({}, "train.py", ["-u", "train.py", "-x", "1"]),
+        ({}, "-odd.py", ["-u", "./-odd.py", "-x", "1"]),
+        ({"launcher": "module"}, "pkg.train", ["-u", "-m", "pkg.train", "-x", "1"]),
+    ],
+)
+def test_python_is_given_the_script_as_asked(settings: dict[str, object], script: str, words: list[str]) -> None:
+    task = Run(script=script, args=("-x", "1"), **settings)  # type: ignore[arg-type]
+    assert list(launch(task).argv) == ["/opt/ai/bin/python", *words]
+
+
+def test_accelerate_starts_one_process_and_no_mpirun() -> None:
+    argv = launch(
+        run(launcher="accelerate", args=("-x",)), {"ACCELERATE_MIXED_PRECISION": Setting("bf16", "--env")}
+    ).argv
+    assert argv[1:5] == ("-u", "-m", "accelerate.commands.launch", "--cpu")
+    assert argv[argv.index("--num_processes") + 1] == "1"
+    assert argv[argv.index("--mixed_precision") + 1] == "bf16"
+    assert argv[-2:] == ("train.py", "-x")
+    assert not [word for word in argv if "mpirun" in word]
+
+
+# allocators, OpenMP, memory -----------------------------------------------------------------------------------------
+
+
+def preloaded(of: Launch) -> list[list[str]]:
+    return [[library.path for library in seat.preload] for seat in of.seats]
+
+
+def test_each_host_preloads_what_it_has() -> None:
+    two = launch(
+        first={"allocators": {"tcmalloc": TCMALLOC, "iomp5": IOMP}}, second={"allocators": {"jemalloc": "/j.so.2"}}
+    )
+    assert preloaded(two) == [[TCMALLOC, IOMP], ["/j.so.2"]]
+    assert [value(two, host, "KMP_BLOCKTIME") for host in (0, 1)] == ["1", None]
+    assert value(two, 0, "MALLOC_CONF") is None
+    assert "background_thread:true" in str(value(two, 1, "MALLOC_CONF"))
+    assert [library["path"] for library in told(two)["node0"]["preload"]] == [TCMALLOC, IOMP]
+
+
+def test_intels_openmp_binds_its_threads_to_the_ranks_own_cores() -> None:
+    has = {"allocators": {"iomp5": IOMP}}
+    two = launch(run(backend="ccl"), module="oneccl_bind_pt", first=has)
+    assert [place.env.get("KMP_AFFINITY") for place in two.places] == [
+        "granularity=fine,explicit,proclist=[0,1,2]",
+        "granularity=fine,explicit,proclist=[4,5,6]",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [TCMALLOC, IOMP]),
+        ({"allocator": "jemalloc"}, ["/j.so.2", IOMP]),
+        ({"allocator": "default"}, [IOMP]),
+        ({"omp": "gnu"}, [TCMALLOC]),
+        ({"allocator": "default", "omp": "gnu"}, []),
+    ],
+)
+def test_preloads_are_those_asked_for(settings: dict[str, object], expected: list[str]) -> None:
+    has = {"allocators": {"tcmalloc": TCMALLOC, "jemalloc": "/j.so.2", "iomp5": IOMP}}
+    assert preloaded(launch(run(**settings), first=has, second=has)) == [expected, expected]
+
+
+def test_what_was_asked_for_and_is_not_there_is_said_for_each_host() -> None:
+    two = launch(run(allocator="jemalloc", omp="intel"), first={"allocators": {"jemalloc": "/j.so.2", "iomp5": IOMP}})
+    assert [warning.partition(",")[0] for warning in two.warnings] == [
+        "node1: --allocator jemalloc: not found there; malloc stays the C library's",
+        "node1: --omp intel: libiomp5.so was not found there; OpenMP stays GNU's",
+    ]
+
+
+def test_a_library_whose_path_would_be_two_is_not_preloaded() -> None:
+    two = launch(first={"allocators": {"tcmalloc": "/opt/my libs/libtcmalloc.so.4"}})
+    assert preloaded(two) == [[], []]
+    assert "cannot be preloaded" in two.warnings[0]
+
+
+def test_the_users_own_preload_is_left_as_it_is() -> None:
+    two = launch(asked={"LD_PRELOAD": Setting("/mine.so", "--env")}, first={"allocators": {"tcmalloc": TCMALLOC}})
+    assert preloaded(two) == [[], []]
+    assert value(two, 0, "LD_PRELOAD") == "/mine.so"
+
+
+def test_memory_is_bound_to_the_nodes_of_a_ranks_cores_when_asked() -> None:
+    ranks = told(launch(run(membind=True)))["node0"]["ranks"]
+    assert [(rank["cpus"], rank["membind"]) for rank in ranks.values()] == [([0, 1, 2, 3], [0]), ([4, 5, 6, 7], [1])]
+    assert all(rank["membind"] == [] for rank in told(launch())["node0"]["ranks"].values())
+
+
+def test_huge_pages_are_asked_for_and_a_kernel_without_is_named() -> None:
+    two = launch(run(hugepages=True), second={"thp": "never"})
+    assert value(two, 0, "THP_MEM_ALLOC_ENABLE") == "1"
+    assert two.warnings == ("node1: --hugepages: its kernel has transparent huge pages switched off",)
+
+
+# instruction sets ---------------------------------------------------------------------------------------------------
+
+
+def flags(*levels: str) -> frozenset[str]:
+    return frozenset(flag for level in levels for flag in LEVELS[level])
+
+
+SAPPHIRE = {
+    "isa_level": "AMX",
+    "flags": flags("AMX", "AVX512_FP16", "AVX512_BF16", "AVX512_VNNI", "AVX512", "AVX2_VNNI", "AVX2"),
+}
+MILAN = {"isa_level": "AVX2", "flags": flags("AVX2")}
+GENOA = {"isa_level": "AVX512_BF16", "flags": flags("AVX512_BF16", "AVX512_VNNI", "AVX512", "AVX2")}
+ALDER = {"isa_level": "AVX2_VNNI", "flags": flags("AVX2_VNNI", "AVX2")}
+SKYLAKE = {"isa_level": "AVX512", "flags": flags("AVX512", "AVX2")}
+MASKED = {"isa_level": "AVX512_FP16", "flags": SAPPHIRE["flags"]}  # tiles refused by the kernel
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        (SAPPHIRE, GENOA, "AVX512_BF16"),
+        (SAPPHIRE, MILAN, "AVX2"),
+        (ALDER, SKYLAKE, "AVX2"),  # one level does not imply those below it
+        (ALDER, SAPPHIRE, "AVX2_VNNI"),
+        (MASKED, SAPPHIRE, "AVX512_FP16"),
+        (SAPPHIRE, SAPPHIRE, "AMX"),
+    ],
+)
+def test_the_common_instruction_set_is_one_that_every_host_has(first, second, level):
+    assert tuning.common({"a": Facts(**first), "b": Facts(**second)}) == level
+
+
+def test_a_mixed_cluster_is_capped_only_when_asked_and_warned_of_otherwise() -> None:
+    plain = launch(first=SAPPHIRE, second=GENOA)
+    assert value(plain, 0, "ATEN_CPU_CAPABILITY") is None
+    assert "node0 AMX, node1 AVX512_BF16; --isa common makes them equal" in plain.warnings[0]
+    capped = launch(run(isa="common"), first=SAPPHIRE, second=GENOA)
+    assert capped.warnings == ()
+    for host in (0, 1):
+        assert value(capped, host, "ATEN_CPU_CAPABILITY") == "avx512_bf16"
+        assert value(capped, host, "ONEDNN_MAX_CPU_ISA") == "AVX512_CORE_BF16"
+
+
+def test_equal_hosts_are_not_capped_to_what_they_have() -> None:
+    assert value(launch(run(isa="common"), first=SAPPHIRE, second=SAPPHIRE), 0, "ATEN_CPU_CAPABILITY") is None
+
+
+def test_stock_torch_gets_only_names_that_it_knows() -> None:
+    stock = {"installed": Installed("/opt/ai", True, "3.11", {"torch": "2.13.0"})}
+    two = launch(run(isa="AMX"), first=SAPPHIRE | stock, second=SAPPHIRE | stock)
+    assert value(two, 0, "ATEN_CPU_CAPABILITY") == "avx512"
+    assert value(two, 0, "ONEDNN_MAX_CPU_ISA") == "AVX512_CORE_AMX"
+
+
+def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
+    two = launch(run(isa="AMX"), first=SAPPHIRE, second=MILAN)
+    assert two.warnings == ("node1: --isa AMX cannot raise it above AVX2",)
+
+
+# the plan -----------------------------------------------------------------------------------------------------------
+
+
+def told(of: Launch) -> dict[str, dict[str, object]]:
+    identity = Identity(NONCE, "token", "alice", 0.0)
+    return specs(of, run(), identity, {seat.host: seat.python for seat in of.seats}, rank_environment(of, run(), {}))
+
+
+def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> None:
+    two = launch(run(backend="ccl"), module="oneccl_bind_pt", first={"allocators": {"iomp5": IOMP}})
+    text = str(two)
+    for host, spec in told(two).items():
+        for name, setting in spec["env"].items():  # type: ignore[attr-defined]
+            assert f"{name}={setting}    # " in text, (host, name)
+        for rank in spec["ranks"].values():  # type: ignore[attr-defined]
+            assert all(f"{name}={setting}" in text for name, setting in rank["env"].items())
+        assert all(library["path"] in text for library in spec["preload"])  # type: ignore[attr-defined]
+        assert str(spec["workdir"]) in text
+    assert ["0", "node0", "0", "0", "0-2", "3", "eth0", "192.0.2.10"] in [line.split() for line in text.splitlines()]
+    assert f"\\x01{NONCE}:%r\\x02" in text
+
+
+def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
+    two = launch(asked={"TOKEN": Setting("hunter2", "--pass-env", secret=True)})
+    assert "TOKEN=(secret)    # --pass-env" in str(two)
+    assert "hunter2" not in str(two) + str(two.public())
+    assert two.public()["hosts"]["node0"]["env"]["TOKEN"] == {"value": "(secret)", "source": "--pass-env"}
+
+
+def test_no_word_of_the_plan_can_reach_the_terminal_as_a_control_code() -> None:
+    two = launch(asked={"EVIL": Setting("\x1b[2J", "--env")})
+    assert all(c.isprintable() or c == "\n" for c in str(two))

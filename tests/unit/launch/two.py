@@ -1,0 +1,88 @@
+"""Two hosts of different shapes, as the launch sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.launch import compute, mpi_launchers
+from ipexctl.decide.launch.build import HostRuntime
+from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.model.facts import Core, Facts, Installed, Interface
+from ipexctl.model.hosts import Host
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.tasks import Run
+
+NONCE = "5ca1ab1e"
+ENGINES = {
+    "mpich": mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2"),
+    "openmpi": mpi_launchers.MpiLauncher("openmpi", "/usr/bin/mpirun.openmpi", "4.1.4"),
+}
+
+
+def runtime(engine: str = "impi", module: str = "", impi: bool = False) -> Runtime:
+    own = Runtime(
+        "/opt/ai/bin/python",
+        "/opt/ai/bin/mpiexec.hydra",
+        ("/opt/ai/bin",),
+        ("/opt/ai/lib",),
+        {"I_MPI_ROOT": "/opt/ai", "VIRTUAL_ENV": "/opt/ai"},
+        "impi",
+        "2021.18.1",
+        module,
+        impi,
+    )
+    return own if engine == "impi" else mpi_launchers.under(own, ENGINES[engine], ccl=bool(module))
+
+
+def facts(nodes: int, cores: int, **more: Any) -> Facts:
+    """``nodes`` NUMA nodes of ``cores`` cores with two hardware threads each."""
+    total = nodes * cores
+    topology = tuple(Core((core, core + total), core // cores, core // cores) for core in range(total))
+    return Facts(
+        **{
+            "cpus_online": tuple(range(2 * total)),
+            "cores": topology,
+            "home": "/home/alice",
+            "user": "alice",
+            "machine_id": f"{nodes}x{cores}",
+            "isa_level": "AMX",
+            "interfaces": (Interface("eth0", ("192.0.2.10/24",)),),
+            "installed": Installed("/opt/ai", True, "3.11", {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0"}),
+            **more,
+        }
+    )
+
+
+def launch(
+    task: Run | None = None,
+    asked: Mapping[str, Setting] | None = None,
+    *,
+    engine: str = "impi",
+    module: str = "",
+    impi: bool = False,
+    first: Mapping[str, Any] | None = None,
+    second: Mapping[str, Any] | None = None,
+) -> Launch:
+    """node0 with two NUMA nodes of four cores, node1 with one of six; ``first`` and ``second`` are further facts."""
+    hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
+    ready = runtime(engine, module, impi)
+    stations = {
+        "node0": HostRuntime(
+            facts(2, 4, **(first or {})),
+            Choice("eth0", "192.0.2.10", "192.0.2.0/24"),
+            ready,
+            "/home/alice/.local/state/ipexctl/runs/r1",
+            "/home/alice/ipexctl/job",
+        ),
+        "node1": HostRuntime(
+            facts(1, 6, **(second or {})),
+            Choice("ens3", "192.0.2.11", "192.0.2.0/24"),
+            ready,
+            "/home/alice/.local/state/ipexctl/runs/r1",
+            "/scratch/job",
+        ),
+    }
+    task = task or Run(script="train.py", args=("--epochs", "3"))
+    return compute(task, "r1", NONCE, hosts, stations, task.script, asked or {})

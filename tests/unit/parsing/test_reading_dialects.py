@@ -1,0 +1,198 @@
+"""Inventories written for other tools, and read back."""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipexctl.decide.parsing import limit, parse, parse_list
+from ipexctl.decide.parsing.dialects import DIALECTS, write
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Answer, Ended, Message, Started
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.verbs.hosts import hosts as verb
+
+LABEL = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=8)
+NAME = st.one_of(
+    st.builds("{}{}".format, st.sampled_from(string.ascii_lowercase), LABEL),
+    st.builds("{}.{}.lan".format, LABEL, LABEL),
+    st.ip_addresses().map(str),
+)
+TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=20).filter(
+    lambda text: text.isprintable() and not text.startswith("-")
+)
+USER = st.from_regex(r"[a-z_][a-z0-9_.-]{0,10}", fullmatch=True)
+NUMBER = st.integers(1, 1024)
+VARS = st.fixed_dictionaries(
+    {},
+    optional={
+        "venv": TEXT,
+        "python": TEXT,
+        "workdir": TEXT,
+        "known_hosts": TEXT,
+        "iface": st.just("eth0.4"),
+        "max_slots": st.just("1024"),
+        "local": st.sampled_from(["yes", "no"]),
+        "binding": TEXT,
+        "rack": TEXT,
+        "ansible_python_interpreter": TEXT,
+    },
+)
+HOST = st.builds(
+    Host,
+    name=NAME,
+    address=NAME,
+    user=st.none() | USER,
+    port=st.none() | st.integers(1, 65535),
+    slots=st.none() | NUMBER,
+    key=st.none() | TEXT,
+    groups=st.sets(st.sampled_from(["amx", "cpu", "rack_1"])).map(lambda groups: tuple(sorted(groups))),
+    vars=VARS,
+)
+INVENTORY = st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.name).map(
+    lambda hosts: Inventory(tuple(hosts), "hosts")
+)
+
+
+def bare(inventory: Inventory) -> list[Host]:
+    return [replace(host, origin=None, vars=dict(host.vars)) for host in inventory]
+
+
+@given(INVENTORY)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_our_own_dialect_and_ansible_lose_nothing(inventory: Inventory) -> None:
+    for dialect in ("ipexctl", "ansible"):
+        written = write(inventory, dialect)
+        assert written.warnings == ()
+        assert bare(parse(written.text, "again")) == bare(inventory)
+
+
+@given(st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.address))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) -> None:
+    inventory = Inventory(tuple(hosts), "hosts")
+    kept = {
+        "mpi": lambda host: (host.address, host.slots, host.user),
+        "openmpi": lambda host: (host.address, host.slots, host.user, host.port, host.vars.get("max_slots")),
+        "deepspeed": lambda host: (host.address, host.slots or 1),
+    }
+    for dialect, of in kept.items():
+        written = write(inventory, dialect)
+        again = parse(written.text, "again")
+        assert [of(host) for host in again] == [of(host) for host in inventory]
+        for host in inventory:
+            about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
+            assert host.key is None or f"key={host.key}" in about
+            assert host.port is None or dialect == "openmpi" or f"port={host.port}" in about
+            assert host.user is None or dialect != "deepspeed" or f"user={host.user}" in about
+            assert ":" not in host.address or dialect != "mpi" or "IPv6" in about
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_read_or_refused_harmlessly(text: str) -> None:
+    for read in (lambda: parse(text, "hosts"), lambda: parse(text, "hosts.yaml"), lambda: parse_list(text)):
+        try:
+            names = read().names
+        except UsageError as refused:
+            shown = str(refused).replace("\n", "")
+        else:
+            shown = "".join(names)
+            assert 0 < len({name.lower() for name in names}) == len(names)
+        assert shown.isprintable()
+
+
+PIECES = st.sampled_from(
+    [*"[]:,-= \n\t#@'\"\\;&!*?{}%", "node", "1", "01", "slots", "user", "all", "hosts", "vars", "children", "fe80::1",
+     "[1-3]", "[w]\n", "  ", "- ", ": "]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+@settings(max_examples=500, deadline=None)
+def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
+    for source in ("hosts", "hosts.yml"):
+        try:
+            inventory = parse(text, source)
+        except UsageError:
+            continue
+        assert inventory.names
+        try:
+            assert set(limit(inventory, text).names) <= set(inventory.names)
+        except UsageError:
+            pass
+
+
+def test_each_dialect_in_its_own_words() -> None:
+    text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
+    inventory = parse(text, "hosts")
+    assert write(inventory, "mpi").text == (
+        "10.0.0.1:4 user=bob  # node0\n# node1: Intel MPI and MPICH cannot be told port=2222\nnode1:2\n"
+    )
+    assert write(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
+    assert write(inventory, "deepspeed").text.splitlines()[1] == "10.0.0.1 slots=4  # node0"
+    assert write(inventory, "ipexctl").text == (
+        "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n\n[amx]\nnode1\n"
+    )
+    assert 'ansible_host: "10.0.0.1"' in write(inventory, "ansible").text
+    accelerate = write(inventory, "accelerate").text
+    assert "num_machines: 2\nnum_processes: 6\n" in accelerate
+    assert 'main_process_ip: "10.0.0.1"\n' in accelerate
+
+
+def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
+    for dialect in DIALECTS:
+        assert not re.search(r"> *(\./)?hostfile\b", write(parse("n0\nn1 slots=2", "hostfile"), dialect).text)
+    accelerate = write(parse("n0 slots=2", "hostfile"), "accelerate").text
+    assert "ipexctl hosts --as mpi > mpi-hostfile\n" in accelerate
+    assert "  mpirun_hostfile: mpi-hostfile\n" in accelerate
+
+
+def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
+    written = write(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
+    told = ("n0: its slots are not known, DeepSpeed is told 1", "n0: DeepSpeed cannot be told port=2222")
+    assert written.warnings == told
+    assert written.text == f"# {told[0]}\n# {told[1]}\nn0 slots=1\nn1 slots=2\n"
+
+
+def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean openmpi"):
+        write(parse("n1", "hosts"), "open-mpi")
+
+
+def test_a_head_that_others_cannot_reach_is_said() -> None:
+    assert "cannot reach main_process_ip" in write(parse("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
+
+
+def test_the_verb_answers_with_hosts_and_text() -> None:
+    inventory = parse("[a]\nnode0 slots=4\nnode1 local=yes ansible_ssh_common_args='-J x'", "hosts")
+    started, second, third, answer, ended = list(verb(inventory, dialect="mpi"))
+    assert started == Started("hosts", "2 hosts from hosts (node0 = node0)", ("node0", "node1"))
+    assert isinstance(second, Message)
+    assert "~/.ssh/config" in second.text
+    assert isinstance(third, Message)
+    assert "local=yes" in third.text
+    assert isinstance(answer, Answer)
+    assert [host["name"] for host in answer.value["hosts"]] == ["node0", "node1"]
+    assert answer.value["hosts"][0]["slots"] == 4
+    assert answer.value["hosts"][1]["local"] is True
+    assert answer.value["text"].startswith("node0:4\n")
+    assert ended == Ended("hosts", Exit.OK)
+
+
+def test_a_variable_that_looks_like_a_slip_is_said() -> None:
+    said = [
+        event.text for event in verb(parse("[a]\nn1 slot=4 rack=b\nn2 slot=4", "hosts")) if isinstance(event, Message)
+    ]
+    assert said == ["slot of n1 and 1 more is not a key of ipexctl: did you mean slots?"]
+
+
+def test_every_dialect_can_be_written_for_every_host() -> None:
+    inventory = parse("bob@[fe80::1]:2 key='/a b' venv=/v\nlocalhost", "hosts")
+    for dialect in DIALECTS:
+        assert write(inventory, dialect).text.endswith("\n")

@@ -1,0 +1,175 @@
+"""Files as users give them: missing, special, huge, foreign, and open to others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.inputs import read_input
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.verbs.common.select import read_play, select, select_for
+
+
+def refusal(path: str | Path, cwd: Path | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        read_input(path, cwd=cwd)
+    assert caught.value.exit is Exit.INPUT
+    return str(caught.value)
+
+
+def test_a_mistyped_path_is_named_as_it_was_given(tmp_path: Path) -> None:
+    assert refusal("hosts.tyop", tmp_path) == "hosts.tyop does not exist"
+    (tmp_path / "file").write_text("")
+    assert "does not exist" in refusal("file/x", tmp_path)
+    assert "does not exist" in refusal("a\0b", tmp_path)
+    assert "\\x1b" in refusal("\x1b[2Jhosts", tmp_path)
+    assert "is empty" in refusal("", tmp_path)
+
+
+def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert refusal(tmp_path).endswith("is a directory")
+    assert refusal(tmp_path / "fifo").endswith("is not a regular file")
+    assert refusal("/dev/zero") == "/dev/zero is not a regular file"
+    (tmp_path / "loop").symlink_to("loop")
+    assert "too many symbolic links" in refusal(tmp_path / "loop")
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(1 << 40)
+    assert refusal(tmp_path / "big").endswith("is larger than 1 MiB")
+
+
+def test_an_unreadable_file_is_named() -> None:
+    """As another user where we are root, since root can read everything."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        path = Path(directory) / "hosts"
+        path.write_text("n1")
+        path.chmod(0)
+        if os.geteuid() != 0:
+            assert refusal(path) == f"{path} cannot be read: permission denied"
+            return
+        code = "import os, sys\nfrom ipexctl.act.inputs import read_input\nos.setuid(65534)\n"
+        code += "try: read_input(sys.argv[1])\nexcept Exception as error: print(error)"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)],
+            capture_output=True, text=True, timeout=20, check=False, cwd=Path(__file__).parents[3],
+        )  # fmt: skip
+        assert done.stdout.strip() == f"{path} cannot be read: permission denied", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"n1\nn\xff\n", "is not UTF-8 text: byte \\xff in line 2"),
+        ("n1\n".encode("utf-16"), "is UTF-16 text, not UTF-8"),
+    ],
+)
+def test_other_encodings_are_named(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "hosts").write_bytes(data)
+    assert refusal("hosts", tmp_path) == f"hosts {why}"
+
+
+def test_files_that_others_can_write_are_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("n1")
+    path.chmod(0o600)
+    assert read_input(path).warnings == ()
+    path.chmod(0o664)
+    assert "can be written by others (mode 0664): chmod go-w" in read_input(path).warnings[0]
+    path.chmod(0o600)
+    tmp_path.chmod(0o777)
+    assert "directory that everyone can write to" in read_input(path).warnings[0]
+    tmp_path.chmod(0o700)
+
+
+def chosen(tmp_path: Path, *, environ: dict[str, str] | None = None, **flags: str) -> tuple[str, ...]:
+    given = {"hostfile": None, "hosts": None, "limit": None, **flags}
+    return select(**given, environ=environ or {}, cwd=tmp_path).names
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for name in ("hostfile", "mine", "yours"):
+        (tmp_path / name).write_text(f"{name}-1\n{name}-2\n")
+    environ = {"IPEXCTL_HOSTFILE": "yours", "SLURM_JOB_NODELIST": "s[1-2]"}
+    assert chosen(tmp_path, hosts="a,b", environ=environ) == ("a", "b")
+    assert chosen(tmp_path, hosts="slurm", environ=environ) == ("s1", "s2")
+    assert chosen(tmp_path, hostfile="mine", environ=environ) == ("mine-1", "mine-2")
+    assert chosen(tmp_path, environ=environ) == ("yours-1", "yours-2")
+    assert chosen(tmp_path, limit="!hostfile-1") == ("hostfile-2",)
+    with pytest.raises(UsageError, match="exclude each other"):
+        chosen(tmp_path, hosts="a", hostfile="mine")
+
+
+def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(UsageError, match="no hosts were given") as caught:
+        chosen(tmp_path)
+    assert caught.value.hint
+    for flags in ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""}):
+        with pytest.raises(UsageError):
+            chosen(tmp_path, **flags)
+    with pytest.raises(UsageError, match="gone does not exist"):
+        chosen(tmp_path, environ={"IPEXCTL_HOSTFILE": "gone"})
+    (tmp_path / "hostfile").symlink_to("gone")
+    with pytest.raises(UsageError, match="hostfile does not exist"):
+        chosen(tmp_path)
+
+
+def test_a_hostfile_found_where_anyone_can_write_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("n1")
+    tmp_path.chmod(0o777)
+    with pytest.raises(UsageError) as caught:
+        chosen(tmp_path)
+    assert "./hostfile is ignored" in str(caught.value)
+    assert chosen(tmp_path, hostfile="hostfile") == ("n1",)
+    tmp_path.chmod(0o700)
+
+
+def test_relative_keys_start_at_the_hostfile(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "hosts").write_text("a key=id known_hosts=known\nb key=/k known_hosts=~/.ssh/known_hosts")
+    inventory = select(hostfile="lab/hosts", hosts=None, limit=None, environ={}, cwd=tmp_path)
+    assert (inventory["a"].key, inventory["a"].vars["known_hosts"]) == (
+        str(tmp_path / "lab/id"), str(tmp_path / "lab/known"),
+    )  # fmt: skip
+    assert (inventory["b"].key, inventory["b"].vars["known_hosts"]) == ("/k", "~/.ssh/known_hosts")
+
+
+def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "plays").mkdir()
+    (tmp_path / "plays" / "hosts").write_text("f1\nf2 key=id\n")
+    (tmp_path / "plays" / "file.yaml").write_text("hosts: hosts\nsteps: [{doctor: }]")
+    (tmp_path / "plays" / "list.yaml").write_text("hosts: [l1 key=id, l2]\nsteps: [{doctor: }]")
+    (tmp_path / "plays" / "none.yaml").write_text("steps: [{run: {script: train.py}}]")
+    (tmp_path / "plays" / "wrong.yaml").write_text("hosts: node1\nsteps: [{doctor: }]")
+
+    def names(play: str, **flags: str) -> tuple[str, ...]:
+        read = read_play(f"plays/{play}.yaml", environ={}, cwd=tmp_path)
+        given = {"hostfile": None, "hosts": None, "limit": None, **flags}
+        return select_for(read, **given, environ={}, cwd=tmp_path).names
+
+    assert names("file") == ("f1", "f2")
+    assert names("file", limit="f2") == ("f2",)
+    assert names("list", limit="!l1") == ("l2",)
+    assert names("list", hosts="x,y") == ("x", "y")
+    assert names("none", hosts="x") == ("x",)
+    with pytest.raises(UsageError, match="no hosts were given"):
+        names("none")
+    with pytest.raises(UsageError, match="does not exist") as caught:
+        names("wrong")
+    assert "hosts: [node0, node1]" in str(caught.value)
+    play = read_play("plays/list.yaml", environ={}, cwd=tmp_path)
+    assert play.inventory is not None
+    assert play.inventory["l1"].key == str(tmp_path / "plays" / "id")
+    (step,) = read_play("plays/none.yaml", environ={}, cwd=tmp_path).steps
+    assert step.task.script == str(tmp_path / "plays" / "train.py")

@@ -1,0 +1,374 @@
+"""Hostfiles in every dialect, and what is said of bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.parsing import parse, parse_list, parse_slurm
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hosts import Host, Inventory
+
+FILES = Path(__file__).parents[2] / "data" / "hostfiles"
+
+
+def said(host: Host) -> tuple[object, ...]:
+    """A host without where it was written."""
+    return (host.name, host.address, host.user, host.port, host.slots, host.key, host.groups, dict(host.vars))
+
+
+def hosts(inventory: Inventory) -> list[tuple[object, ...]]:
+    return [said(host) for host in inventory]
+
+
+def refusal(text: str, source: str = "hosts") -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        parse(text, source)
+    assert caught.value.exit is Exit.INPUT
+    return caught.value
+
+
+def one(text: str) -> Host:
+    (host,) = parse(text, "hosts")
+    return host
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("node1", Host("node1", "node1")),
+        ("node1:8", Host("node1", "node1", slots=8)),
+        ("node1:8 user=bob", Host("node1", "node1", user="bob", slots=8)),
+        ("node1 slots=8", Host("node1", "node1", slots=8)),
+        ("node1 slots = 8", Host("node1", "node1", slots=8)),
+        ("bob@node1 slots=4 port=2222", Host("node1", "node1", user="bob", port=2222, slots=4)),
+        ("bob@10.1.2.3:2", Host("10.1.2.3", "10.1.2.3", user="bob", slots=2)),
+        ("10.1.2.3 #node0 ip", Host("10.1.2.3", "10.1.2.3")),
+        ("10.1.2.3#node0 ip", Host("10.1.2.3", "10.1.2.3")),
+        ("[fe80::1]", Host("fe80::1", "fe80::1")),
+        ("[fe80::1]:4", Host("fe80::1", "fe80::1", slots=4)),
+        ("bob@[::1]:4", Host("::1", "::1", user="bob", slots=4)),
+        ("n1 address=fe80::1", Host("n1", "fe80::1")),
+        ("n1 address=[fe80::1]", Host("n1", "fe80::1")),
+        ("n1 key='~/my key'", Host("n1", "n1", key="~/my key")),
+        ('n1 key="/a \\"b\\" c"', Host("n1", "n1", key='/a "b" c')),
+        ("n1 ansible_host=n2 ansible_port=9 ansible_user=x", Host("n1", "n2", user="x", port=9)),
+    ],
+)
+def test_one_line_is_one_host(line: str, expected: Host) -> None:
+    assert said(one(line)) == said(expected)
+
+
+def test_what_we_do_not_connect_with_is_kept_as_written() -> None:
+    host = one("n1 slots=2 max_slots=4 venv='/opt/my env' workdir=~/w python=3.11 iface=eth1 binding=user:0,1 local=No")
+    expected = {"max_slots": "4", "venv": "/opt/my env", "workdir": "~/w", "python": "3.11", "iface": "eth1"}
+    assert dict(host.vars) == {**expected, "binding": "user:0,1", "local": "no"}
+
+
+def test_nothing_in_a_value_is_expanded() -> None:
+    assert one("n1 venv='$(touch pwned)/${HOME}/*/~'").vars["venv"] == "$(touch pwned)/${HOME}/*/~"
+
+
+def test_localhost_alone_is_a_hostfile() -> None:
+    assert one("localhost").is_local
+    assert one("localhost:4").is_local
+    assert not one("bob@localhost").is_local
+    assert one("me ansible_connection=local").is_local
+    assert not one("n1 ansible_connection=ssh").is_local
+
+
+def test_the_untidy_file_is_the_tidy_one() -> None:
+    tidy = parse((FILES / "tidy").read_text(), "hosts")
+    untidy = parse((FILES / "untidy").read_bytes().decode(), "hosts")
+    assert hosts(tidy) == hosts(untidy)
+    assert tidy.names == ("node0", "node1", "node2", "10.0.0.7")
+    assert tidy.head.slots == 4
+    assert str(untidy.hosts[2].origin) == "hosts:6:2"
+
+
+def test_ranges_are_hosts_in_order() -> None:
+    inventory = parse("node[01-03,7]:2 port=22\nr[a-b]n[0:4:2]", "hosts")
+    assert inventory.names == ("node01", "node02", "node03", "node7", "ran0", "ran2", "ran4", "rbn0", "rbn2", "rbn4")
+    assert {host.slots for host in inventory.hosts[:4]} == {2}
+    assert parse("n[8-11]", "hosts").names == ("n8", "n9", "n10", "n11")
+    assert parse("n[08-11]", "hosts").names == ("n08", "n09", "n10", "n11")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("n[4-1]", "backwards"),
+        ("n[1-99999]", "more than 4096 hosts"),
+        ("n[0-9][0-9][0-9][0-9][0-9]", "more than 4096 hosts"),
+        ("n[0-999999999]", "more than 4096 hosts"),
+        ("n[]", "range must look like"),
+        ("n[1", "brackets do not match"),
+        ("n1]", "brackets do not match"),
+        ("n[1:9:0]", "step of 0"),
+        ("n[1,1]", "listed twice, by one range"),
+        ("a[1-4000]\nb[1-4000]", "inventory holds more than 4096"),
+        ("[fe80::xyz]", "not an IPv6 address"),
+        ("fe80::1", "written in brackets: [fe80::1]"),
+        ("fe80::1%eth0", "holds '%'"),
+        ("n1 n2", "not key=value, found 'n2'"),
+        ("n1 slotz=4", "did you mean slots"),
+        ("n1 address=1.2.3.4.5", "neither a name nor an IPv4"),
+        ("n[1-2] address=10.0.0.1", "one address for 2 hosts"),
+        ("300.1.1.1", "neither a name nor an IPv4 address"),
+        ("n1 slots=4 max_slots=2", "max_slots is less than slots"),
+        ("n1 key='abc", "quote is not closed"),
+        ("n1 user=a user=b", "user is given twice"),
+        ("bob@n1 user=bob", "user is given twice"),
+        ("n1:4 slots=4", "slots is given twice"),
+        ("n1 local=perhaps", "local must be yes or no"),
+        ("n1 iface='eth0;id'", "iface must be"),
+        ("n1 venv=-rf", "begins with a dash"),
+        ("n1 ansible_connection=docker", "ansible_connection must be ssh or local"),
+        ("- n1", "begins with a dash"),
+        ("", "names no host"),
+        ("# nothing\n\n", "names no host"),
+        ("\ufeff", "names no host"),
+        ("xxx.xxx.xxx.xxx #node0 ip", "placeholder"),
+        ("n1\rn2", "holds '\\x0d'"),
+        ("n1\u2028n2", "holds '\\u2028'"),
+        ("b\u00fccher", "holds 'ü'"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_reason(text: str, why: str) -> None:
+    error = refusal(text)
+    assert why in str(error)
+    assert error.sentence.startswith("hosts")
+
+
+def test_bad_slots_are_all_reported_with_line_column_and_text() -> None:
+    lines = [
+        "a slots=0",
+        "b slots=-3",
+        "c slots=abc",
+        "d slots=99999999",
+        "node1:abc",
+        "node1:",
+        "e slots=4 slots=8",
+        "ok:4",
+        "f slots=",
+        "g slots=٣",
+    ]
+    error = refusal("\n".join(lines))
+    assert error.sentence == "hosts has 9 errors"
+    assert [reason.split(": ")[0] for reason in error.reasons] == [
+        "hosts:1:9", "hosts:2:9", "hosts:3:9", "hosts:4:9", "hosts:5:7", "hosts:6:7", "hosts:7:11", "hosts:9:9",
+        "hosts:10:9",
+    ]  # fmt: skip
+    for reason, found in zip(
+        error.reasons, ["0", "-3", "abc", "99999999", "node1:abc", "node1:", "slots=8", "slots=", "٣"], strict=True
+    ):
+        assert f"found '{found}'" in reason
+
+
+def test_a_port_written_as_slots_is_explained() -> None:
+    assert refusal("node1:2222").hint == "write port=2222 for an SSH port"
+
+
+def test_the_same_name_twice_is_refused_with_both_lines() -> None:
+    error = refusal("node1\nnode2\n\nNODE1 slots=4\n")
+    assert error.sentence == "hosts:4:1: NODE1 is listed twice, first in line 1, column 1"
+
+
+def test_hosts_that_share_an_address_need_names() -> None:
+    text = "a address=127.0.0.1 port=2201\nb address=127.0.0.1 port=2202"
+    assert [host.port for host in parse(text, "hosts")] == [2201, 2202]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-oProxyCommand=touch${IFS}pwned",
+        "-F./evil",
+        "n user=-oProxyCommand=x",
+        "-l@n",
+        "n address=-oProxyCommand=x",
+        "a.-b",
+        "$(touch pwned)",
+        "`touch pwned`",
+        "a;id",
+        "a|b",
+        "a&b",
+        "a\\b",
+        "nod%h",
+        "a\x00b",
+        "a\x1b[31mb",
+        "a" * 300,
+        "a" * 64,
+        "n port=22;id",
+        "n port=0",
+        "n port=70000",
+        "n port=+22",
+        "n user=a$b",
+        "n user=a\\b",
+        "n user='a b'",
+        "n user=Bob",
+        "n venv='/a\x1b]52;c;x\x07'",
+        "n key='/a\u202eb'",
+        "..",
+        ".",
+        "a..b",
+        "/etc/passwd",
+        "../x",
+    ],
+)
+def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line + "\n", "hosts")
+    shown = str(caught.value)
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+    with pytest.raises(UsageError):
+        parse_list(line)
+
+
+def test_the_bad_character_is_shown_escaped() -> None:
+    assert "\\x1b" in str(refusal("a\x1b[0m"))
+    with pytest.raises(UsageError, match=r"\\x0a"):
+        parse_list("a\nb")
+
+
+def test_a_flood_of_errors_is_cut() -> None:
+    error = refusal("\n".join(f"n{i} slots=x" for i in range(500)))
+    assert error.sentence == "hosts has 500 errors"
+    assert error.reasons[-1] == "… and 450 more"
+    assert refusal("-x\n" * 100_000).sentence == "hosts has 1000 errors and perhaps more"
+
+
+def test_lists_split_at_commas_outside_brackets() -> None:
+    inventory = parse_list("bob@a:4, node[01-02,5] ,[fe80::1]:2,c port=22")
+    assert inventory.names == ("a", "node01", "node02", "node5", "fe80::1", "c")
+    assert inventory.source == "--hosts"
+    assert inventory["c"].port == 22
+    assert str(inventory["fe80::1"].origin) == "--hosts:1:25"
+
+
+@pytest.mark.parametrize("text", ["", ",", " , ,", "a,a", "a#b"])
+def test_lists_that_name_no_host_or_a_bad_one_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_list(text)
+
+
+def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
+    inventory = parse_slurm({"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"})
+    assert [(host.name, host.slots) for host in inventory] == [("n01", 4), ("n02", 4), ("n03", 4), ("g7", 2)]
+    assert parse_slurm({"SLURM_NODELIST": "n1"})["n1"].slots is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({}, "SLURM_JOB_NODELIST is not set"),
+        ({"SLURM_JOB_NODELIST": "n1,n2", "SLURM_TASKS_PER_NODE": "4"}, "1 task counts for 2 hosts"),
+        ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "four"}, "found 'four'"),
+        ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1(x9999)"}, "9999 task counts"),
+        ({"SLURM_JOB_NODELIST": "$(id)"}, "holds '$'"),
+    ],
+)
+def test_a_bad_allocation_is_refused(environ: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_slurm(environ)
+    assert why in str(caught.value)
+
+
+def test_ansible_ini_and_yaml_say_the_same() -> None:
+    ini = parse((FILES / "inventory.ini").read_text(), "inventory.ini")
+    yaml = parse((FILES / "inventory.yaml").read_text(), "inventory.yaml")
+    assert hosts(ini) == hosts(yaml)
+    assert ini.names == ("bastion", "xeon01", "xeon02", "xeon03", "epyc1")
+    assert said(ini["bastion"]) == ("bastion", "192.0.2.1", None, None, None, None, (), {})
+    groups = ("amx", "cpu", "lab")
+    assert said(ini["xeon01"]) == ("xeon01", "xeon01", "train", None, 2, None, groups, {"venv": "/opt/my env"})
+    assert said(ini["epyc1"])[2:] == ("train", 2200, 1, None, ("cpu", "lab"), {"rack": "b"})
+
+
+def test_what_ansible_inventory_prints_can_be_read() -> None:
+    text = """{"_meta": {"hostvars": {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"slots": 2}}},
+        "all": {"children": ["ungrouped", "cpu"]}, "cpu": {"hosts": ["n2", "n1"]}}"""
+    inventory = parse(text, "inventory.json")
+    assert hosts(inventory) == [
+        ("n2", "n2", None, None, 2, None, ("cpu",), {}),
+        ("n1", "10.0.0.1", None, None, None, None, ("cpu",), {}),
+    ]
+
+
+def test_yaml_is_recognised_by_its_first_lines() -> None:
+    assert parse("all:\n  hosts:\n    n1:\n", "hosts").names == ("n1",)
+    assert parse("---\nall: {hosts: {n1: }}\n", "hosts").names == ("n1",)
+    assert parse('{"all": {"hosts": {"n1": {"slots": 2}}}}', "hosts")["n1"].slots == 2
+    assert "slots must be" in str(refusal("node1:\nnode2:4\n"))
+
+
+def test_deeper_groups_win_over_those_above() -> None:
+    text = (
+        "[low]\nn1\n[high:children]\nlow\n[all:vars]\nport=1\nvenv=/a\n[high:vars]\nport=2\niface=x\n[low:vars]\nport=3"
+    )
+    host = one(text)
+    assert (host.port, dict(host.vars)) == (3, {"venv": "/a", "iface": "x"})
+
+
+def test_the_value_of_a_group_variable_reaches_to_the_end_of_the_line() -> None:
+    text = "[a]\nn1\n[a:vars]\nargs=-o X=y -v\nvenv = '/a #b'  # c\nworkdir=/w # d\nempty=\n"
+    assert dict(one(text).vars) == {"args": "-o X=y -v", "venv": "/a #b", "workdir": "/w", "empty": ""}
+
+
+def test_a_host_in_two_groups_is_one_host() -> None:
+    inventory = parse("n1 port=22\n[a]\nn1\nn2\n[b]\nn1 slots=2", "hosts")
+    assert inventory.names == ("n1", "n2")
+    assert (inventory["n1"].port, inventory["n1"].slots, inventory["n1"].groups) == (22, 2, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[a]\nn1\nn1\n", "listed twice, first in line 2"),
+        ("[a]\nn1 port=1\n[b]\nn1 port=2\n", "port of n1 contradicts line 2"),
+        ("[a]\nn1\n[b:children]\nc\n", "group is not defined"),
+        ("[a]\nn1\n[a:children]\na\n", "its own ancestor"),
+        ("[a]\nn1\n[b:children]\nc\n[c:children]\nb\n", "its own ancestor"),
+        ("[a:foo]\nn1\n", "a section is"),
+        ("[a]\nn1:22\n", "hosts:2:4: ':22' is a port in an Ansible inventory and slots in a hostfile"),
+        ("all: {hosts: {'n1:22': }}", "is a port in an Ansible inventory"),
+        ("all: {children: [a, [b]]}", "children must be a mapping"),
+        ("[a]\nn1\n[a:vars]\nfoo\n", "not key=value"),
+        ("[a]\nn1\n[a:vars]\nport=x\n", "hosts:4:6: port must be"),
+        ("[a]\nn1 ansible_password=hunter2\n", "passwords do not belong into inventories"),
+        ("all:\n  hots:\n", "did you mean hosts?"),
+        ("all:\n  hosts:\n    n1: 3\n", "must be a mapping"),
+        ("all:\n  hosts:\n    n1: {port: [1]}\n", "hosts:3:16: port must be a single value, not a list"),
+        ("all:\n  hosts:\n    n1:\n    n1:\n", "key is given twice, first in line 3"),
+        ("all:\n  hosts:\n    n1: &a {}\n    n2: *a\n", "alias *a is not supported"),
+        ('all:\n  hosts:\n    "a\\nb":\n', "\\x0a"),
+        ("all:\n  hosts: [\n", "not YAML"),
+    ],
+)
+def test_a_bad_inventory_is_refused_with_its_reason(text: str, why: str) -> None:
+    assert why in str(refusal(text))
+
+
+def test_secrets_of_an_inventory_are_neither_kept_nor_shown() -> None:
+    host = one("[a]\nn1 ansible_become_password=hunter2 api_token=abc rack=3")
+    assert dict(host.vars) == {"rack": "3"}
+    assert "hunter2" not in str(refusal("[a]\nn1 ansible_ssh_pass=hunter2"))
+
+
+def test_many_groups_in_a_chain_are_bounded() -> None:
+    text = "\n".join(f"[g{i}:children]\ng{i + 1}" for i in range(3000))
+    assert "more than 1024 groups" in str(refusal(text + "\n[g3000]\nn1\n"))
+    text = "\n".join(f"[g{i}:children]\ng{i + 1}" for i in range(1000))
+    assert len(one(text + "\n[g1000]\nn1\n").groups) == 1001
+
+
+def test_how_several_hosts_are_written_is_said_as_it_is_where_they_stand() -> None:
+    assert refusal("a b").hint == "write one host a line"
+    assert refusal("10.0.0.1 10.0.0.2").hint == "write one host a line"
+    assert refusal("10.0.0.1 node0").hint == "write node0 address=10.0.0.1"
+    for text in ("a b", "a b c", "10.0.0.1 10.0.0.2"):
+        with pytest.raises(UsageError) as caught:
+            parse_list(text)
+        assert caught.value.hint == "separate hosts with commas"
+    assert refusal("all: {hosts: [a b]}", "hosts.yaml").hint == "give each host an item of its own"

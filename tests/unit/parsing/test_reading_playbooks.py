@@ -1,0 +1,362 @@
+"""Playbooks: what they may say, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.decide.parsing import playbook, yaml_nodes
+from ipexctl.decide.parsing.input_errors import InputErrors
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.plays import Play, Share
+from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync
+
+
+def play(text: str, **given: object) -> Play:
+    return playbook.parse(text, "play.yaml", base="/plays", **given)  # type: ignore[arg-type]
+
+
+def refusal(text: str, **given: object) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        play(text, **given)
+    assert caught.value.exit is Exit.INPUT
+    return caught.value
+
+
+FULL = """\
+name: Train
+hosts: ../hostfile
+env_allow: [MODEL]
+vars:
+  epochs: 3
+  out: ${env:MODEL}/e${epochs}
+steps:
+  - name: look
+    doctor:
+  - install: {torch: 2.8, python: 3.10, check: yes, with: [transformers<4.53], requirements: [r.txt, /abs/r.txt]}
+    tags: [setup, slow]
+  - sync: {workdir: "${out}", exclude: ["*.pt"]}
+  - run:
+      script: ./train.py
+      args: [--epochs, "${epochs}", --lr, 1e-3, yes, 010, "$${HOME}", ""]
+      ppn: 2
+      time_limit: 1.5
+      env: {A: 1, B: "x y"}
+    limit: node[0-1]
+    tags: slow
+  - command: {argv: [hostname, -f], timeout: 5}
+"""
+
+
+def test_steps_are_the_tasks_of_the_command_line() -> None:
+    read = play(FULL, environ={"MODEL": "/m", "SECRET": "x"})
+    assert (read.name, read.hostfile, read.inventory) == ("Train", "/plays/../hostfile", None)
+    assert [step.task for step in read.steps] == [
+        Doctor(),
+        Install(torch="2.8", python="3.10", check=True, with_=("transformers<4.53",),
+                requirements=("/plays/r.txt", "/abs/r.txt")),
+        Sync(source="/plays", workdir="/m/e3", exclude=("*.pt",)),
+        Run(script="/plays/train.py", args=("--epochs", "3", "--lr", "1e-3", "yes", "010", "${HOME}", ""), ppn=2,
+            time_limit=1.5, env={"A": "1", "B": "x y"}),
+        Execute(argv=("hostname", "-f"), timeout=5),
+    ]  # fmt: skip
+    assert [step.title for step in read.steps] == ["look", "install", "sync", "run", "command"]
+    assert [step.tags for step in read.steps] == [(), ("setup", "slow"), (), ("slow",), ()]
+    assert read.steps[3].limit == "node[0-1]"
+    assert str(read.steps[1].origin) == "play.yaml:10:5"
+
+
+def test_hosts_may_be_lines_or_an_inventory() -> None:
+    lines = play("hosts:\n  - bob@node[0-1]:4\n  - n2 port=22 venv='/a b'\nsteps: [{doctor: }]")
+    assert lines.inventory is not None
+    assert lines.inventory.names == ("node0", "node1", "n2")
+    assert lines.inventory["n2"].vars["venv"] == "/a b"
+    assert str(lines.inventory["n2"].origin) == "play.yaml:3:5"
+    groups = play("hosts: {all: {hosts: {'node[1:2]': {slots: 2}}, vars: {port: 9}}}\nsteps: [{doctor: }]")
+    assert groups.inventory is not None
+    assert [(host.name, host.slots, host.port) for host in groups.inventory] == [("node1", 2, 9), ("node2", 2, 9)]
+
+
+def test_variables_from_outside_win() -> None:
+    text = "vars: {a: 1, b: '${a}'}\nsteps: [{command: {argv: ['${a}', '${b}', '${c}']}}]"
+    (step,) = play(text, variables={"a": "9", "c": "7"}).steps
+    assert step.task == Execute(argv=("9", "9", "7"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps:\n  - run:\n      script: a\n     ppn: 2\n",
+         "4:6: not YAML: this is indented otherwise than the lines it belongs to"),
+        ("- a\nb: 1\n", "2:1: not YAML: this is indented otherwise than the lines it belongs to"),
+        ("a: b: c", "1:5: not YAML: a second ':' in one line: quote the text, or mend the indentation"),
+        ("a: 1\nb\nc: 2\n", "2:1: not YAML: a line without 'key:' or '- ' before it"),
+        ("a:\n\tb: 1\n", "2:1: not YAML: a tab: YAML is indented with spaces"),
+        ("a: @x", "1:4: not YAML: a value cannot begin with @: quote it"),
+        ("a: *.pt", "1:4: not YAML: a value cannot begin with * or &: quote it"),
+        ("a: [1, 2\nb: 3\n", "1:4: not YAML: this is not closed with ], or lacks a comma"),
+        ("a: {b: 1\n", "1:4: not YAML: this is not closed with }, or lacks a comma"),
+        ("a: 'b\nc: d\n", "1:4: not YAML: this quote is not closed"),
+        ('a: "b" c', "1:8: not YAML: more text behind a value that has ended: quote all of it"),
+        ("a: ]", "1:4: not YAML: a value is missing before ']'"),
+        ('a: "\\d"', "1:6: not YAML: found unknown escape character 'd'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_yaml_is_told_in_plain_words_and_where(text: str, said: str) -> None:
+    assert refusal(text).sentence == f"play.yaml:{said}"
+
+
+def test_a_variable_from_outside_that_the_playbook_does_not_know_is_an_error() -> None:
+    text = "vars: {ppn: 1}\nsteps: [{command: {argv: ['${ppn}', '${used}']}}]"
+    assert play(text, variables={"used": "1"}).variables == {"ppn", "used"}
+    wrong = refusal(text, variables={"used": "1", "ppm": "4"})
+    assert (wrong.sentence, wrong.reasons) == ("the playbook has no variable 'ppm' (did you mean ppn?)", ())
+    assert play(text, variables={"used": "1", "ppm": "4"}, strict=False).steps
+    assert refusal("steps: [{doctor: }]", variables={"a": "1"}).sentence == "the playbook has no variable 'a'"
+    both = refusal(text, variables={"usde": "1"})
+    assert both.reasons == (
+        "play.yaml:2:37: variable 'used' is not set (did you mean usde?), found '${used}'",
+        "the playbook has no variable 'usde' (did you mean used?)",
+    )
+
+
+def test_a_hint_of_several_errors_is_one_that_helps_with_all() -> None:
+    unset = "{command: {argv: ['${a}']}}"
+    assert refusal(f"steps: [{unset}]").hint == "--var a=VALUE, or set it in vars"
+    assert refusal(f"steps: [{unset}, {unset}]").hint == "--var a=VALUE, or set it in vars"
+    assert refusal(f"steps: [{unset}, {{doctr: }}]").hint is None
+    assert refusal("steps: [{command: {argv: ['${a b}']}}]").hint == "$${ is a literal ${"
+
+
+def test_a_variable_that_looks_like_one_is_not_replaced_again() -> None:
+    (step,) = play("steps: [{command: {argv: ['${a}']}}]", variables={"a": "${b}"}).steps
+    assert step.task == Execute(argv=("${b}",))
+
+
+BAD = """\
+host: x
+hosts:
+  - node1 slots=4
+  - -oProxyCommand=touch
+serial: two
+max_fail_percentage: 130
+steps:
+  - run: {script: t.py, ppn: 0, n: two, args: --foo, arg: [1], backend: mpi}
+    sync: {source: ""}
+  - instal: {}
+  - name: nothing
+  - doctor: 3
+  - run: {}
+  - sync: {source: "${unset}/x", delete: perhaps}
+  - command: {argv: []}
+  - command: {argv: [x, [1]]}
+"""
+
+
+def test_everything_wrong_is_said_at_once_with_its_place() -> None:
+    error = refusal(BAD)
+    assert list(error.reasons) == [
+        "play.yaml:1:1: unknown key 'host' of a playbook (did you mean hosts?)",
+        "play.yaml:4:5: host begins with a dash, found '-oProxyCommand=touch'",
+        "play.yaml:5:1: 'serial' is left out on purpose: serial stands at a step: a run needs all its hosts at once",
+        "play.yaml:6:22: max_fail_percentage must be a number from 0 to 100, found '130'",
+        "play.yaml:8:30: run.ppn must be greater than or equal to 1, found '0'",
+        "play.yaml:8:36: run.n must be a whole number, found 'two'",
+        "play.yaml:8:47: run.args must be a list, found '--foo'",
+        "play.yaml:8:54: unknown key 'arg' of run (did you mean args or share?)",
+        "play.yaml:8:73: run.backend must be 'auto', 'ccl', 'impi' or 'gloo', found 'mpi'",
+        "play.yaml:9:5: step has 2 actions: run, sync",
+        "play.yaml:9:20: sync.source is empty",
+        "play.yaml:10:5: unknown key 'instal' of a step (did you mean install or serial?)",
+        f"play.yaml:11:5: step has no action (one of {', '.join(playbook.ACTIONS)})",
+        "play.yaml:12:13: doctor must be a mapping of its keys, not a single value",
+        "play.yaml:13:5: run.script is missing",
+        "play.yaml:14:20: variable 'unset' is not set, found '${unset}/x'",
+        "play.yaml:14:42: sync.delete must be yes or no, found 'perhaps'",
+        "play.yaml:15:21: command.argv is empty",
+        "play.yaml:16:25: command.argv.1 must be a single value",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "playbook is empty"),
+        ("- doctor:", "must be a mapping with steps, not a list"),
+        ("steps:", "playbook has no steps"),
+        ("steps: []", "playbook has no steps"),
+        ("hosts: x", "playbook has no steps"),
+        ("steps: {doctor: }", "steps must be a list"),
+        ("steps: [doctor]", "step must be a mapping"),
+        ("hosts:\nsteps: [{doctor: }]", "hosts is empty"),
+        ("hosts: []\nsteps: [{doctor: }]", "hosts names no host"),
+        ("hosts: [n1]\nsteps: [{doctor: , limit: nod1}]", "2:27: no host or group has this name (did you mean n1?)"),
+        ('hosts: ["a\\nb"]\nsteps: [{doctor: }]', "\\x0a"),
+        ("hosts: ['-F./evil']\nsteps: [{doctor: }]", "begins with a dash"),
+        ("steps: [{doctor: , doctor: }]", "key is given twice"),
+        ("steps: [{doctor: , tags: ['a b']}]", "tags must be words"),
+        ("steps: [{doctor: , name: [x]}]", "name must be a single value"),
+        ("steps: [{sync: {workdir: ''}}]", "sync.workdir is empty"),
+        ("vars: {w: ''}\nsteps: [{sync: {workdir: '${w}'}}]", "sync.workdir is empty"),
+        ("steps: [{sync: {workdir: '${env:HOME}'}}]", "'HOME' is not in env_allow"),
+        ("env_allow: [HOME]\nsteps: [{sync: {workdir: '${env:HOME}'}}]", "'HOME' is not set"),
+        ("steps: [{sync: {workdir: '${'}}]", "is not closed"),
+        ("steps: [{sync: {workdir: '${sourc}'}}]\nvars: {source: x}", "did you mean source"),
+        ("vars: [x]\nsteps: [{doctor: }]", "vars must be a mapping"),
+        ("vars: {b: '${a}', a: 1}\nsteps: [{doctor: }]", "variable 'a' is not set"),
+        ("steps: &a [{doctor: }]\nname: *a", "alias *a is not supported"),
+        ("a: 1\n---\nb: 1", "second document"),
+        ("[" * 1000, "nested deeper than 50 levels"),
+        ("a: b: c", "1:5: not YAML"),
+        ("name: \x01", "found '\\x01'"),
+        ("steps: [{install: {wheels-from: hosts}}]", "did you mean wheels_from"),
+        ("steps: [{install: {with_: [x]}}]", "did you mean with?"),
+        ("steps: [{run: {script: t.py, zzz: 1}}]", "unknown key 'zzz' of run (nearest:"),
+        ("? [a]\n: b\nsteps: [{doctor: }]", "key is a list"),
+    ],
+)
+def test_a_bad_playbook_is_refused_with_its_reason(text: str, why: str) -> None:
+    assert why in str(refusal(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '!!python/object/apply:os.system ["touch pwned"]',
+        "!!python/name:os.system",
+        "!!python/object/new:os.system [x]",
+        "!local {}",
+        "!!binary aGk=",
+        "!<tag:example.org,2000:x> y",
+    ],
+)
+@pytest.mark.parametrize("place", ["steps:\n  - run: {}\n", "steps: [{{doctor: }}]\nname: {}\n", "hosts: {}\n", "{}\n"])
+def test_tags_are_refused_by_file_line_and_name(value: str, place: str) -> None:
+    error = str(refusal(place.format(value)))
+    assert f"found '{value.split()[0] if '<' not in value else 'tag:example.org,2000:x'}'" in error
+    assert "play.yaml:" in error
+
+
+def play_or_refusal(text: str) -> bool:
+    """Whether a text is a play, or a refusal that is harmless to show."""
+    try:
+        return bool(play(text).steps)
+    except UsageError as refused:
+        return all(char.isprintable() for char in str(refused).replace("\n", ""))
+
+
+def test_the_text_of_a_scalar_is_never_reinterpreted() -> None:
+    argv = ["1_000", "010", "12:30", "yes", "null", "2026-01-01", "0x10", "1e3", ".5", "~"]
+    (step,) = play(f"steps: [{{command: {{argv: {json.dumps(argv)}}}}}]").steps
+    assert step.task == Execute(argv=tuple(argv))
+    (step,) = play("steps: [{command: {argv: [1_000, 010, 12:30, yes, 2026-01-01, 0x10]}}]").steps
+    assert step.task == Execute(argv=("1_000", "010", "12:30", "yes", "2026-01-01", "0x10"))
+
+
+def test_a_step_says_where_when_and_what_a_failure_means() -> None:
+    text = """\
+any_errors_fatal: yes
+max_fail_percentage: 10
+steps:
+  - doctor:
+    when: isa_level >= AVX512_BF16
+    serial: [1, 25%, "50 %"]
+    ignore_errors: true
+  - command: {argv: [x], changes: no}
+    when: [slots > 1, 'host != "a"']
+    any_errors_fatal: no
+    max_fail_percentage: 33.3%
+  - run: {script: t.py}
+    serial: 100%
+"""
+    look, command, run = play(text).steps
+    assert (look.when, look.serial) == (
+        "isa_level >= AVX512_BF16",
+        (Share(1), Share(25, percent=True), Share(50, percent=True)),
+    )
+    assert (look.ignore_errors, look.any_errors_fatal, look.max_fail_percentage) == (True, True, 10.0)
+    assert command.when == '(slots > 1) and (host != "a")'
+    assert (command.ignore_errors, command.any_errors_fatal, command.max_fail_percentage) == (False, False, 33.3)
+    assert run.serial == (Share(100, percent=True),)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("steps: [{run: {script: t.py}, serial: 2}]", "1:39: serial does not fit run: its hosts work together"),
+        ("steps: [{doctor: , serial: 0}]", "serial must be a number of hosts, or a percentage such as 25%, found '0'"),
+        ("steps: [{doctor: , serial: 101%}]", "found '101%'"),
+        ("steps: [{doctor: , serial: {a: 1}}]", "found 'a mapping'"),
+        ("steps: [{doctor: , ignore_errors: perhaps}]", "ignore_errors must be yes or no, found 'perhaps'"),
+        ("steps: [{doctor: , max_fail_percentage: 101}]", "must be a number from 0 to 100"),
+        ("steps: [{doctor: , when: [[a]]}]", "when must be an expression, not a list"),
+        ("steps: [{doctor: , when: }]", "when is empty"),
+        ("steps: [{doctor: , when: isa_level >= AVX512_BF}]", "1:39: there is no fact 'AVX512_BF' (did you mean"),
+        ("steps: [{doctor: , register: x}]", "1:20: 'register' is left out on purpose: steps hand nothing on"),
+        ("steps: [{doctor: , with_items: [1]}]", "'with_items' is left out on purpose: steps are not repeated"),
+        ("steps: [{shell: ls}]", "'shell' is left out on purpose: command: {argv: [word, word]}"),
+        ("steps: [{ansible.builtin.pip: {}}]", "install: {with: [package]} puts packages"),
+        ("handlers: []\nsteps: [{doctor: }]", "1:1: 'handlers' is left out on purpose: every step does only"),
+        ("tasks: [{doctor: }]", "'tasks' is left out on purpose: they are called steps here"),
+        ("steps: [{doctor: , serail: 2}]", "unknown key 'serail' of a step (did you mean serial?)"),
+        ("steps: [{install: {become: yes}}]", "unknown key 'become' of install"),
+        ("steps: [{run: {script: t.py, serial: 2}}]", "1:30: 'serial' stands beside run, not below it: it is a key of"),
+    ],
+)
+def test_what_a_step_may_not_say_is_refused_with_what_to_do_instead(text: str, why: str) -> None:
+    assert why in str(refusal(text))
+
+
+def test_a_fetch_looks_where_the_last_sync_or_run_has_put_things() -> None:
+    text = """\
+steps:
+  - fetch: {paths: [a]}
+  - sync: {source: ../code}
+  - fetch: {paths: [a], into: out}
+  - run: {script: deep/train.py}
+  - fetch: {paths: [a], from: "rank:0", into: /abs}
+  - fetch: {paths: [a], source: mine}
+"""
+    tasks = [step.task for step in play(text).steps if isinstance(step.task, Fetch)]
+    assert [task.source for task in tasks] == ["/plays", "/plays/../code", "/plays/deep/train.py", "/plays/mine"]
+    assert [task.into for task in tasks] == ["/plays/fetched", "/plays/out", "/abs", "/plays/fetched"]
+    assert tasks[2].from_ == "rank:0"
+
+
+KEY = st.sampled_from(["hosts", "steps", "run", "script", "vars", "name", "args", "sync"]) | st.text(max_size=3)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+@settings(max_examples=200, deadline=None)
+def test_any_json_is_a_playbook_or_refused(value: object) -> None:
+    text = json.dumps(value)
+    assert play_or_refusal(text)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_nodes_or_problems(text: str) -> None:
+    problems = InputErrors("x")
+    assert yaml_nodes.read(text, "x", problems) is None or len(problems) >= 0
+
+
+def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
+    schema = playbook.schema()
+    json.dumps(schema)
+    assert set(schema["properties"]) == set(playbook.PLAY_KEYS)
+    assert set(schema["properties"]["steps"]["items"]["properties"]) == {*playbook.STEP_KEYS, *playbook.ACTIONS}
+    models = {"install": Install, "run": Run, "sync": Sync, "doctor": Doctor, "command": Execute, "fetch": Fetch}
+    models["bench"] = Bench
+    assert models.keys() == {*playbook.ACTIONS}
+    for action, model in models.items():
+        fields = {field.alias or name for name, field in model.model_fields.items()}
+        assert set(schema["$defs"][action]["properties"]) == fields
+        assert schema["$defs"][action]["additionalProperties"] is False

@@ -1,0 +1,163 @@
+"""``when:`` what it understands, what it refuses, and what it says of a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.parsing.conditions import Unknown, holds, names, refusal
+from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Host
+
+HOST = Host("xeon01", "10.0.0.1", slots=4, groups=("cpu", "amx"))
+FACTS: dict[str, Any] = Facts(
+    isa_level="AVX512_BF16",
+    mem_total_kb=64 << 20,
+    is_vm=False,
+    sockets=2,
+    glibc="2.28",
+    kernel="5.15.0-91-generic",
+    uarch="cpx",
+    flags=frozenset({"avx512_bf16", "avx512f"}),
+    tools={"rsync": "/usr/bin/rsync"},
+).public()
+
+
+def true(text: str) -> bool:
+    assert refusal(text) is None, refusal(text)
+    return holds(text, HOST, FACTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "isa_level >= AVX512_BF16",
+        "isa_level > AVX512_VNNI",
+        "isa_level < AMX",
+        "isa_level < 'AMX'",
+        "isa_level == AVX512_BF16",
+        "isa_level != below",
+        "isa_level in (AVX512_BF16, AMX)",
+        "isa_level not in ['AMX', 'AMX_FP16']",
+        "AVX2 < isa_level < AMX",
+        "mem_total_kb > 32 * 1024 * 1024",
+        "mem_total_kb / 1024 == 64 * 1024",
+        "sockets == 2 and not is_vm",
+        "is_vm or sockets - 1 == 1",
+        "is_vm == false",
+        "uarch in ['cpx', 'spr']",
+        "'avx512f' in flags and 'amx_tile' not in flags",
+        "'rsync' in tools",
+        "'amx' in groups and slots >= 4",
+        "host == 'xeon01'",
+        "'generic' in kernel",
+        "glibc >= '2.9'",
+        "kernel > '5.4'",
+        "governor == none",
+        "sockets != null",
+        "-sockets < 0",
+        "sockets == 2 or load > 3",
+        "not (sockets == 1 and load > 3)",
+    ],
+)
+def test_what_is_true_of_a_host(text: str) -> None:
+    assert true(text)
+    assert not true(f"not ({text})")
+
+
+@pytest.mark.parametrize(
+    "text", ["load > 3", "not load > 3", "sockets == 2 and load > 3", "sockets / (sockets - 2) > 1"]
+)
+def test_what_a_host_cannot_tell_is_not_guessed(text: str) -> None:
+    assert refusal(text) is None
+    with pytest.raises(Unknown):
+        holds(text, HOST, FACTS)
+
+
+def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
+    ladder = list(reversed(ORDER))
+    for number, level in enumerate(ladder):
+        facts = {"isa_level": level}
+        assert [other for other in ladder if holds(f"isa_level >= {other}", HOST, facts)] == ladder[: number + 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "why"),
+    [
+        ("isa_level >= AVX512BF16", 13, "there is no fact 'AVX512BF16' (did you mean AVX512_BF16"),
+        ("isa_level >= 'AVX'", 13, "'AVX' is no instruction set"),
+        ("isa_level in [AMX, 'foo']", 19, "'foo' is no instruction set"),
+        ("mem_total > 3", 0, "there is no fact 'mem_total' (did you mean mem_total_kb?)"),
+        ("mem_total_kb > '3'", 0, "mem_total_kb is a number, '3' is a text"),
+        ("glibc > 2.28", 0, "versions are texts, in quotes"),
+        ("sockets and is_vm", 0, "sockets is a number, not true or false"),
+        ("sockets", 0, "when must be true or false, this is a number"),
+        ("'a' * 9 > 3", 0, "'a' is a text, not a number"),
+        ("is_vm > true", 0, "only numbers, versions and instruction sets have an order"),
+        ("numa < numa", 0, "have an order"),
+        ("sockets < none", 0, "nothing is neither more nor less"),
+        ("3 in sockets", 5, "in looks into a list or a text"),
+        ("sockets is 2", 0, "is and is not are not understood"),
+        ("[1, [2]] == numa", 4, "lists hold single values"),
+        ("open('/etc/passwd')", 0, "a call is not understood"),
+        ("().__class__", 0, "a dot is not understood"),
+        ("flags[0] == 'x'", 0, "[ ] is not understood"),
+        ("lambda: 0", 0, "is not understood"),
+        ("[x for x in numa]", 0, "is not understood"),
+        ("1 if is_vm else 2", 0, "is not understood"),
+        ("sockets ** 99999 > 1", 0, "is not understood"),
+        ("(is_vm := true)", 1, "is not understood"),
+        ("f'{host}' == 'x'", 0, "is not understood"),
+        ("host == b'x'", 8, "is not understood"),
+        ("__import__", 0, "there is no fact '__import__'"),
+        ("a b", 2, "is no expression"),
+        ("", 0, "when is empty"),
+        ("is_vm or " * 200 + "is_vm", 0, "longer than 1000"),
+        ("(" * 400 + "is_vm" + ")" * 400, 0, "when is"),
+        ("\x00", 0, "when is"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int, why: str) -> None:
+    found = refusal(text)
+    assert found is not None
+    assert why in found[1]
+    assert found[0] == column or why == "when is"
+
+
+def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
+    kinds = names()
+    assert {"isa_level", "mem_total_kb", "is_vm", "flags", "host", "groups", "slots"} <= kinds.keys()
+    assert {key for key, value in FACTS.items() if isinstance(value, bool)} <= {
+        k for k, v in kinds.items() if v == "truth"
+    }
+    assert {key for key, value in FACTS.items() if type(value) in (int, float)} <= {
+        k for k, v in kinds.items() if v == "number"
+    }
+    assert kinds["isa_level"] == kinds["silicon"] == "isa"
+
+
+@given(st.text(alphabet="()[]'\"<>=!&|*/+-%.,: \nabAMXisa_level0123456789andornotin", max_size=60))
+@settings(max_examples=400, deadline=None)
+def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
+    found = refusal(text)
+    if found is not None:
+        assert found[1].isprintable()
+        return
+    try:
+        assert holds(text, HOST, FACTS) in (True, False)
+    except Unknown:
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["physical_cores in '8 16'", "1 in 'abc'", "none in 'abc'", "slots in '4 8'", "is_vm in 'yes'"]
+)
+def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
+    """Found before any host was touched: Python would end the play in its middle."""
+    said = refusal(text)
+    assert said is not None
+    assert "a text has only texts in it" in said[1]

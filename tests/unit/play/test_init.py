@@ -1,0 +1,200 @@
+"""A first playbook: the hosts' facts are the defaults, what is written is read back, and nothing is overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.decide.launch.accelerate import Config
+from ipexctl.decide.parsing import parse, parse_list
+from ipexctl.decide.parsing import playbook as reading
+from ipexctl.decide.planning.init import Answers, Script, answered, hostfile, playbook, questions, read_script
+from ipexctl.decide.releases import resolve
+from ipexctl.model.errors import UsageError
+from ipexctl.model.facts import Core, Facts
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.stack import StackRequest
+from ipexctl.model.tasks import Install, Run
+from ipexctl.verbs.doctor.doctor import versions
+from ipexctl.verbs.play.init import read_source
+
+HOSTS = parse_list("node[0-1]")
+
+
+def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
+    cores = tuple(Core((number,), number * nodes // 8, number * nodes // 8) for number in range(8))
+    return Facts(
+        isa_level=level, cores=cores, cpus_online=tuple(range(8)), physical_cores=8, model_name="Xeon\x1b[31m\n8480+",
+        mem_total_kb=64 << 20, **more,
+    )  # fmt: skip
+
+
+FACTS = {"node0": machine("AMX"), "node1": machine("AVX512_BF16")}
+
+
+def defaults(facts: dict[str, Facts], inventory: Inventory = HOSTS, config: Config | None = None) -> dict[str, str]:
+    return {q.key: q.default for q in questions(Answers(), inventory, facts, config, ["train.py"])}
+
+
+def test_what_the_hosts_say_is_the_default() -> None:
+    assert defaults(FACTS) == {"script": "train.py", "ppn": "2", "ipex": "yes", "precision": "bf16", "port": "auto"}
+    weak = {"node0": machine("AMX"), "node1": machine("AVX512_VNNI", nodes=1)}
+    assert defaults(weak) | {"script": ""} == {
+        "script": "", "ppn": "1", "ipex": "yes", "precision": "no", "port": "auto"
+    }  # fmt: skip
+    assert defaults({"node0": machine("below")})["ipex"] == "no"
+    slots = Inventory((Host("a", "a", slots=4), Host("b", "b", slots=4)))
+    assert defaults(FACTS, slots)["ppn"] == "4"
+
+
+def test_an_accelerate_configuration_answers_what_it_says() -> None:
+    config = Config(ranks=8, hosts=2, address="10.0.0.1", port=29500, precision="no", ipex=False)
+    assert defaults(FACTS, config=config) == {
+        "script": "train.py", "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
+    }  # fmt: skip
+    assert "mixed_precision of the configuration; every host computes bf16" in next(
+        q.why for q in questions(Answers(), HOSTS, FACTS, config, []) if q.key == "precision"
+    )
+
+
+def test_what_is_answered_is_not_asked() -> None:
+    answers = Answers(script="t.py", ppn=1, ipex=True, precision="no", port=0)
+    assert [*questions(answers, HOSTS, FACTS, None, [])] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("script", " a b.py ", "a b.py"), ("script", " ", None),
+        ("ppn", "4", 4), ("ppn", "0", None), ("ppn", "four", None), ("ppn", "²", None), ("ppn", "9999", None),
+        ("ipex", "Y", True), ("ipex", "no", False), ("ipex", "perhaps", None),
+        ("precision", "BF16", "bf16"), ("precision", "fp32", "no"), ("precision", "fp16", None),
+        ("backend", "Gloo", "gloo"), ("backend", "nccl", None),
+        ("port", "auto", 0), ("port", "29500", 29500), ("port", "80", None), ("port", "99999", None),
+    ],
+)  # fmt: skip
+def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value: object) -> None:
+    found = answered(Answers(), key, text)
+    assert isinstance(found, str) if value is None else getattr(found, key) == value
+
+
+def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
+    stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, versions())
+    whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
+    return playbook(
+        answers, script, stack, inventory, FACTS, hosts="hostfile", name="playbook.yaml", when="2026-11-20", whys=whys
+    )
+
+
+def test_the_commands_above_a_playbook_stand_in_columns() -> None:
+    lines = [line for line in written(Answers("train.py", (), 2), Script()).splitlines() if "  ipexctl play" in line]
+    assert len({line.index(line[4:].split("     ")[-1].strip()) for line in lines}) == 1, lines
+    assert len(lines) == 3
+
+
+def test_what_is_written_is_a_playbook_with_these_answers() -> None:
+    answers = Answers("train.py", ("--lr", "1e-3"), 2, True, "gloo", None, "bf16", 29500)
+    text = written(answers, Script(("accelerate", "transformers"), ("mystuff",), True))
+    play = reading.parse(text, "playbook.yaml", base="/p")
+    look, install, train = play.steps
+    assert (look.action, play.hostfile, play.name) == ("doctor", "/p/hostfile", "train train.py on 2 hosts")
+    assert install.task == Install(
+        track="ipex", torch="2.8.0", backend="gloo", with_=("accelerate==1.7.0", "transformers==4.52.4")
+    )
+    env = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_IPEX": "true"}
+    assert train.task == Run(
+        script="/p/train.py", args=("--lr", "1e-3"), ppn=2, backend="gloo", port=29500, env=env
+    )  # fmt: skip
+    assert "mystuff" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_a_script_without_accelerate_is_told_nothing_it_does_not_read() -> None:
+    text = written(Answers("train.py", (), 1, True, "gloo", None, "no", 0), Script())
+    assert "ACCELERATE" not in text
+    assert "with:" not in text
+
+
+NAME = st.text(min_size=1, max_size=20).filter(lambda text: text.strip() and "\x00" not in text and text.isprintable())
+
+
+@given(NAME, st.lists(st.text(max_size=12).filter(lambda text: text.isprintable()), max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_any_name_and_any_argument_come_back_as_they_are(name: str, args: list[str]) -> None:
+    text = written(Answers("/abs/" + name, tuple(args), 1, True, "gloo", None, "no", 0), Script())
+    (task,) = [step.task for step in reading.parse(text, "p.yaml").steps if isinstance(step.task, Run)]
+    assert (task.script, task.args) == ("/abs/" + name, tuple(args))
+
+
+def test_the_hostfile_is_read_back_with_what_the_hosts_said_beside_it() -> None:
+    inventory = parse("alice@node0 slots=2 port=2222\nnode1 address=10.0.0.2 venv='/a b'\nnode2\n", "x")
+    text = hostfile(inventory, FACTS, "2026-11-20")
+    assert [(host.name, host.address, host.user, host.slots, host.vars) for host in parse(text, "hostfile")] == [
+        (host.name, host.address, host.user, host.slots, host.vars) for host in inventory
+    ]
+    assert "#   node2  did not answer" in text
+    assert "AVX512_BF16 · 8 cores · 64.0 GiB" in text or "AVX512_BF16 · 8 cores · 64 GiB" in text
+    assert "\x1b" not in text
+
+
+def test_what_a_script_imports_is_installed_only_where_it_is_known() -> None:
+    text = """\
+import os, torch, numpy as np
+import intel_extension_for_pytorch as ipex
+from transformers import AutoModel
+from . import sibling
+import helper, mystery.deep
+try:
+    import sklearn
+except ImportError:
+    pass
+def later():
+    import datasets
+"""
+    found = read_script(text, {"helper"})
+    assert found == Script(("numpy", "scikit-learn", "transformers"), ("mystery",), True)
+    assert read_script("def broken(") == Script()
+    assert read_script("\x00") == Script()
+
+
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+ipex_config: {ipex: true}
+main_process_ip: 10.0.0.1
+main_process_port: 29501
+mixed_precision: bf16
+mpirun_config: {mpirun_ccl: '1', mpirun_hostfile: hosts}
+num_machines: 2
+num_processes: 8
+use_cpu: true
+"""
+
+
+def test_what_others_have_written_is_read(tmp_path: Path) -> None:
+    (tmp_path / "default_config.yaml").write_text(ACCELERATE)
+    (tmp_path / "hosts").write_text("node0 slots=4\nnode1 slots=4\n")
+    source = read_source(str(tmp_path / "default_config.yaml"), cwd=tmp_path)
+    assert source.config == Config(8, 2, "10.0.0.1", 29501, "bf16", True, "hosts", 1)
+    assert source.inventory is not None
+    assert source.inventory.names == ("node0", "node1")
+    (tmp_path / "inventory.yaml").write_text("all: {hosts: {'xeon[1:2]': {ansible_user: train}}}\n")
+    found = read_source("inventory.yaml", cwd=tmp_path)
+    assert found.config is None
+    assert found.inventory is not None
+    assert found.inventory.names == ("xeon1", "xeon2")
+    deepspeed = read_source("hosts", cwd=tmp_path)
+    assert deepspeed.inventory is not None
+    assert deepspeed.inventory.head.slots == 4
+    (tmp_path / "hosts").unlink()
+    with pytest.raises(UsageError, match="does not exist") as refused:
+        read_source("default_config.yaml", cwd=tmp_path)
+    assert "mpirun_hostfile of default_config.yaml names it" in str(refused.value)
+    (tmp_path / "gpu.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: two\n")
+    with pytest.raises(UsageError) as refused:
+        read_source("gpu.yaml", cwd=tmp_path)
+    assert "gpu.yaml:1:19: distributed_type must be NO or MULTI_CPU" in str(refused.value)

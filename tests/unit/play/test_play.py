@@ -1,0 +1,300 @@
+"""The story of a play, over hosts that exist only here: who goes on, who is left out, when it ends, what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.decide.parsing import parse_list, playbook
+from ipexctl.decide.reports import Report, fold
+from ipexctl.model.commands import Command, Completed
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
+from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
+from ipexctl.model.hosts import Host
+from ipexctl.verbs.common.select import limited
+from ipexctl.verbs.play.lint import lint
+from ipexctl.verbs.play.play import PlayOptions, list_steps, play
+from tests.fakes import FakeOpener
+
+HOSTS = parse_list("n[0-3]")
+Does = Callable[[Host, Command], Completed]
+
+
+def fine(_: Host, command: Command) -> Completed:
+    return Completed(1 if command.argv[0] == "false" else 0, b"done\n")
+
+
+def bad(*names: str) -> Does:
+    """Hosts on which every command fails whose first word is their name or ``flaky``."""
+
+    def does(host: Host, command: Command) -> Completed:
+        return Completed(1 if command.argv[0] == "flaky" and host.name in names else 0, b"x\n", b"broken\n")
+
+    return does
+
+
+def played(
+    text: str, does: Does = fine, how: PlayOptions | None = None, down: Mapping[str, Failure] | None = None
+) -> tuple[Report, list[dict[str, Any]], list[Event], FakeOpener]:
+    book = playbook.parse(text, "p.yaml", base="/nowhere")
+    opener = FakeOpener(does, down=down)
+    events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), {}, how)]
+    answer = next(event for event in events if isinstance(event, Answer) and "steps" in event.value)
+    report = fold(Stamped(float(i), event) for i, event in enumerate(events))
+    return report, list(answer.value["steps"]), events, opener
+
+
+def counts(report: Report) -> dict[str, tuple[int, int, int, int, int]]:
+    return {host.host: (host.ok, host.changed, host.unreachable, host.failed, host.skipped) for host in report.hosts}
+
+
+def asked(opener: FakeOpener) -> dict[str, list[str]]:
+    return {name: [command.argv[0] for command in link.commands] for name, link in sorted(opener.links.items())}
+
+
+def said(events: list[Event]) -> str:
+    return "\n".join(event.text for event in events if isinstance(event, Message))
+
+
+THREE = """\
+steps:
+  - command: {argv: [first]}
+  - name: shaky
+    command: {argv: [flaky]}
+  - command: {argv: [last]}
+"""
+
+
+def test_a_host_that_fails_is_left_out_and_the_others_go_on() -> None:
+    report, steps, _, opener = played(THREE, bad("n1"))
+    assert report.exit is Exit.STEP
+    assert [row["exit"] for row in steps] == [0, 4, 0]
+    assert asked(opener) == {name: ["first", "flaky", *(["last"] if name != "n1" else [])] for name in HOSTS.names}
+    assert counts(report)["n1"] == (1, 1, 0, 1, 0)
+    assert counts(report)["n2"] == (3, 3, 0, 0, 0)
+
+
+def test_a_host_out_of_reach_is_left_out_too() -> None:
+    gone = {"n2": Failure("n2", Kind.UNREACHABLE, "connection refused", code="refused")}
+    report, steps, _, opener = played(THREE, bad(), down=gone)
+    assert report.exit is Exit.UNREACHABLE
+    assert [row["exit"] for row in steps] == [3, 0, 0]
+    assert counts(report)["n2"] == (0, 0, 1, 0, 0)
+    assert "n2" not in asked(opener)
+
+
+@pytest.mark.parametrize(
+    ("key", "ends"),
+    [
+        ("any_errors_fatal: true", "any_errors_fatal"),
+        ("max_fail_percentage: 20", "more than 20 % of the hosts failed"),
+        ("max_fail_percentage: 25", ""),
+    ],
+)
+@pytest.mark.parametrize("of", ["play", "step"])
+def test_a_play_may_end_at_the_first_failure_or_at_too_many(key: str, ends: str, of: str) -> None:
+    text = f"{key}\n{THREE}" if of == "play" else THREE.replace("  - name: shaky\n", f"  - name: shaky\n    {key}\n")
+    report, steps, events, _ = played(text, bad("n1"))
+    assert report.exit is Exit.STEP
+    assert [row["exit"] for row in steps] == [0, 4, None if ends else 0]
+    assert (f"the play ends here: {ends}" in said(events)) is bool(ends)
+
+
+def test_no_host_left_ends_the_play() -> None:
+    _, steps, events, _ = played(THREE, bad(*HOSTS.names))
+    assert [row["exit"] for row in steps] == [0, 4, None]
+    assert "the play ends here: no host is left" in said(events)
+
+
+def test_what_is_ignored_is_no_failure_but_out_of_reach_is() -> None:
+    text = THREE.replace("  - name: shaky\n", "  - name: shaky\n    ignore_errors: yes\n")
+    report, steps, _, opener = played(text, bad("n1"))
+    assert report.exit is Exit.OK
+    assert steps[1] == {"step": "shaky", "action": "command", "exit": 4, "note": "ignored"}
+    assert counts(report)["n1"] == (3, 2, 0, 0, 0)
+    assert asked(opener)["n1"] == ["first", "flaky", "last"]
+    gone = {"n2": Failure("n2", Kind.UNREACHABLE, "connection refused")}
+    report, _, _, _ = played("steps: [{command: {argv: [x]}, ignore_errors: yes}]", down=gone)
+    assert report.exit is Exit.UNREACHABLE
+
+
+def test_what_a_step_refuses_may_be_ignored_too() -> None:
+    text = "steps: [{fetch: {paths: [x], from: 'rank:0'}, ignore_errors: yes}, {command: {argv: [last]}}]"
+    report, steps, events, opener = played(text)
+    assert report.exit is Exit.OK
+    assert [row["exit"] for row in steps] == [2, 0]
+    assert "fetch: --from rank:0 needs a run, and none is saved here; ignored" in said(events)
+    assert asked(opener)["n0"] == ["last"]
+    with pytest.raises(UsageError, match="needs a run"):
+        played(text.replace(", ignore_errors: yes", ""))
+
+
+def test_batches_go_one_after_the_other_and_stop_when_one_fails_whole() -> None:
+    text = "steps: [{command: {argv: [flaky]}, serial: [1, 50%]}, {command: {argv: [last]}}]"
+    _, steps, events, _ = played(text)
+    begun = [event.hosts for event in events if isinstance(event, Started) and event.verb == "command"]
+    assert begun == [("n0",), ("n1", "n2"), ("n3",), HOSTS.names]
+    assert [row["exit"] for row in steps] == [0, 0]
+    _, steps, events, opener = played(text, bad("n1", "n2"))
+    assert asked(opener) == {"n0": ["flaky"], "n1": ["flaky"], "n2": ["flaky"]}
+    assert [row["exit"] for row in steps] == [4, None]
+    assert "all hosts of a batch failed" in said(events)
+
+
+def test_a_run_does_not_begin_without_one_of_its_hosts(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.touch()
+    text = f"{THREE}  - name: train\n    run: {{script: {script}}}\n  - command: {{argv: [after]}}\n"
+    report, steps, events, opener = played(text, bad("n1"))
+    assert steps[3] == {"step": "train", "action": "run", "exit": None, "note": "not begun without n1: failed in shaky"}
+    assert steps[4]["exit"] is None
+    assert "run does not begin without n1: failed in shaky" in said(events)
+    assert report.exit is Exit.STEP
+    assert not any("after" in words for words in asked(opener).values())
+    assert counts(report)["n0"][4] == 1
+
+
+def test_when_chooses_hosts_and_the_others_are_skipped() -> None:
+    text = """\
+steps:
+  - command: {argv: [first]}
+    when: host in ('n1', 'n2')
+  - command: {argv: [second], changes: false}
+    when: host == 'nobody'
+"""
+    report, steps, events, opener = played(text)
+    assert asked(opener) == {"n1": ["first"], "n2": ["first"]}  # what the hostfile says needs no look at a host
+    assert counts(report) == {
+        "n0": (0, 0, 0, 0, 2), "n1": (1, 1, 0, 0, 1), "n2": (1, 1, 0, 0, 1), "n3": (0, 0, 0, 0, 2)
+    }  # fmt: skip
+    assert steps[1]["note"] == "skipped: when is true of no host"
+    assert StepEnded("n0", "command", "skipped", "when: host in ('n1', 'n2')") in events
+    assert report.exit is Exit.OK
+
+
+def test_a_check_changes_nothing_and_a_second_play_says_that_nothing_changed() -> None:
+    text = "steps: [{command: {argv: [look], changes: false}}, {command: {argv: [do]}}]"
+    report, _, _, opener = played(text, how=PlayOptions(dry=True))
+    assert not opener.links
+    assert report.exit is Exit.OK
+    _, _, events, _ = played(text)
+    assert "nothing was changed" not in said(events)
+    report, _, events, _ = played("steps: [{command: {argv: [look], changes: false}}]")
+    assert "nothing was changed" in said(events)
+    assert counts(report)["n0"] == (1, 0, 0, 0, 0)
+
+
+def test_only_the_hosts_that_failed_and_no_run_without_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.touch()
+    text = f"steps: [{{command: {{argv: [x]}}}}, {{run: {{script: {script}}}}}]"
+    report, steps, _, opener = played(text, how=PlayOptions(hosts=frozenset({"n1"}), again=True))
+    assert asked(opener) == {"n1": ["x"]}
+    assert steps[1]["note"].startswith("not begun without n0, n2, n3: --limit @failed")
+    assert report.exit is Exit.OK
+
+
+def test_a_step_whose_hosts_are_outside_the_limit_is_skipped() -> None:
+    _, steps, _, opener = played(
+        "steps: [{command: {argv: [x]}, limit: n0}, {command: {argv: [y]}}]", how=PlayOptions(hosts=frozenset({"n1"}))
+    )
+    assert asked(opener) == {"n1": ["y"]}
+    assert steps[0]["note"] == "skipped: --limit leaves it no host"
+
+
+def test_files_that_are_missing_are_said_before_anything_is_done() -> None:
+    text = "steps: [{command: {argv: [x]}}, {run: {script: no.py}}, {sync: {source: nodir}}]"
+    with pytest.raises(UsageError) as refused:
+        played(text)
+    assert [reason.partition(" does")[0] for reason in refused.value.reasons] == [
+        "p.yaml:1:33: run.script /nowhere/no.py",
+        "p.yaml:1:57: sync.source /nowhere/nodir",
+    ]
+
+
+def test_the_list_of_steps_contacts_nobody() -> None:
+    book = playbook.parse(THREE + "    limit: n[0-1]\n    tags: [a, b]\n    when: sockets > 1\n", "p.yaml")
+    (value,) = [event.value for event in list_steps(book, HOSTS, PlayOptions()) if isinstance(event, Answer)]
+    assert value["list"][2] == {
+        "step": 3, "name": "command", "action": "command", "hosts": "n0,n1", "tags": "a,b", "when": "sockets > 1"
+    }  # fmt: skip
+
+
+def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], **more: Any) -> None:
+    directory = runs / name
+    directory.mkdir(parents=True)
+    (directory / "events.jsonl").touch()
+    rows = [{"host": host, "failed": failed, "unreachable": away} for host, (failed, away) in hosts.items()]
+    verb = name.rpartition("-")[2]
+    (directory / "report.json").write_text(json.dumps({"verb": verb, "hosts": rows, **more}))
+
+
+def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: Path) -> None:
+    record(tmp_path, "2026-01-01T1000-play", {"n0": (1, 0)})
+    record(tmp_path, "2026-01-01T1100-play", {"n0": (0, 0), "n1": (1, 0), "n2": (0, 1), "elsewhere": (1, 0)})
+    assert limited(HOSTS, "@failed", tmp_path).names == ("n1", "n2")
+    assert limited(HOSTS, "@failed,!n2", tmp_path).names == ("n1",)
+    ranks = [{"host": "n3", "state": "failed"}, {"host": "n0", "state": "ok"}]
+    record(tmp_path, "2026-01-01T1200-run", {"n0": (0, 0), "n3": (0, 0)}, run={"ranks": ranks})
+    assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    record(tmp_path, "2026-01-01T1230-attach", {"n0": (0, 0)})
+    assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    record(tmp_path, "2026-01-01T1240-play", {"elsewhere": (0, 1)})
+    with pytest.raises(UsageError, match="elsewhere, which failed in 2026-01-01T1240-play, are not among the hosts of"):
+        limited(HOSTS, "@failed", tmp_path)
+    record(tmp_path, "2026-01-01T1300-sync", {"n0": (0, 0)})
+    with pytest.raises(UsageError, match="no host failed in the last command, 2026-01-01T1300-sync"):
+        limited(HOSTS, "@failed", tmp_path)
+    with pytest.raises(UsageError, match="no command of ipexctl is saved yet"):
+        limited(HOSTS, "@failed", tmp_path / "none")
+
+
+def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_module_is_not_looked_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "there").mkdir()
+    book = tmp_path / "play.yaml"
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: there}}]")
+    with pytest.raises(UsageError) as refused:
+        [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
+    assert refused.value.reasons == (f"play.yaml:1:34: run.script {tmp_path}/there is a directory",)
+    book.write_text("steps: [{sync: {source: there}}, {run: {script: there, launcher: module}}]")
+    assert [*lint([book.name], environ={}, cwd=tmp_path, variables={})]
+
+
+def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("hosts: hostfile\nsteps: [{doctor: , limit: nope}]")
+    (tmp_path / "b.yaml").write_text("steps: [{run: {script: no.py}}]")
+    (tmp_path / "c.yaml").write_text("steps: [{instal: }]")
+    (tmp_path / "d.yaml").write_text("steps: [{doctor: }]")
+    (tmp_path / "hostfile").write_text("n0\n")
+
+    def linted(*names: str, **variables: str) -> list[Event]:
+        return [*lint([f"{name}.yaml" for name in names], environ={}, cwd=tmp_path, variables=variables)]
+
+    with pytest.raises(UsageError) as refused:
+        linted("a", "b", "c", "d", "e")
+    assert refused.value.sentence == "5 playbooks: 4 errors"
+    assert [
+        reason.split(": ", 1)[1].split(" (")[0].replace(str(tmp_path), "") for reason in refused.value.reasons[:3]
+    ] == [
+        "limit: no host or group has this name",
+        "run.script /no.py does not exist",
+        "unknown key 'instal' of a step",
+    ]
+    assert refused.value.exit is Exit.INPUT
+    with pytest.raises(UsageError, match="the playbook has no variable 'x'"):
+        linted("d", x="1")
+    (tmp_path / "f.yaml").write_text("vars: {x: 1}\nsteps: [{doctor: }]")
+    assert linted("d", "f", x="1")
+    with pytest.raises(UsageError) as refused:
+        linted("d", "f", y="1")
+    assert refused.value.reasons == ("the playbooks have no variable 'y'",)
+    assert [event.value for event in linted("d") if isinstance(event, Answer)] == [
+        {"playbooks": [{"playbook": "d.yaml", "steps": 1}]}
+    ]

@@ -1,0 +1,83 @@
+"""Which steps are done, in which batches, and when a play ends: decided without any host."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.decide.play_schedule import batches, chosen, ends, lacking
+from ipexctl.model.errors import UsageError
+from ipexctl.model.hosts import Host
+from ipexctl.model.plays import Play, Share, Step
+from ipexctl.model.tasks import Doctor, Run
+
+LOOK = Step("doctor", Doctor(), name="look", tags=("prepare",))
+PUT = Step("doctor", Doctor(), tags=("prepare", "slow"))
+TRAIN = Step("run", Run(script="t.py"), name="train")
+PLAY = Play("p.yaml", (LOOK, PUT, TRAIN))
+NAMES = [f"n{i}" for i in range(10)]
+HOSTS = [Host(name, name) for name in NAMES]
+
+
+def test_steps_are_chosen_by_tags_and_by_where_to_begin() -> None:
+    assert chosen(PLAY) == (LOOK, PUT, TRAIN)
+    assert chosen(PLAY, tags=["slow"]) == (PUT,)
+    assert chosen(PLAY, skip_tags=["slow"]) == (LOOK, TRAIN)
+    assert chosen(PLAY, tags=["slow, prepare"]) == (LOOK, PUT)
+    assert chosen(PLAY, start_at="train") == (TRAIN,)
+    assert chosen(PLAY, start_at="doctor") == (LOOK, PUT, TRAIN)
+    assert chosen(PLAY, start_at="run") == (TRAIN,)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"start_at": "trian"}, "p.yaml has no step called 'trian' (did you mean train?)"),
+        ({"tags": ["prepair"]}, "no step with the tags prepair (did you mean prepare?)"),
+        ({"tags": ["prepare"], "skip_tags": ["prepare"]}, "no step that is left to do"),
+    ],
+)
+def test_what_chooses_nothing_is_refused(how: dict[str, object], why: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen(PLAY, **how)  # type: ignore[arg-type]
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("serial", "sizes"),
+    [
+        ((), [10]),
+        ((Share(3),), [3, 3, 3, 1]),
+        ((Share(25, percent=True),), [2, 2, 2, 2, 2]),
+        ((Share(1), Share(50, percent=True)), [1, 5, 4]),
+        ((Share(1, percent=True),), [1] * 10),
+        ((Share(99),), [10]),
+    ],
+)
+def test_hosts_come_in_batches_of_which_the_last_size_repeats(serial: tuple[Share, ...], sizes: list[int]) -> None:
+    made = [*batches(HOSTS, serial, len(HOSTS))]
+    assert [len(batch) for batch in made] == sizes
+    assert [host for batch in made for host in batch] == HOSTS
+
+
+def test_when_failures_end_a_play() -> None:
+    step = Step("doctor", Doctor())
+    assert ends(step, [], NAMES) == ""
+    assert ends(step, NAMES[:9], NAMES) == ""
+    assert ends(step, ["elsewhere"], NAMES) == ""
+    assert ends(Step("doctor", Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
+    some = Step("doctor", Doctor(), max_fail_percentage=30)
+    assert ends(some, NAMES[:3], NAMES) == ""
+    assert ends(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
+    assert ends(Step("doctor", Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
+    rolling = Step("doctor", Doctor(), serial=(Share(2),))
+    assert ends(rolling, NAMES[:1], NAMES[:2]) == ""
+    assert ends(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
+
+
+def test_hosts_that_work_together_cannot_be_missing_unless_it_is_said_how_many() -> None:
+    assert lacking(TRAIN, ["n1"], NAMES) == ("n1",)
+    assert lacking(TRAIN, [], NAMES) == ()
+    assert lacking(LOOK, ["n1"], NAMES) == ()
+    few = Step("run", Run(script="t.py"), max_fail_percentage=20)
+    assert lacking(few, NAMES[:2], NAMES) == ()
+    assert lacking(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")

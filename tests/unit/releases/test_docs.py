@@ -1,0 +1,38 @@
+"""docs/stacks.md says what the version table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ipexctl.decide.releases.listing import LEVELS, PYTHONS, page
+from ipexctl.decide.releases.table import parse
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "stacks.md"
+
+
+def written() -> str:
+    return page(parse((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")))
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    assert PAGE.read_text("utf-8") == written(), "write it anew: python -m tests.unit.releases.test_docs"
+
+
+def test_the_page_has_a_decision_for_every_row_on_every_python_and_cpu_level() -> None:
+    rows = parse((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")).rows
+    sections = [part.splitlines() for part in written().split("### ")[1:]]
+    assert len(sections) == len(rows) + 3  # and the wishes that name no version
+    decided = "\n".join(line for section in sections for line in section)
+    for row in rows:
+        assert f"torch {row.torch} + " + (f"ipex {row.ipex}" if row.ipex else "impi-rt") in decided
+    for title, *lines in sections:
+        cells = [line.split(" | ") for line in lines if line.startswith("| 3.")]
+        pairs = [
+            (python, level) for cell in cells for python in cell[0][2:].split(", ") for level in cell[1].split(", ")
+        ]
+        assert sorted(pairs) == sorted((python, level) for python in PYTHONS for level in LEVELS), title
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(), encoding="utf-8")

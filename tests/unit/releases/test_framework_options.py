@@ -1,0 +1,75 @@
+"""Words that came and went in Accelerate and the Trainer: which version knows which, and what is said of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.decide.releases.framework_options import knows, misfits, parse
+from ipexctl.decide.releases.table import number
+
+OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "version", "answer"),
+    [
+        ("accelerate", "ipex_config", "0.18.0", False),
+        ("accelerate", "ipex_config", "0.19.0", True),
+        ("accelerate", "ipex_config", "1.12.0", True),
+        ("accelerate", "ipex_config", "1.13.0", False),
+        ("accelerate", "--ipex", "1.9.0", True),
+        ("accelerate", "--ipex", "1.10.0", False),
+        ("accelerate", "mpirun_config", "1.15.0", True),
+        ("transformers", "--use_ipex", "4.52.4", True),
+        ("transformers", "--use_ipex", "4.53.0", False),
+        ("transformers", "--ddp_backend ccl", "5.0.0", True),
+        ("transformers", "--ddp_backend ccl", "5.1.0", False),
+        ("transformers", "--learning_rate", "5.1.0", True),
+    ],
+)
+def test_a_version_knows_a_word_or_not(of: str, name: str, version: str, answer: bool) -> None:
+    assert knows(OPTIONS, of, name, version) is answer
+
+
+GUIDE = ("--output_dir", "out", "--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16")
+
+
+def test_the_guides_arguments_fit_the_trainer_of_their_time() -> None:
+    assert list(misfits(OPTIONS, {"transformers": "4.52.4", "torch": "2.8.0"}, GUIDE)) == []
+
+
+def test_a_new_trainer_is_said_not_to_know_them_and_what_to_write_instead() -> None:
+    said = list(misfits(OPTIONS, {"transformers": "5.23.0"}, GUIDE))
+    assert len(said) == 3
+    assert "transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu" in said
+
+
+def test_an_argument_that_is_taken_for_nothing_is_said_to_be() -> None:
+    (said,) = misfits(OPTIONS, {"transformers": "4.56.2"}, ["--use_ipex"])
+    assert "takes --use_ipex and does nothing with it (since 4.53.0)" in said
+
+
+@pytest.mark.parametrize("words", [["--ddp_backend=ccl"], ["--ddp-backend", "ccl"], ["--ddp_backend", "ccl"]])
+def test_however_it_is_spelt(words: list[str]) -> None:
+    assert len(list(misfits(OPTIONS, {"transformers": "5.1.0"}, words))) == 1
+    assert list(misfits(OPTIONS, {"transformers": "5.1.0"}, ["--ddp_backend", "gloo"])) == []
+
+
+def test_without_transformers_nothing_is_said_of_a_scripts_arguments() -> None:
+    assert list(misfits(OPTIONS, {"accelerate": "1.15.0"}, GUIDE)) == []
+
+
+def test_what_is_not_known_yet_has_its_elder() -> None:
+    (said,) = misfits(OPTIONS, {"transformers": "4.31.0"}, ["--use_cpu"])
+    assert "does not know --use_cpu yet (from 4.32.0 on); instead: --no_cuda" in said
+
+
+def test_every_row_has_a_source_and_versions_in_order() -> None:
+    for option in OPTIONS:
+        assert option.source
+        assert option.instead
+        versions = [number(version) for version in (option.since, option.idle, option.gone) if version]
+        assert versions == sorted(versions)
+        assert versions

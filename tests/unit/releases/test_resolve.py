@@ -1,0 +1,305 @@
+"""Which stack a wish becomes, and every reason why it becomes none."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.releases import parse, resolve, why
+from ipexctl.decide.releases.listing import rows, text
+from ipexctl.decide.releases.table import Table, number
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts, Python
+from ipexctl.model.stack import StackRequest
+
+ROOT = Path(__file__).parents[3]
+TABLE: Table = parse((ROOT / "ipexctl/data/stacks.toml").read_text())
+XEON = Facts(
+    arch="x86_64",
+    isa_level="AMX",
+    glibc="2.36",
+    glibcxx="3.4.30",
+    libraries=("libz.so.1", "libzstd.so.1"),
+    pythons=(Python("/usr/bin/python3.11", "3.11.2"),),
+)
+
+
+def but(**changes: object) -> Facts:
+    return dataclasses.replace(XEON, **changes)  # type: ignore[arg-type]
+
+
+def refusal(wish: StackRequest, **facts: Facts) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        resolve(wish, facts, TABLE)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("wish", "name", "mpi", "backend"),
+    [
+        (StackRequest(), "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0", "binding", "ccl"),
+        (StackRequest(backend="gloo"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "gloo"),
+        (StackRequest(track="native"), "torch 2.15.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(track="ipex"), "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0", "binding", "ccl"),
+        (StackRequest(torch="2.13.0", track="native"), "torch 2.13.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(torch="2.13.0"), "torch 2.13.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(torch="2.8.0"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(torch="2.8.0", track="native"), "torch 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(torch="2.7.0", backend="gloo"), "torch 2.7.0 + ipex 2.7.0", "ipex", "gloo"),
+        (
+            StackRequest(torch="2.2.0", backend="gloo"),
+            "torch 2.2.0 + ipex 2.2.0 + impi-rt 2021.18.1",
+            "impi-rt",
+            "gloo",
+        ),
+        (StackRequest(backend="impi"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(backend="impi", track="native"), "torch 2.15.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+        (StackRequest(torch="2.7.0", backend="impi"), "torch 2.7.0 + ipex 2.7.0", "ipex", "impi"),
+        (StackRequest(torch="2.5.0", track="native"), "torch 2.5.0 + impi-rt 2021.18.1", "impi-rt", "gloo"),
+        (StackRequest(torch="2.3.0"), "torch 2.3.0 + ipex 2.3.100 + oneccl 2.3.0", "binding", "ccl"),
+        (StackRequest(ipex="2.3.0"), "torch 2.3.0 + ipex 2.3.0 + oneccl 2.3.0", "binding", "ccl"),
+        (StackRequest(oneccl="2.1.0"), "torch 2.1.2 + ipex 2.1.100 + oneccl 2.1.0", "binding", "ccl"),
+        (StackRequest(torch="2.8.0+cpu"), "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1", "impi-rt", "impi"),
+    ],
+)
+def test_a_wish_becomes_the_newest_row_that_means_it(wish: StackRequest, name: str, mpi: str, backend: str) -> None:
+    stack = resolve(wish, {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
+    assert (stack.name, stack.mpi, stack.backend) == (f"{name}, Python 3.11", mpi, backend)
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (
+            StackRequest(torch="1.12.1", oneccl="1.12.0"),
+            "oneccl_bind_pt 1.12.0 does not work with torch 1.12.1; 1.12.100 does",
+        ),
+        (StackRequest(torch="2.8.0", ipex="2.7.0"), "torch 2.8.0 goes with 2.8.0"),
+        (StackRequest(torch="2.8.0", backend="ccl"), "the last one is 2.7.0, for torch 2.7.0"),
+        (StackRequest(torch="2.13.0", track="ipex"), "it ended with 2.8.0, for torch 2.8.0"),
+        (StackRequest(torch="9.9.9"), "it goes from torch 1.10.0 to 2.15.0"),
+        (StackRequest(torch="2.7.9"), "of 2.7 it has 2.7.0, 2.7.1"),
+        (StackRequest(track="native", ipex="2.8.0"), "track native is plain torch"),
+        (StackRequest(track="native", backend="ccl"), "it has no oneccl_bind_pt"),
+        (StackRequest(backend="gloo", oneccl="2.7.0"), "backend gloo does not use oneccl_bind_pt"),
+        (StackRequest(backend="impi", oneccl="2.7.0"), "backend impi does not use oneccl_bind_pt"),
+        (StackRequest(backend="impi", torch="2.5.0"), "backend impi needs torch 2.6 or newer"),
+        (StackRequest(backend="impi", ipex="2.3.0"), "backend impi needs torch 2.6 or newer"),
+        (StackRequest(ipex="9.0"), "intel_extension_for_pytorch 9.0 is not in the version table"),
+        (StackRequest(torch="2.8.0", python="3.14"), "it has wheels for Python 3.9–3.13"),
+    ],
+)
+def test_a_combination_that_exists_nowhere_is_wrong_input(wish: StackRequest, says: str) -> None:
+    refused = refusal(wish, a=XEON)
+    assert refused.exit == Exit.INPUT
+    assert says in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (but(isa_level="below"), "a: a CPU without AVX2, intel_extension_for_pytorch 2.8.0 needs AVX2"),
+        (but(flags=frozenset({"avx2"})), "a: a CPU of level AMX, intel_extension_for_pytorch 2.8.0 needs AVX2"),
+        (but(glibc="2.17"), "a: glibc 2.17, the wheels need 2.28"),
+        (but(glibcxx="3.4.19"), "libstdc++ ends at GLIBCXX_3.4.19"),
+        (but(arch="aarch64"), "a: aarch64, and wheels of Intel MPI are for x86_64 only"),
+        (
+            but(pythons=(Python("/usr/bin/python3", "3.7.3"),)),
+            "a: /usr/bin/python3 is 3.7.3; needed is Python 3.9–3.13",
+        ),
+        (but(pythons=()), "a: no Python found; needed is Python 3.9–3.13"),
+        (but(pythons=(Python("/usr/bin/python3", None, False, "exits with 1"),)), "a: /usr/bin/python3 exits with 1;"),
+    ],
+)
+def test_a_host_that_cannot_hold_the_row_is_a_reason_and_exit_4(facts: Facts, reason: str) -> None:
+    refused = refusal(StackRequest(torch="2.8.0"), a=facts)
+    assert refused.exit == Exit.STEP
+    assert reason in str(refused)
+
+
+def test_a_python_that_no_host_has_is_what_is_told_and_not_that_they_cannot_hold_the_row() -> None:
+    refused = refusal(StackRequest(torch="2.8.0", backend="gloo", python="3.9"), a=XEON, b=XEON)
+    assert (refused.sentence, refused.hint, refused.exit) == ("no host has Python 3.9", "leave out --python", Exit.STEP)
+    assert refused.reasons == ("a, b: /usr/bin/python3.11 is 3.11.2",)
+    nine = Python("/usr/bin/python3.9", "3.9.2")
+    refused = refusal(StackRequest(torch="2.8.0", python="3.9"), a=XEON, b=but(pythons=(*XEON.pythons, nine)))
+    assert refused.sentence == "a has no Python 3.9"
+    broken = but(pythons=(*XEON.pythons, Python("/usr/bin/python3.9", "3.9.2", False, "has no ensurepip")))
+    refused = refusal(StackRequest(torch="2.8.0", python="3.9"), a=broken, b=broken)
+    assert refused.sentence == "no host has a usable Python 3.9"
+    weak = refusal(StackRequest(torch="2.8.0", python="3.9"), a=but(isa_level="below"))
+    assert weak.sentence == "these hosts cannot hold torch 2.8.0 + ipex 2.8.0"
+    assert (weak.hint or "").endswith("--track native without --python")
+
+
+def test_every_note_has_its_subject() -> None:
+    for row in TABLE.rows:
+        assert all(note.startswith(f"IPEX {row.ipex} ") for note in row.notes)
+    gloo = resolve(StackRequest(torch="2.8.0", backend="gloo"), {}, TABLE).why
+    assert gloo == ("IPEX 2.8.0 is the last one: there will be none for a newer torch",)
+    assert why(StackRequest(torch="2.13.0"), TABLE)[0].startswith(
+        "torch 2.13.0 + impi-rt 2021.18.1, Python 3.14 go together ("
+    )
+
+
+def test_all_hosts_reasons_are_told_at_once_and_equal_ones_together() -> None:
+    old = but(pythons=(Python("/usr/bin/python3", "3.7.3"),))
+    refused = refusal(
+        StackRequest(torch="2.7.0"), a=old, b=XEON, c=old, d=but(libraries=("libz.so.1",)), e=but(glibcxx="3.4.28")
+    )
+    assert [reason.partition(":")[0] for reason in refused.reasons] == ["a, c", "d", "e"]
+
+
+def test_what_a_host_could_not_tell_is_not_held_against_it() -> None:
+    resolve(StackRequest(torch="2.7.0"), {"a": Facts(pythons=XEON.pythons)}, TABLE)
+
+
+def test_hosts_without_a_python_in_common_are_refused_though_each_has_a_good_one() -> None:
+    other = but(pythons=(Python("/usr/bin/python3.12", "3.12.1"),))
+    refused = refusal(StackRequest(torch="2.8.0"), a=XEON, b=other)
+    assert refused.reasons == (
+        "a: has Python 3.11, and all hosts must have the same",
+        "b: has Python 3.12, and all hosts must have the same",
+    )
+
+
+def test_the_newest_common_python_wins_but_the_distributions_own_before_others() -> None:
+    a = but(pythons=(Python("/opt/python/bin/python3.13", "3.13.1"), Python("/usr/bin/python3.11", "3.11.2")))
+    b = but(pythons=(Python("/usr/bin/python3.11", "3.11.9"), Python("/usr/bin/python3.13", "3.13.0")))
+    assert resolve(StackRequest(torch="2.8.0"), {"a": a}, TABLE).python == "3.11"
+    assert resolve(StackRequest(torch="2.8.0"), {"b": b}, TABLE).python == "3.13"
+    both = resolve(StackRequest(torch="2.8.0"), {"a": a, "b": b}, TABLE)
+    assert (both.python, both.interpreters) == ("3.11", {"a": "/usr/bin/python3.11", "b": "/usr/bin/python3.11"})
+    only = resolve(StackRequest(torch="2.8.0", python="3.13"), {"a": a, "b": b}, TABLE)
+    assert only.interpreters["a"] == "/opt/python/bin/python3.13"
+
+
+def test_a_default_that_hosts_cannot_hold_gives_way_and_says_so_an_exact_wish_does_not() -> None:
+    old = but(glibcxx="3.4.28")
+    stack = resolve(StackRequest(), {"a": old, "b": XEON}, TABLE)
+    assert stack.row.torch == "2.5.0"
+    assert "not torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0: a: libstdc++ ends at GLIBCXX_3.4.28" in stack.why[0]
+    exact = refusal(StackRequest(torch="2.7.0"), a=old)
+    assert "these hosts can hold torch 2.5.0" in (exact.hint or "")
+
+
+def test_native_takes_the_newest_torch_the_hosts_pythons_have() -> None:
+    stack = resolve(
+        StackRequest(track="native"), {"a": but(pythons=(Python("/usr/bin/python3.10", "3.10.12"),))}, TABLE
+    )
+    assert stack.row.torch == "2.14.1"
+    assert "not torch 2.15.0" in stack.why[0]
+
+
+def test_hosts_with_an_old_glibc_get_the_older_intel_mpi() -> None:
+    old = but(glibc="2.17", glibcxx="3.4.19", pythons=(Python("/usr/bin/python3", "3.8.10"),))
+    stack = resolve(StackRequest(torch="2.2.0", backend="gloo"), {"a": old}, TABLE)
+    assert "impi-rt==2021.13.1" in stack.pins
+    assert any("because glibc 2.17 is older" in line for line in stack.why)
+
+
+def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> None:
+    for row in TABLE.rows:
+        for backend in ("auto", "gloo"):
+            stack = resolve(StackRequest(torch=row.torch, backend=backend), {}, TABLE)  # type: ignore[arg-type]
+            assert f"torch=={row.torch}" in stack.pins
+            assert not any("impi-rt" in pin for pin in stack.pins) or stack.mpi == "impi-rt"
+            assert "impi-rt==2021.19.0" not in stack.pins
+            assert ("oneccl-bind-pt" in " ".join(stack.pins)) == (stack.backend == "ccl")
+            assert ("mpi4py>=4" in stack.pins) == (stack.backend == "impi")
+
+
+def test_the_rules_of_the_table_hold_in_every_row() -> None:
+    for row in TABLE.rows:
+        if row.ipex:
+            assert row.ipex.split(".")[:2] == row.torch.split(".")[:2], row
+            assert row.isa in {"AVX2", "AVX512"}
+        if row.oneccl:
+            assert row.module == ("torch_ccl" if number(row.torch) < (1, 12) else "oneccl_bindings_for_pytorch")
+            assert row.binding_mpi
+        assert set(row.pythons) <= set(row.torch_pythons), row.torch
+        assert row.source
+        assert all(name in TABLE.indexes for name in row.indexes)
+    order = [number(row.torch) for row in TABLE.rows]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize(
+    ("torch", "levels"),
+    [("1.10.0", "AVX512"), ("1.11.0", "AVX2"), ("2.8.0", "AVX2")],
+)
+def test_the_least_cpu_level_is_the_releases_own(torch: str, levels: str) -> None:
+    assert resolve(StackRequest(torch=torch), {}, TABLE).row.isa == levels
+
+
+def test_the_table_is_the_collected_facts() -> None:
+    facts = ROOT.parent / "shared" / "facts" / "stack.csv"
+    if not facts.exists():
+        pytest.skip("the collected facts are not beside this checkout")
+    collected = list(csv.DictReader(facts.open()))
+    assert [row["torch"] for row in collected] == [row.torch for row in TABLE.rows]
+    for want, row in zip(collected, TABLE.rows, strict=True):
+        plain = {key: value.split(" ")[0] for key, value in want.items()}
+        assert (row.ipex or "none") == plain["ipex"]
+        assert (row.oneccl or plain["oneccl_bind_pt"]) == plain["oneccl_bind_pt"]
+        assert [f"cp{python.replace('.', '')}" for python in row.pythons] == plain["python_tags"].split(";")
+        mpi = want["bundled_mpi"]
+        assert row.binding_mpi in mpi
+        assert (f"ipex: Intel MPI {row.ipex_mpi}" in mpi) if row.ipex_mpi else "ipex: Intel MPI" not in mpi
+        if row.ipex:
+            assert want["wheel_index"] in {TABLE.indexes[name].url for name in row.indexes} | {
+                TABLE.indexes["intel-2023"].url  # 2.3.1 was collected from the older of two that had it
+            }
+
+
+def test_why_answers_both_ways() -> None:
+    assert why(StackRequest(torch="1.12.1", oneccl="1.12.0"), TABLE)[0].startswith(
+        "oneccl_bind_pt 1.12.0 does not work"
+    )
+    assert why(StackRequest(torch="2.7.1"), TABLE)[1].startswith("unconfirmed: no source of Intel lists")
+
+
+def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
+    assert [row["ipex"] for row in rows(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
+    assert {row["torch"] for row in rows(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
+    found = rows(TABLE, facts={"a": but(glibcxx="3.4.28")})
+    assert {row["torch"]: row["fits"] for row in found}["2.6.0"] is False
+    assert max(len(line) for line in text(rows(TABLE)).splitlines()) <= 80
+    with pytest.raises(UsageError):
+        rows(TABLE, torch="0.4")
+
+
+@given(
+    st.sampled_from([None, "ipex", "native"]),
+    st.sampled_from([None, *sorted({row.torch for row in TABLE.rows})]),
+    st.sampled_from(["auto", "ccl", "impi", "gloo"]),
+    st.sampled_from([None, "3.8", "3.11", "3.14"]),
+    st.sampled_from(["3.7.1", "3.9.2", "3.11.2", "3.13.0"]),
+    st.sampled_from(["below", "AVX2", "AMX"]),
+)
+def test_every_wish_ends_in_a_stack_it_means_or_in_a_refusal_with_a_reason(
+    track: str | None, torch: str | None, backend: str, python: str | None, has: str, level: str
+) -> None:
+    wish = StackRequest(track, torch, None, None, backend, python)  # type: ignore[arg-type]
+    facts = {"a": but(pythons=(Python("/p", has),), isa_level=level)}
+    refused = None
+    try:
+        stack = resolve(wish, facts, TABLE)
+    except UsageError as error:
+        refused = error
+    if refused:
+        assert refused.exit in {Exit.INPUT, Exit.STEP}
+        assert refused.reasons or refused.hint
+        return
+    assert torch in {None, stack.row.torch}
+    assert stack.python == ".".join(has.split(".")[:2])
+    assert python in {None, stack.python}
+    assert backend in {"auto", stack.backend}
+    assert not (track == "native" and stack.row.ipex)
+    assert not (track == "ipex" and not stack.row.ipex)
+    assert not (stack.row.ipex and level == "below")

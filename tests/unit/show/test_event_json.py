@@ -1,0 +1,67 @@
+"""Events to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from ipexctl.model import events as e
+from ipexctl.model.events import Event, Stamped
+from ipexctl.show import event_json
+from tests.unit.show import streams
+
+EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *streams.hostile()]
+EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11, tail=b"\xfe")])
+
+
+def test_the_streams_hold_every_kind_of_event() -> None:
+    assert {type(stamped.event) for stamped in EVERY} == set(get_args(Event))
+
+
+def test_every_event_comes_back_equal_through_json() -> None:
+    for stamped in EVERY:
+        line = event_json.dumps(event_json.encode(stamped))
+        assert line.isascii()
+        assert line.isprintable()
+        back = event_json.decode(json.loads(line))
+        assert event_json.encode(back) == event_json.encode(stamped)
+        assert type(back.event) is type(stamped.event)
+        if not isinstance(stamped.event, e.FactsRead | e.Answer):  # their tuples come back as lists
+            assert back == stamped
+
+
+def test_bytes_that_are_not_utf8_are_text_and_base64() -> None:
+    line = event_json.encode(Stamped(1.0, e.Output(0, "h", "out", b"a\xff\n")))
+    assert (line["data"], line["data_base64"]) == ("a\ufffd\n", "Yf8K")
+    assert "data_base64" not in event_json.encode(Stamped(1.0, e.Output(0, "h", "out", "é".encode())))
+
+
+def test_numbers_that_json_does_not_know_become_null() -> None:
+    line = event_json.encode(Stamped(1.0, e.FactsRead("h", {"load": float("nan"), "other": [float("inf"), 1.5]})))
+    assert json.loads(event_json.dumps(line))["facts"] == {"load": None, "other": [None, 1.5]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {},
+        {"event": "nothing", "at": 1},
+        {"event": "said", "at": "1", "text": "x"},
+        {"event": "said", "at": 1},
+        {"event": "said", "at": 1, "text": 3},
+        {"event": "said", "at": 1, "text": "x", "level": "loud"},
+        {"event": "said", "at": 1, "text": "x", "level": []},
+        {"event": "output", "at": 1, "rank": True, "host": "h", "stream": "out", "data": "x"},
+        {"event": "output", "at": 1, "rank": 0, "host": "h", "stream": "../../x", "data": "x"},
+        {"event": "output", "at": 1, "rank": 0, "host": "h", "stream": "out", "data": "", "data_base64": "*"},
+        {"event": "host-failed", "at": 1, "failure": {"host": "h", "kind": "odd", "what": "x"}},
+        {"event": "host-failed", "at": 1, "failure": "x"},
+        {"event": "proved", "at": 1, "run": "r", "hosts": ["a"], "left": {"a": ["1"]}},
+        {"event": "ended", "at": 1, "verb": "run", "exit": 77},
+    ],
+)
+def test_what_is_not_an_event_is_said_to_be_damaged(line: dict[str, object]) -> None:
+    with pytest.raises(event_json.DamagedRecordError):
+        event_json.decode(line)

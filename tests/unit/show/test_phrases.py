@@ -1,0 +1,100 @@
+"""Small phrases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.show import phrases
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        (["xeon01", "xeon02", "xeon03", "xeon05"], "xeon[01-03,05]"),
+        (["node9", "node10", "node11"], "node[9-11]"),
+        (["n08", "n09", "n10"], "n[08-10]"),
+        (["10.1.0.3", "10.1.0.4"], "10.1.0.[3-4]"),
+        (["gpu", "cpu", "gpu"], "gpu, cpu"),
+        (["one"], "one"),
+        ([f"h{i}x" for i in range(4)] + list("abcdefg"), "h[0-3]x, a, b, c, d, e and 2 more"),
+        (["a\x1b1", "a\x1b2"], r"a\x1b[1-2]"),
+    ],
+)
+def test_host_names_are_folded_as_hostfiles_write_them(names: list[str], folded: str) -> None:
+    assert phrases.hosts(names) == folded
+
+
+def test_sizes_and_times_are_short() -> None:
+    assert [phrases.size(n) for n in (0, 999, 1200, 884 << 20, 1_288_490_189)] == [
+        "0 B",
+        "999 B",
+        "1.2 KiB",
+        "884 MiB",
+        "1.2 GiB",
+    ]
+    assert [phrases.duration(s) for s in (2.12, 59.99, 134, 11_100)] == ["2.1 s", "1 m 00 s", "2 m 14 s", "3 h 05 m"]
+    assert phrases.clock(751) == "00:12:31"
+
+
+def test_hosts_that_failed_the_same_way_are_one_line() -> None:
+    dark = [Failure(f"node{n}", Kind.UNREACHABLE, f"no answer within 10 s (10.0.0.{n}:22)") for n in range(1, 4)]
+    other = Failure("node7", Kind.STEP, "no space left", "--venv /scratch/env")
+    assert phrases.failure_lines([dark[0], other, *dark[1:]]) == [
+        "node[1-3]: unreachable: no answer within 10 s",
+        "node7: no space left",
+        "  hint: --venv /scratch/env",
+    ]
+
+
+def test_one_failed_host_keeps_its_address() -> None:
+    failure = Failure("node2", Kind.UNREACHABLE, "connection refused (10.0.0.2:22)")
+    assert phrases.failure_lines([failure]) == ["node2: unreachable: connection refused (10.0.0.2:22)"]
+
+
+def test_different_reasons_and_hints_are_never_joined() -> None:
+    keys = [Failure(f"n{n}", Kind.UNREACHABLE, f"unknown host key SHA256:{n}", f"add {n}") for n in range(3)]
+    assert len(phrases.failures(keys)) == 3
+
+
+def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
+    refused = UsageError("hosts is not good", reasons=["hosts:3: bad \x1b[2J", "hosts:4: worse"], hint="ipexctl hosts")
+    assert phrases.refusal_lines(refused) == [
+        "hosts is not good",
+        r"  hosts:3: bad \x1b[2J",
+        "  hosts:4: worse",
+        "  hint: ipexctl hosts",
+    ]
+
+
+@given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())
+def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: int, copied: bool) -> None:
+    folded = phrases.folded(line, width, 4, copied=copied)
+    assert " ".join(folded).split() == line.split()
+    for row in folded:
+        assert copied or phrases.cells(row) <= width or len(row.split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "rows"),
+    [
+        ("if it is right: echo 'a b: c' >> /tmp/known hosts", ["if it is right:", "echo 'a b: c' >> /tmp/known hosts"]),
+        (
+            "ipexctl install   (brings all hosts to one stack)",
+            ["ipexctl install", "(brings all hosts to", "one stack)"],
+        ),
+        (
+            "on a: sudo ufw allow from 10.0.0.0/8   or: ip addr",
+            ["on a:", "sudo ufw allow from 10.0.0.0/8", "or: ip addr"],
+        ),
+        ("open the ports between the hosts", ["open the ports between", "the hosts"]),
+    ],
+)
+def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: list[str]) -> None:
+    assert phrases.folded(hint, 22, copied=True) == rows
+
+
+def test_signals_have_names_where_they_have_one() -> None:
+    assert (phrases.signal_name(9), phrases.signal_name(99)) == ("SIGKILL", "signal 99")

@@ -1,0 +1,127 @@
+"""How a command travels through login shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipexctl.act.ssh.quoting import Marked, carried, ending, fitted, new_mark, script
+from ipexctl.model.commands import Command
+
+SHELLS = [
+    path
+    for name in ("bash", "dash", "sh", "tcsh", "csh", "fish", "zsh", "ksh")
+    if (path := shutil.which(name)) is not None
+]
+HOSTILE = (
+    "a b", "", "'", '"', "$(touch pwned)", "`id`", "\\", "\\\\n", "!x", "!!", "a\nb\n", "-rf", "~", "*", "%h",
+    "%b\\0101", "é\u202e", "\udcff", "a;b|c&d>e<f", "{a,b}", "[x]", "#no", "$HOME ${x} $1", "\t\x01\x7f",
+    "^a^b", "=ls", "a=b",
+)  # fmt: skip
+
+
+def through(shell: str, words: tuple[str, ...], stdin: bytes = b"", before: str = "") -> tuple[bytes, Marked, int]:
+    """What comes back from words that print their arguments, given to a login shell as sshd does."""
+    command = Command(("printf", "%s\\0", *words))
+    mark = new_mark()
+    way = carried(script(command), mark)
+    line = before.encode() + way.line
+    done = subprocess.run([shell, "-c", line], input=way.stdin + stdin, capture_output=True, timeout=30)
+    marked = Marked(mark)
+    return marked.feed(done.stdout), marked, done.returncode
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_hostile_words_come_through_every_login_shell_unchanged(shell: str) -> None:
+    out, marked, status = through(shell, HOSTILE)
+    assert status == 0
+    assert out == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in HOSTILE)
+    assert marked.pid > 0
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_word_of_a_hundred_kilobytes_comes_through_every_login_shell(shell: str) -> None:
+    word = "x'\n!$" * 20_000
+    out, _, status = through(shell, (word,))
+    assert status == 0
+    assert out == word.encode() + b"\0"
+
+
+def test_of_a_long_command_that_did_not_arrive_whole_nothing_is_executed(tmp_path: Path) -> None:
+    way = fitted(b"touch early; : %s; touch late" % (b"x" * 150_000))
+    for cut in (20, 100_000, len(way.stdin) - 1):
+        done = subprocess.run(["sh", "-c", way.line], input=way.stdin[:cut], capture_output=True, cwd=tmp_path)
+        assert done.returncode != 0
+    assert not list(tmp_path.iterdir())
+    subprocess.run(["sh", "-c", way.line], input=way.stdin, check=True, cwd=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("word", [b"x" * 50_000, b"x" * 150_000, b'"x"' * 30_000])  # the last is long once it is quoted
+@pytest.mark.parametrize("tools", ["coreutils", "busybox", "a dd that does not know the word"])
+def test_a_command_of_any_length_has_its_own_input(tmp_path: Path, tools: str, word: bytes) -> None:
+    busybox = shutil.which("busybox")
+    if tools == "busybox" and not busybox:
+        pytest.skip("there is no busybox here")
+    for tool in ("sh", "cat", "dd", "head"):
+        (tmp_path / tool).symlink_to(str(busybox if tools == "busybox" else shutil.which(tool)))
+    if tools.startswith("a dd"):
+        (tmp_path / "dd").unlink()
+        (tmp_path / "dd").symlink_to("/bin/false")
+    own = b"the command's own\n" * 10_000
+    for way in (fitted(b": %s; cat" % word), carried(b": %s; cat" % word, b"mark")):
+        given, env = way.stdin + own, {"PATH": str(tmp_path)}
+        done = subprocess.run([tmp_path / "sh", "-c", way.line], input=given, capture_output=True, env=env, timeout=30)
+        assert done.stdout.rpartition(b"mark ")[2].lstrip(b"0123456789").lstrip(b"\n") == own, done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_noise_of_startup_files_stays_outside_the_mark(shell: str) -> None:
+    noise = "echo Welcome to node1; echo ipexctl- 1; cd /; "
+    out, marked, _ = through(shell, ("x",), before=noise)
+    assert out == b"x\0"
+    assert bytes(marked.noise) == b"Welcome to node1\nipexctl- 1\n"
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40), max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_any_words_come_through_sh(words: list[str]) -> None:
+    out, _, _ = through("/bin/sh", tuple(words) or ("",))
+    assert out == b"".join(word.encode() + b"\0" for word in words or [""])
+
+
+def test_a_mark_that_arrives_in_pieces_is_found() -> None:
+    mark = new_mark()
+    data = b"noise\n" + b"\n" + mark + b" 4711\n" + b"out"
+    for cut in range(1, len(data)):
+        marked = Marked(mark)
+        assert marked.feed(data[:cut]) + marked.feed(data[cut:]) == b"out"
+        assert marked.pid == 4711
+
+
+def test_endless_noise_without_a_mark_does_not_fill_memory() -> None:
+    marked = Marked(new_mark())
+    for _ in range(40):
+        assert marked.feed(b"x" * 100_000) == b""
+    assert len(marked.noise) < 2 << 20
+
+
+def test_a_nul_in_an_argument_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"train.*NUL"):
+        script(Command(("train", "a\0b")))
+
+
+def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal() -> None:
+    line = fitted(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
+    process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    said = subprocess.run(["/bin/sh", "-c", ending(pid)], capture_output=True, timeout=20)
+    assert said.stdout == b""
+    assert process.wait(5) == -9
+    process.stdout.close()

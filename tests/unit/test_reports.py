@@ -1,0 +1,278 @@
+"""Events → Report → exit code."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.decide.reports import Folding, Report, fold
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.events import Event, Stamped
+from ipexctl.model.findings import Finding
+
+HOSTS = ("a", "b")
+RANKS = ("a", "a", "b", "b")
+STARTED = e.Started("run", "train.py", HOSTS)
+RUN = e.RunStarted("r1", "a", RANKS, "mpirun")
+
+
+def folded(*events: Event, exit: Exit = Exit.OK, lost: dict[str, object] | None = None) -> Report:
+    stream = [Stamped(100.0 + n, event) for n, event in enumerate([*events, e.Ended("run", exit)])]
+    return fold(stream, lost=lost or {})
+
+
+def end(rank: int, status: int | None = 0, at: float = 0.0, **more: object) -> e.RankEnded:
+    return e.RankEnded(rank, RANKS[rank], status, at=at, **more)  # type: ignore[arg-type]
+
+
+def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
+    given = {event.rank for event in ends}
+    rest = [end(rank) for rank in range(4) if rank not in given]
+    return [STARTED, RUN, *ends, *rest, e.RunEnded("r1", reason), e.CleanupChecked("r1", HOSTS, {})]  # type: ignore[arg-type]
+
+
+def test_all_went_well_is_0() -> None:
+    report = folded(*done())
+    assert (report.exit, report.causes, report.first, report.proved) == (Exit.OK, (), None, HOSTS)
+
+
+def test_a_stream_without_an_end_is_not_ok() -> None:
+    assert fold([Stamped(1.0, STARTED)]).exit is Exit.LOST
+    assert fold([]).exit is Exit.LOST
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (e.HostFailed(Failure("a", Kind.UNREACHABLE, "x")), Exit.UNREACHABLE),
+        (e.HostFailed(Failure("a", Kind.BUSY, "x")), Exit.BUSY),
+        (e.HostFailed(Failure("", Kind.LOST, "x")), Exit.LOST),
+        (e.StepEnded("a", "sync", "failed"), Exit.STEP),
+        (e.FindingReported(Finding("CPU001", "error", ("a",), "x")), Exit.STEP),
+        (e.FindingReported(Finding("CPU001", "warning", ("a",), "x")), Exit.OK),
+        (e.CleanupChecked("r1", HOSTS, {"b": (7,)}), Exit.RESIDUE),
+        (e.CleanupChecked("r1", HOSTS, {"b": ()}), Exit.OK),
+        (e.CleanupChecked("r1", HOSTS, {}, ("b",)), Exit.LOST),
+        (e.RunEnded("r1", "limit"), Exit.LOST),
+        (e.RunEnded("r1", "launch"), Exit.STEP),
+        (e.RunEnded("r1", "rank"), Exit.RANK),
+        (e.Message("hm", "warning"), Exit.OK),
+    ],
+)
+def test_each_cause_has_its_exit_code(event: Event, code: Exit) -> None:
+    assert folded(STARTED, event).exit is code
+
+
+def test_bytes_that_were_not_stored_are_9() -> None:
+    assert folded(*done(), lost={"bytes": 3}).exit is Exit.RECORD
+
+
+@given(st.permutations([Kind.UNREACHABLE, Kind.STEP, Kind.LOST, Kind.BUSY, Kind.RESIDUE, Kind.RECORD]))
+def test_of_several_causes_the_same_one_wins_in_any_order(kinds: Sequence[Kind]) -> None:
+    events = [e.HostFailed(Failure("a", kind, "x")) for kind in kinds]
+    assert folded(*events).exit is Exit.RESIDUE
+    assert folded(*(ev for ev in events if ev.failure.kind is not Kind.RESIDUE), exit=Exit.INT).exit is Exit.INT
+    assert folded(*(ev for ev in events if ev.failure.kind is not Kind.RESIDUE)).exit is Exit.LOST
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 2), (64, 128), (0, 7), (7, 0)])
+def test_the_exit_code_does_not_depend_on_the_ranks_codes(one: int, other: int) -> None:
+    report = folded(*done(end(0, one, 50.0), end(1, other, 50.001), reason="rank"))
+    assert report.exit is Exit.RANK
+
+
+def test_the_first_cause_is_the_earliest_failure_whatever_order_it_is_seen_in() -> None:
+    ends = [end(0, 1, 50.3), end(1, 2, 50.1), end(3, None, 50.2, signal=11)]
+    for seed in range(6):
+        random.Random(seed).shuffle(ends)
+        report = folded(*done(*ends, reason="rank"))
+        assert report.first is not None
+        assert (report.first.rank, report.followers) == (1, (3, 0))
+
+
+def test_failures_at_the_same_time_are_told_by_rank() -> None:
+    report = folded(*done(end(1, 2, 50.0), end(0, 1, 50.0), reason="rank"))
+    assert report.first is not None
+    assert (report.first.rank, report.followers) == (0, (1,))
+
+
+def test_ranks_that_we_ended_are_never_the_cause() -> None:
+    stopped = [end(rank, None, 49.0, signal=15, cause="stopped") for rank in (0, 1, 3)]
+    report = folded(*done(*stopped, end(2, 3, 50.0), reason="rank"))
+    assert report.first is not None
+    assert (report.first.rank, report.stopped, report.exit) == (2, (0, 1, 3), Exit.RANK)
+
+
+def test_a_rank_whose_end_nobody_saw_is_not_well() -> None:
+    lost = folded(*done(end(2, None, cause="lost")))
+    assert (lost.exit, lost.ranks[2].state) == (Exit.LOST, "lost")
+    unseen = folded(STARTED, RUN, end(0), e.RunEnded("r1", "done"))
+    assert (unseen.exit, unseen.ranks[1].state) == (Exit.LOST, "running")
+
+
+def test_a_watched_run_that_somebody_stopped_did_not_do_what_was_asked() -> None:
+    stopped = [end(rank, None, signal=15, cause="stopped") for rank in range(4)]
+    assert folded(*done(*stopped, reason="stopped")).exit is Exit.LOST
+    assert folded(*done(*stopped, reason="stopped"), exit=Exit.INT).exit is Exit.INT
+    assert folded(*done(*stopped)).exit is Exit.LOST
+
+
+def test_a_run_that_was_let_go_is_ok_and_still_running() -> None:
+    report = folded(STARTED, RUN, e.RankStage(0, "a", "torch"))
+    assert (report.exit, report.reason, report.ranks[0].state) == (Exit.OK, "", "running")
+
+
+def test_a_restart_forgets_the_ranks_of_the_attempt_before_and_not_what_it_left() -> None:
+    again = e.RunStarted("r1-2", "a", RANKS, "mpirun")
+    first = [RUN, end(1, 1), e.RunEnded("r1", "rank")]
+    second = [again, *(end(rank) for rank in range(4)), e.RunEnded("r1-2", "done"), e.CleanupChecked("r1-2", HOSTS, {})]
+    assert folded(STARTED, *first, e.CleanupChecked("r1", HOSTS, {}), *second).exit is Exit.OK
+    assert folded(STARTED, *first, e.CleanupChecked("r1", HOSTS, {"a": (9,)}), *second).exit is Exit.RESIDUE
+
+
+def test_hosts_clocks_that_differ_do_not_change_the_first_cause() -> None:
+    """Host b's clock is an hour ahead: its rank failed first, and by its own time last."""
+    ahead = 3600.0
+    stream = [Stamped(100.0, STARTED), Stamped(100.1, RUN)]
+    for rank, host in enumerate(RANKS):
+        shift = ahead if host == "b" else 0.0
+        stream.append(Stamped(101.0 + rank / 100, e.RankStage(rank, host, "python", 100.99 + rank / 100 + shift)))
+    stream += [
+        Stamped(110.30, end(0, 1, 110.25)),
+        Stamped(110.31, end(2, 1, 110.05 + ahead)),
+        Stamped(111.0, e.RunEnded("r1", "rank")),
+        Stamped(111.0, e.Ended("run", Exit.OK)),
+    ]
+    report = fold(stream)
+    assert report.first is not None
+    assert report.first.rank == 2
+    assert report.first.at == pytest.approx(110.05, abs=0.1)
+    told = fold(stream, offsets={"b": ahead, "a": 0.0})
+    assert told.first is not None
+    assert told.first.rank == 2
+
+
+@pytest.mark.parametrize("ahead", [0.0, 30.0])
+def test_who_comes_later_has_the_times_of_the_run_and_its_title(ahead: float) -> None:
+    """Attached an hour after a run of 20 s has ended: all of it is seen at once. A clock may be ahead of ours."""
+    came, begun = 9000.0, 9000.0 + (ahead - 25.0 if ahead else -3600.0)
+    events = [
+        e.Started("attach", "", HOSTS),
+        e.RunStarted("r1", "a", RANKS, "mpirun", begun, "train.py  2 hosts"),
+        *[end(rank, None if rank else 3, begun + 12 + rank, cause="stopped" if rank else "") for rank in range(4)],
+        e.RunEnded("r1", "rank", at=begun + 20.0),
+        e.Ended("attach", Exit.OK),
+    ]
+    report = fold([Stamped(came, event) for event in events])
+    assert report.title == "train.py  2 hosts"
+    assert report.run_ended - report.run_started == pytest.approx(20.0)
+    assert report.first is not None
+    assert report.first.at - report.run_started == pytest.approx(12.0)
+    assert report.run_started <= came
+
+
+def test_hosts_whose_clocks_agree_are_ordered_by_their_own_clocks_not_by_delays() -> None:
+    stream = [
+        Stamped(100.0, RUN),
+        Stamped(110.9, end(2, 1, 110.00)),  # told late
+        Stamped(110.2, end(0, 1, 110.02)),
+        Stamped(111.0, e.Ended("run", Exit.RANK)),
+    ]
+    report = fold(stream)
+    assert report.first is not None
+    assert report.first.rank == 2
+
+
+def test_steps_are_counted_as_ansible_does() -> None:
+    report = folded(
+        e.Started("play", "", ("a", "b", "c")),
+        e.StepEnded("a", "one", "ok"),
+        e.StepEnded("a", "two", "changed"),
+        e.StepEnded("b", "one", "failed", "no space"),
+        e.HostFailed(Failure("b", Kind.STEP, "no space", code="no-space")),
+        e.StepEnded("b", "two", "skipped"),
+        e.HostFailed(Failure("c", Kind.UNREACHABLE, "no answer")),
+    )
+    counts = [(h.host, h.ok, h.changed, h.unreachable, h.failed, h.skipped) for h in report.hosts]
+    assert counts == [("a", 2, 1, 0, 0, 0), ("b", 0, 0, 0, 1, 1), ("c", 0, 0, 1, 0, 0)]
+    assert report.exit is Exit.STEP
+
+
+def test_bytes_of_output_are_counted_per_rank() -> None:
+    rank = folded(STARTED, RUN, e.Output(1, "a", "out", b"12345\n"), e.Output(1, "a", "err", b"1")).ranks[1]
+    assert (rank.out_bytes, rank.err_bytes) == (6, 1)
+
+
+def test_the_report_is_json_with_every_host_and_rank() -> None:
+    public = json.loads(json.dumps(folded(*done(end(2, None, 50.0, signal=9, tail=b"\xff"), reason="rank")).public()))
+    assert [rank["state"] for rank in public["run"]["ranks"]] == ["ok", "ok", "failed", "ok"]
+    assert [host["host"] for host in public["hosts"]] == ["a", "b"]
+    assert (public["exit"], public["ok"], public["run"]["first"]) == (5, False, 2)
+
+
+def test_a_folding_can_be_asked_while_it_grows() -> None:
+    folding = Folding()
+    folding.take(Stamped(1.0, STARTED))
+    assert folding.report().exit is Exit.LOST
+    folding.take(Stamped(2.0, e.Ended("run", Exit.OK)))
+    assert folding.report().exit is Exit.OK
+
+
+def excused(*events: e.Event) -> Report:
+    started = e.Started("play", "", ("a", "b"))
+    return fold([Stamped(float(i), event) for i, event in enumerate((started, *events, e.Ended("play", Exit.OK)))])
+
+
+def test_what_is_excused_is_neither_a_failure_nor_in_the_exit_code() -> None:
+    report = excused(
+        e.Started("command", "", ("a", "b")),
+        e.HostFailed(Failure("a", Kind.STEP, "it broke")),
+        e.StepEnded("b", "check", "failed", "no"),
+        e.FindingReported(Finding("X001", "error", ("a",), "odd", "", "")),
+        e.FailuresIgnored("shaky"),
+        e.Started("command", "", ("a", "b")),
+        e.StepEnded("a", "command", "changed"),
+    )
+    assert report.exit is Exit.OK
+    assert [(host.ok, host.changed, host.failed) for host in report.hosts] == [(2, 1, 0), (1, 0, 0)]
+    assert report.findings[0].level == "warning"
+
+
+def test_only_what_failed_since_the_last_step_began_is_excused() -> None:
+    report = excused(
+        e.Started("command", "", ("a",)),
+        e.HostFailed(Failure("a", Kind.STEP, "before")),
+        e.Started("command", "", ("b",)),
+        e.HostFailed(Failure("b", Kind.STEP, "shaky")),
+        e.FailuresIgnored("shaky"),
+    )
+    assert report.exit is Exit.STEP
+    assert [failure.what for failure in report.failures] == ["before"]
+
+
+@pytest.mark.parametrize("kind", [Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD])
+def test_hosts_out_of_reach_and_what_is_left_are_never_excused(kind: Kind) -> None:
+    report = excused(e.Started("run", "", ("a",)), e.HostFailed(Failure("a", kind, "gone")), e.FailuresIgnored("x"))
+    assert report.exit is kind.exit
+
+
+def test_a_run_that_failed_and_may_is_no_failure_but_what_it_left_is() -> None:
+    run = [
+        e.Started("run", "", ("a",)),
+        e.RunStarted("r1", "a", ("a",), "mpirun"),
+        e.RankEnded(0, "a", 1),
+        e.RunEnded("r1", "rank"),
+    ]
+    assert excused(*run).exit is Exit.RANK
+    assert excused(*run, e.FailuresIgnored("train")).exit is Exit.OK
+    assert excused(*run, e.CleanupChecked("r1", ("a",), {"a": (7,)}), e.FailuresIgnored("train")).exit is Exit.RESIDUE
+    again = [
+        event if not isinstance(event, e.RunStarted) else e.RunStarted("r2", "a", ("a",), "mpirun") for event in run
+    ]
+    assert excused(*run, e.FailuresIgnored("train"), *again).exit is Exit.RANK
