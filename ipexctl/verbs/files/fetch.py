@@ -16,7 +16,7 @@ from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import Item, Listing, Wanted
 from ipexctl.decide.planning.ignore import ignoring
-from ipexctl.decide.planning.sync import format_bytes, destination
+from ipexctl.decide.planning.sync import destination, format_bytes
 from ipexctl.decide.planning.sync import unfit as unfit_place
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
