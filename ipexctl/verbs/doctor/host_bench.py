@@ -39,7 +39,7 @@ def race(
     pythons = {host: python for host, fact in facts.items() if (python := any_python(fact))}
     missed = {host: "no Python to measure with" for host in facts if host not in pythons}
     taking_part = [host for host in inventory if host.name in pythons]
-    program = files("ipexctl.remote").joinpath("bench.py").read_text("utf-8")
+    program = files("ipexctl.remote.session").joinpath("bench.py").read_text("utf-8")
     sessions: dict[str, Session] = {}
     together = replace(context, bound=max(context.bound, len(taking_part)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.

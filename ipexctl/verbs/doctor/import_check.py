@@ -30,7 +30,7 @@ def try_imports(
     asked = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
     if not asked:
         return {}
-    script = files("ipexctl.remote").joinpath("verify.py").read_bytes()
+    script = files("ipexctl.remote.session").joinpath("verify.py").read_bytes()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         installed = facts[link.host.name].installed

@@ -320,7 +320,7 @@ class _Work(InstallSessions):
             for wheel in self.lock.wheels
             if wheel.size and (path := index.place(self.context.cache, wheel)).is_file()
         ]
-        program = resources.files("ipexctl.remote").joinpath("install.py").read_text("utf-8")
+        program = resources.files("ipexctl.remote.session").joinpath("install.py").read_text("utf-8")
         wanted = {"version": tool.version, "path": tool.path, "size": tool.size, "sha256": tool.sha256}
         far = origins(self.lock) if self.task.wheels_from == "auto" else []
 
@@ -492,7 +492,7 @@ class _Work(InstallSessions):
 
     def verify(self, teams: Sequence[Sequence[str]]) -> Workflow[None]:
         """Every host imports, in a fresh process, with the very environment a rank will have."""
-        script = resources.files("ipexctl.remote").joinpath("verify.py").read_text("utf-8")
+        script = resources.files("ipexctl.remote.session").joinpath("verify.py").read_text("utf-8")
         row = self.stack.row
         paths = candidates(self.stack)
 

@@ -74,7 +74,7 @@ def _is_there(fact: Facts | Failure) -> bool:
 def _remove(crew: InstallSessions, pythons: Mapping[str, str], there: Sequence[str]) -> Workflow[None]:
     """From all hosts of a crew. Where hosts have one file system, a job on any of them keeps the environment, and one
     of them removes it for all."""
-    program = resources.files("ipexctl.remote").joinpath("install.py").read_text("utf-8")
+    program = resources.files("ipexctl.remote.session").joinpath("install.py").read_text("utf-8")
 
     def begin(link: Link, _: Emit) -> list[Any] | Failure:
         name = link.host.name
