@@ -6,222 +6,32 @@ own way. No agent, X11 or port is ever forwarded: nothing here can ask for it, a
 
 from __future__ import annotations
 
-import errno
-import logging
 import random
 import shlex
-import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import paramiko
-from paramiko.common import (
-    MSG_CHANNEL_REQUEST,
-    MSG_CHANNEL_WINDOW_ADJUST,
-    MSG_REQUEST_FAILURE,
-    MSG_REQUEST_SUCCESS,
-    cMSG_GLOBAL_REQUEST,
-)
-from paramiko.message import Message
 
 from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, known_line, name_of
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
+from ipexctl.act.ssh.tcp import open_tcp
+from ipexctl.act.ssh.transport import ConnectError, Transport, shut
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 
-# The first of each that the host has too is taken. Measured: curve25519 and AES-GCM cost a fraction of the defaults.
-_KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-_HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")
-
-_WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
-_AHEAD = 4 << 10  # bytes read ahead: each quiet connection has a buffer of this size waiting
-_BANNER = 16 << 10  # bytes looked through for the banner
-_TICK = 2.4  # seconds: how often a quiet transport looks at its clock; hundreds of them do
-_ASK = 7.0  # seconds of quiet after which a host is asked whether it lives; three unanswered make it lost
-_LOST = 30  # seconds without any sign from a host, after which it is lost
 _REMEMBERED = 5.0  # seconds for which a jump host that could not be reached is not tried again
 _GRACE = 0.3  # seconds after the deadline in which the transport may still say why
 _GLOBAL_KNOWN = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 _USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
-
-_log = logging.getLogger("ipexctl.ssh")
-_log.addHandler(logging.NullHandler())
-_log.propagate = False  # Paramiko logs what it raises; we say it ourselves, once
-_log.setLevel(logging.CRITICAL)
-
-
-class ConnectError(Exception):
-    """Why a hop could not be reached; becomes the `Failure` of every host behind it."""
-
-    def __init__(self, code: str, what: str, hint: str | None = None) -> None:
-        super().__init__(what)
-        self.code, self.what, self.hint = code, what, hint
-
-
-class _Buffered:
-    """A socket that is read ahead. Paramiko asks for each packet's head and body apart; every question to the kernel
-    is two system calls and a fight for the interpreter, which on hundreds of connections is most of the work."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.real = sock
-        self._ahead = b""
-        self._at = 0
-        self.send, self.settimeout, self.shutdown = sock.send, sock.settimeout, sock.shutdown
-        self.close, self.getpeername = sock.close, sock.getpeername
-
-    @property
-    def _closed(self) -> bool:  # what Paramiko asks when it ends its thread
-        return self.real.fileno() < 0
-
-    def recv(self, size: int) -> bytes:
-        if not self._ahead:
-            if size >= _AHEAD:
-                return self.real.recv(size)
-            self._ahead = self.real.recv(_AHEAD)
-        data = self._ahead[self._at : self._at + size]
-        self._at += len(data)
-        if self._at == len(self._ahead):
-            self._ahead, self._at = b"", 0  # hundreds of quiet connections keep nothing
-        return data
-
-
-class Transport(paramiko.Transport):
-    """Paramiko's transport with bounded waits, signals as statuses, and questions that notice a silent host."""
-
-    deadline: float = 0.0
-    trouble: ConnectError | None = None  # what we found out ourselves; Paramiko would report an end of file
-
-    def __init__(self, sock: Any) -> None:
-        read: Any = _Buffered(sock) if isinstance(sock, socket.socket) else sock
-        super().__init__(read, default_window_size=_WINDOW)
-        self.set_log_channel("ipexctl.ssh")
-        self._channel_handler_table = {
-            **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-            MSG_CHANNEL_REQUEST: _request,
-            MSG_CHANNEL_WINDOW_ADJUST: _window,
-        }
-        for answer in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
-            self._handler_table[answer] = self._answered  # type: ignore[attr-defined]
-        # Paramiko's timer would be one more thread a connection; whoever connects waits with a deadline of his own.
-        self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
-        self._unanswered = 0
-
-    def tune(self, known: Sequence[str]) -> None:
-        """Sets the algorithms; ``known`` are the types of the host's known keys, which it is asked to show."""
-        options = self.get_security_options()
-        options.kex = _available(_KEX, options.kex)
-        options.ciphers = _available(_CIPHERS, options.ciphers, only=True)
-        kinds = [kind for name in known for kind in (_RSA if name == "ssh-rsa" else (name,))]
-        options.key_types = _available([*kinds, *_HOST_KEYS, *_RSA], options.key_types, only=True)
-
-    def quiet_means_lost(self) -> None:
-        """From now on a host that does not answer for `_LOST` seconds is disconnected."""
-        self.packetizer.set_keepalive(_ASK, self._ask)
-        self.sock.settimeout(_TICK)
-
-    def end(self) -> None:
-        """Ends the connection and wakes whoever waits on it."""
-        try:
-            self.sock.shutdown(socket.SHUT_RDWR)
-        except (OSError, AttributeError, TypeError):
-            pass  # never connected, or a channel through a jump host
-        self.close()
-        self.sock.close()
-        if self.completion_event is not None:
-            self.completion_event.set()  # Paramiko leaves it unset when a connection is closed while it is being made
-
-    def get_exception(self) -> Exception | None:
-        return self.trouble or super().get_exception()
-
-    def _ask(self) -> None:
-        if self._unanswered >= 3:
-            self.trouble = ConnectError("lost", f"no sign of life for {_LOST} s")
-            self.packetizer.close()
-            return
-        self._unanswered += 1
-        question = Message()
-        question.add_byte(cMSG_GLOBAL_REQUEST)
-        question.add_string("keepalive@openssh.com")
-        question.add_boolean(True)  # Paramiko's own keepalive wants no answer, so it notices nothing
-        if self.clear_to_send.is_set():
-            self._send_message(question)  # type: ignore[attr-defined]
-
-    def _answered(self, message: Message) -> None:
-        self._unanswered = 0
-
-    def _check_banner(self) -> None:
-        if isinstance(self.sock, _Buffered):
-            _await_banner(self.sock.real, self.deadline)
-        super()._check_banner()  # type: ignore[misc]
-
-    def _log(self, level: int, msg: object, *args: object) -> None:
-        """Nothing: nobody reads it, and some forty lines a connection would be made."""
-
-    def _parse_debug(self, message: Message) -> None:
-        """What a server says for debugging is not read."""
-
-
-def _available(wanted: Sequence[str], have: Sequence[str], *, only: bool = False) -> tuple[str, ...]:
-    first = [name for name in dict.fromkeys(wanted) if name in have]
-    rest = [] if only and first else [name for name in have if name not in first]
-    return tuple(first + rest)
-
-
-def _request(channel: paramiko.Channel, message: Message) -> None:
-    """Paramiko forgets how a command died by a signal: keep it as a shell would say it."""
-    start = message.packet.tell()
-    name = message.get_text()
-    if name == "exit-signal":
-        message.get_boolean()
-        number = getattr(signal, f"SIG{message.get_text()}", None)
-        channel.exit_status = 128 + number if number else 255
-        channel.status_event.set()
-        return
-    message.packet.seek(start)
-    channel._handle_request(message)  # type: ignore[attr-defined]
-
-
-def _window(channel: paramiko.Channel, message: Message) -> None:
-    channel._window_adjust(message)  # type: ignore[attr-defined]
-
-
-def _await_banner(sock: socket.socket, deadline: float) -> None:
-    """Waits until the banner has come, without taking it. Raises `ConnectError` for anything else that comes."""
-    seen = b""
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            sock.settimeout(max(0.01, left))
-            data = sock.recv(_BANNER, socket.MSG_PEEK) if left > 0 else b""
-        except TimeoutError:
-            data, left = b"", 0.0
-        except OSError as error:
-            raise EOFError from error
-        lines = data.split(b"\n")
-        if any(line.startswith(b"SSH-") for line in lines[:-1]):
-            sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
-            return
-        if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
-            seen = data or seen
-            if seen:
-                first = seen.decode("utf-8", "replace").strip().partition("\n")[0].rstrip()
-                raise ConnectError("not-ssh", f"not an SSH server: it says '{printable(first, 40)}'")
-            if left <= 0:
-                raise ConnectError("banner", "no SSH banner")
-            raise EOFError
-        if len(data) == len(seen):  # what was seen is still there: give the rest time to come
-            time.sleep(0.05)
-        seen = data
 
 
 class Dialler:
@@ -286,7 +96,7 @@ class Dialler:
 
         def socket_to_it() -> Any:
             if not jumps:
-                return _tcp(settings, deadline, limit, opening)
+                return open_tcp(settings, deadline, limit, opening)
             return self._channel(self._jump(jumps, deadline, limit, notes), jumps[-1], settings, deadline, limit)
 
         pause = 0.1
@@ -380,7 +190,7 @@ class Dialler:
         opening(transport)
         try:
             transport.deadline = deadline
-            transport.tune(known.kinds(name) or known.kinds(also))
+            transport.set_algorithms(known.kinds(name) or known.kinds(also))
             left = max(0.1, deadline - time.monotonic())
             transport.banner_timeout = transport.handshake_timeout = left
             ready = threading.Event()
@@ -392,7 +202,7 @@ class Dialler:
                 _no_session(transport, settings, limit, greeted=bool(transport.remote_version))
             self._judge(key, settings, known, name, also, notes)
             self._authenticate(transport, settings, deadline, limit)
-            transport.quiet_means_lost()
+            transport.start_keepalive()
             return transport
         except BaseException:
             transport.end()
@@ -521,88 +331,6 @@ class _Jump:
 
     def end(self) -> None:
         shut(self._socket)
-
-
-def shut(sock: Any) -> None:
-    """Breaks off a socket or transport, also while another thread waits for it."""
-    if isinstance(sock, Transport):
-        sock.end()
-    elif sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        sock.close()
-
-
-def _tcp(settings: Settings, deadline: float, limit: float, opening: Callable[[Any], None]) -> socket.socket:
-    trouble = ConnectError("timeout", f"no answer within {limit:g} s ({settings.at})")
-    addresses = _resolved(settings, deadline)
-    for number, (family, address) in enumerate(addresses):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        opening(sock)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.settimeout(left / (len(addresses) - number))
-            sock.connect(address)
-            _watchful(sock)
-            return sock
-        except TimeoutError:
-            trouble = ConnectError("timeout", f"no answer within {limit:g} s ({settings.at})")
-        except OSError as error:
-            trouble = _tcp_trouble(error, settings)
-        sock.close()
-    raise trouble
-
-
-def _tcp_trouble(error: OSError, settings: Settings) -> ConnectError:
-    if error.errno == errno.ECONNREFUSED:
-        return ConnectError("refused", f"connection refused ({settings.at})")
-    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES):
-        return ConnectError("no-route", f"{(error.strerror or 'no route to host').lower()} ({settings.at})")
-    return ConnectError("lost", f"{(error.strerror or str(error)).lower()} ({settings.at})")
-
-
-def _watchful(sock: socket.socket) -> None:
-    """The kernel, too, gives up on a host that does not acknowledge, also while we are writing."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_USER_TIMEOUT", _LOST * 1000),
-        ("TCP_KEEPIDLE", 10),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_QUICKACK", 1),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _resolved(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
-    """Addresses of a host. The resolver knows no deadline, so it is left behind in a thread when it is late."""
-    numeric = settings.address.replace(".", "").isdigit() or ":" in settings.address
-    answer: list[Any] = []
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM)
-            answer.extend((family, address) for family, _, _, _, address in found)
-        except (OSError, UnicodeError) as error:
-            answer.append(error)
-
-    if numeric:
-        ask()
-    else:
-        asking = threading.Thread(target=ask, name=f"resolve {settings.address}", daemon=True)
-        asking.start()
-        asking.join(max(0.1, deadline - time.monotonic()))
-    if not answer:
-        raise ConnectError("dns", f"the name {settings.address} was not resolved in time")
-    if isinstance(answer[0], Exception):
-        raise ConnectError("dns", f"the name {settings.address} cannot be resolved")
-    return answer
 
 
 def _no_session(transport: Transport, settings: Settings, limit: float, *, greeted: bool) -> NoReturn:

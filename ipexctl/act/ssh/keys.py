@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
-from paramiko.agent import Agent, AgentKey
-from paramiko.message import Message
+from paramiko.agent import AgentKey
 
 from ipexctl.act.ssh.hostkeys import fingerprint
+from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import Settings
 
 _DEFAULT = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
@@ -39,25 +39,13 @@ class UnusableKey:
     hint: str | None = None
 
 
-class _OneAtATime(Agent):
-    """An agent connection that several threads may use."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        super().__init__()
-
-    def _send_message(self, msg: Message) -> tuple[int, Message]:
-        with self._turn:
-            return super()._send_message(msg)  # type: ignore[misc,no-any-return]
-
-
 class Keys:
     """Loads keys on demand and keeps them. ``ask`` returns the passphrase a question asks for, or None."""
 
     def __init__(self, ask: Callable[[str], str | None] | None) -> None:
         self._ask = ask
         self._loaded: dict[str, list[Key] | UnusableKey] = {}
-        self._agent: _OneAtATime | None = None
+        self._agent: SharedAgent | None = None
         self._agent_keys: list[Key] | None = None
         self._lock = threading.Lock()
 
@@ -99,7 +87,7 @@ class Keys:
         with self._lock:
             if self._agent_keys is None:
                 try:
-                    self._agent = _OneAtATime()
+                    self._agent = SharedAgent()
                     self._agent_keys = [
                         Key(f"agent key {key.comment or key.get_name()}", key) for key in self._agent.get_keys()
                     ]

@@ -11,8 +11,10 @@ from typing import Any
 import paramiko
 
 from ipexctl.act.ssh.collect import TimedOut, collect, timed_out
-from ipexctl.act.ssh.connect import ConnectError, Dialler, Transport, shut
+from ipexctl.act.ssh.connect import Dialler
+from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import Marked, carried, ending, new_mark, script
+from ipexctl.act.ssh.transport import ConnectError, Transport, shut
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -26,17 +28,6 @@ _OPENING = 30.0  # seconds a host may take to open a channel on a connection tha
 _STOPPING = 4.0  # seconds to stop a command on a host
 
 
-class _Wake(threading.Event):
-    """Set whenever one of a channel's two buffers has something new. Paramiko clears it when one of them is empty,
-    which says nothing of the other: only the reader clears it."""
-
-    def clear(self) -> None:
-        pass
-
-    def rearm(self) -> None:
-        super().clear()
-
-
 class SSHChannel:
     """A running remote command; see `Channel`."""
 
@@ -45,9 +36,7 @@ class SSHChannel:
         self._channel = channel
         self._marks: dict[Stream, Marked] = {"out": Marked(mark), "err": Marked(mark)}
         self._closed = False
-        self._wake = _Wake()
-        channel.in_buffer.set_event(self._wake)
-        channel.in_stderr_buffer.set_event(self._wake)
+        self._wake = OutputEvent(channel)
         self._reading = threading.Lock()
 
     @property

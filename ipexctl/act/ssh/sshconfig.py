@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paramiko.config import SSHConfig, SSHConfigDict
+from paramiko.config import SSHConfigDict
 
+from ipexctl.act.ssh.paramiko_internals import TokenConfig
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 
@@ -162,7 +163,7 @@ def _criteria(words: list[str]) -> list[_Criterion]:
     return found
 
 
-class OpenSSHConfig(SSHConfig):
+class OpenSSHConfig(TokenConfig):
     """Files that were `read`, in the order of their weight; Fabric and Paramiko may ask it as they ask their own."""
 
     def __init__(self, *files: File) -> None:
@@ -180,7 +181,8 @@ class OpenSSHConfig(SSHConfig):
             target = found["hostname"] = self.canonicalize(target, found, found.get("canonicaldomains", "").split())
         if canonical or self._two_passes:
             self._make(_Pass(hostname, target, True, found))
-        return self._expand_variables(found, hostname)  # type: ignore[attr-defined,no-any-return]
+        expanded: SSHConfigDict = self.expand(found, hostname)
+        return expanded
 
     def _make(self, one: _Pass) -> None:
         for file in self._files:
@@ -191,7 +193,7 @@ class OpenSSHConfig(SSHConfig):
         counts = True
         for entry in file:
             if isinstance(entry, _Hosts):
-                counts = self._pattern_matches(entry.patterns, one.target)  # type: ignore[attr-defined]
+                counts = self.matches(entry.patterns, one.target)
             elif isinstance(entry, _Match):
                 counts = all(self._true(criterion, one) for criterion in entry.criteria)
             elif counts and isinstance(entry, _Include):
@@ -208,11 +210,11 @@ class OpenSSHConfig(SSHConfig):
         subject = one.subject(criterion.kind)
         if subject is None:
             return False
-        return bool(self._pattern_matches(criterion.value, subject)) != criterion.negated  # type: ignore[attr-defined]
+        return self.matches(criterion.value, subject) != criterion.negated
 
     def _succeeds(self, command: str, one: _Pass) -> bool:
         """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. Our own input is not for it to read."""
-        line = self._tokenize(one.found, one.original, "match-exec", command)  # type: ignore[attr-defined]
+        line = self.expand_command(one.found, one.original, command)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:

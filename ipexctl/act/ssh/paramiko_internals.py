@@ -1,0 +1,172 @@
+"""The private members of Paramiko that ipexctl relies on; no other file of ipexctl names one.
+
+`tests/contract/test_paramiko_internals.py` tests each of them, and that no other file does. pyproject.toml bounds
+Paramiko below the next major release, and `make fast-lowest` runs the tests with the oldest release that is allowed.
+
+- ``Transport._channel_handler_table``: Paramiko drops the name of the signal that ended a command (``exit-signal``).
+- ``Transport._handler_table``: Paramiko has no callback for the replies to a global request.
+- ``Transport._send_message``: the public ``global_request`` waits for its reply without a limit, and the public
+  ``set_keepalive`` asks for no reply, so that it never notices a host that is gone.
+- ``Transport._check_banner``: Paramiko waits for each line of a banner; ours has one deadline.
+- ``Transport._log``, ``Transport._parse_debug``: some forty log lines per connection that nobody reads.
+- ``Transport.packetizer.start_handshake``: starts one timer thread per connection.
+- ``Transport.packetizer.set_keepalive``: the only periodic call in the transport's own thread.
+- ``Transport.completion_event``: stays unset when a transport is closed while it connects.
+- ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
+- ``socket._closed``: the transport's thread reads it of its socket before it ends.
+- ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
+- ``SSHConfig._expand_variables``, ``_pattern_matches``, ``_tokenize``: token expansion and host patterns without
+  Paramiko's parser, which reads less than OpenSSH does (see `sshconfig`).
+- ``Channel.in_buffer``, ``Channel.in_stderr_buffer``: the public API cannot wait for both outputs at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import paramiko
+from paramiko.agent import Agent
+from paramiko.common import MSG_CHANNEL_REQUEST, MSG_REQUEST_FAILURE, MSG_REQUEST_SUCCESS, cMSG_GLOBAL_REQUEST
+from paramiko.config import SSHConfig
+from paramiko.message import Message
+
+_READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
+
+_CHANNEL_HANDLERS: dict[int, Callable[[paramiko.Channel, Message], None]]
+_CHANNEL_HANDLERS = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
+
+
+class BufferedSocket:
+    """A socket that reads ahead. Paramiko reads the head and the body of each packet apart; every read is two system
+    calls and a fight for the interpreter's lock, which on hundreds of connections is most of the work."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._buffer = b""
+        self._position = 0
+        self.send, self.settimeout, self.shutdown = sock.send, sock.settimeout, sock.shutdown
+        self.close, self.getpeername = sock.close, sock.getpeername
+
+    @property
+    def _closed(self) -> bool:
+        return self.socket.fileno() < 0
+
+    def recv(self, size: int) -> bytes:
+        if not self._buffer:
+            if size >= _READ_AHEAD:
+                return self.socket.recv(size)
+            self._buffer = self.socket.recv(_READ_AHEAD)
+        data = self._buffer[self._position : self._position + size]
+        self._position += len(data)
+        if self._position == len(self._buffer):
+            self._buffer, self._position = b"", 0  # idle connections hold no data
+        return data
+
+
+class QuietTransport(paramiko.Transport):
+    """Paramiko's transport without log lines and timer threads, with hooks for the banner and for keepalives."""
+
+    def __init__(self, sock: Any, window: int) -> None:
+        """``window`` is how many bytes the host may send ahead on one channel."""
+        wrapped: Any = BufferedSocket(sock) if isinstance(sock, socket.socket) else sock
+        super().__init__(wrapped, default_window_size=window)
+        self._channel_handler_table = {**_CHANNEL_HANDLERS, MSG_CHANNEL_REQUEST: _handle_channel_request}
+        for reply in (MSG_REQUEST_SUCCESS, MSG_REQUEST_FAILURE):
+            self._handler_table[reply] = lambda message: self.keepalive_answered()  # type: ignore[attr-defined]
+        self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
+
+    def before_banner(self, sock: socket.socket) -> None:
+        """Called with the plain socket before the host's banner is read; may raise."""
+
+    def keepalive_answered(self) -> None:
+        """Called for each reply to `send_keepalive`."""
+
+    def call_when_idle(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` in the transport's thread each time nothing was received for so many seconds."""
+        self.packetizer.set_keepalive(seconds, callback)
+
+    def send_keepalive(self) -> None:
+        """Sends a request that the host must answer, unless a key exchange is going on."""
+        request = Message()
+        request.add_byte(cMSG_GLOBAL_REQUEST)
+        request.add_string("keepalive@openssh.com")
+        request.add_boolean(True)
+        if self.clear_to_send.is_set():
+            self._send_message(request)  # type: ignore[attr-defined]
+
+    def wake_waiters(self) -> None:
+        """Ends the wait of whoever waits for this transport to connect."""
+        if self.completion_event is not None:
+            self.completion_event.set()
+
+    def _check_banner(self) -> None:
+        if isinstance(self.sock, BufferedSocket):
+            self.before_banner(self.sock.socket)
+        super()._check_banner()  # type: ignore[misc]
+
+    def _log(self, level: int, msg: object, *args: object) -> None:
+        """Discards Paramiko's log lines."""
+
+    def _parse_debug(self, message: Message) -> None:
+        """Discards a server's debug messages."""
+
+
+def _handle_channel_request(channel: paramiko.Channel, message: Message) -> None:
+    """Keeps a command's death by a signal as a shell reports it: 128 and the signal's number."""
+    start = message.packet.tell()
+    if message.get_text() == "exit-signal":
+        message.get_boolean()
+        number = getattr(signal, f"SIG{message.get_text()}", None)
+        channel.exit_status = 128 + number if number else 255
+        channel.status_event.set()
+        return
+    message.packet.seek(start)
+    _CHANNEL_HANDLERS[MSG_CHANNEL_REQUEST](channel, message)
+
+
+class OutputEvent(threading.Event):
+    """Set while either output of ``channel`` may have new data. Paramiko clears an event when one buffer is empty,
+    which says nothing about the other one: here only the reader's `rearm` does."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        super().__init__()
+        channel.in_buffer.set_event(self)
+        channel.in_stderr_buffer.set_event(self)
+
+    def clear(self) -> None:
+        pass
+
+    def rearm(self) -> None:
+        super().clear()
+
+
+class SharedAgent(Agent):
+    """A connection to the SSH agent that several threads may use."""
+
+    def __init__(self) -> None:
+        self._request_lock = threading.Lock()
+        super().__init__()
+
+    def _send_message(self, msg: Message) -> tuple[int, Message]:
+        with self._request_lock:
+            return super()._send_message(msg)  # type: ignore[misc,no-any-return]
+
+
+class TokenConfig(SSHConfig):
+    """Paramiko's host patterns and token expansion (``%h``, ``%p`` …), for a parser of one's own."""
+
+    def matches(self, patterns: Sequence[str] | str, target: str) -> bool:
+        """Whether ``target`` matches a list of patterns, of which those with ``!`` exclude."""
+        return bool(self._pattern_matches(patterns, target))  # type: ignore[attr-defined]
+
+    def expand(self, options: Any, hostname: str) -> Any:
+        """``options`` of ``hostname`` with their tokens replaced, in place."""
+        return self._expand_variables(options, hostname)  # type: ignore[attr-defined]
+
+    def expand_command(self, options: Any, hostname: str, command: str) -> str:
+        """A command of ``Match exec`` with its tokens replaced."""
+        return str(self._tokenize(options, hostname, "match-exec", command))  # type: ignore[attr-defined]

@@ -1,0 +1,89 @@
+"""TCP connections by a deadline, with the kernel's keepalives; name resolution that may be late."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ipexctl.act.ssh.settings import Settings
+from ipexctl.act.ssh.transport import LOST_AFTER, ConnectError
+
+
+def open_tcp(settings: Settings, deadline: float, limit: float, opening: Callable[[Any], None]) -> socket.socket:
+    """A socket to the host; its addresses share the time. Raises `ConnectError`.
+
+    ``deadline`` is on the monotonic clock, ``limit`` (seconds) is named in messages, and ``opening`` gets each socket
+    before it connects.
+    """
+    timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.at})")
+    failure = timeout
+    addresses = _resolve(settings, deadline)
+    for number, (family, address) in enumerate(addresses):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        opening(sock)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(left / (len(addresses) - number))
+            sock.connect(address)
+            _set_keepalive(sock)
+            return sock
+        except TimeoutError:
+            failure = timeout
+        except OSError as error:
+            failure = _explain(error, settings)
+        sock.close()
+    raise failure
+
+
+def _explain(error: OSError, settings: Settings) -> ConnectError:
+    if error.errno == errno.ECONNREFUSED:
+        return ConnectError("refused", f"connection refused ({settings.at})")
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES):
+        return ConnectError("no-route", f"{(error.strerror or 'no route to host').lower()} ({settings.at})")
+    return ConnectError("lost", f"{(error.strerror or str(error)).lower()} ({settings.at})")
+
+
+def _set_keepalive(sock: socket.socket) -> None:
+    """The kernel, too, gives up on a host that does not acknowledge, also while data is being written."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_USER_TIMEOUT", LOST_AFTER * 1000),
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_QUICKACK", 1),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _resolve(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
+    """Addresses of a host. The resolver takes no deadline, so a late one is left behind in its thread."""
+    numeric = settings.address.replace(".", "").isdigit() or ":" in settings.address
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            infos = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM)
+            answer.extend((family, address) for family, _, _, _, address in infos)
+        except (OSError, UnicodeError) as error:
+            answer.append(error)
+
+    if numeric:
+        ask()
+    else:
+        resolver = threading.Thread(target=ask, name=f"resolve {settings.address}", daemon=True)
+        resolver.start()
+        resolver.join(max(0.1, deadline - time.monotonic()))
+    if not answer:
+        raise ConnectError("dns", f"the name {settings.address} was not resolved in time")
+    if isinstance(answer[0], Exception):
+        raise ConnectError("dns", f"the name {settings.address} cannot be resolved")
+    return answer

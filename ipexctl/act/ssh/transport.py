@@ -1,0 +1,136 @@
+"""An SSH transport with bounded waits: the banner by a deadline, and keepalives that notice a host that is gone."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ipexctl.act.ssh.paramiko_internals import QuietTransport
+from ipexctl.model.text import printable
+
+# The first of each that the host has too is taken. Measured: curve25519 and AES-GCM cost a fraction of the defaults.
+_KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256")
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+_HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
+
+_WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
+_BANNER = 16 << 10  # bytes looked through for the banner
+_TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
+_KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
+LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
+
+_log = logging.getLogger("ipexctl.ssh")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False  # Paramiko logs what it raises; each caller reports it once
+_log.setLevel(logging.CRITICAL)
+
+
+class ConnectError(Exception):
+    """Why a host or a jump host could not be reached; becomes the `Failure` of every host behind it."""
+
+    def __init__(self, code: str, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.code, self.what, self.hint = code, what, hint
+
+
+class Transport(QuietTransport):
+    """A connection that ends when its host no longer answers; see `ConnectError` for why."""
+
+    deadline: float = 0.0  # of connecting, on the monotonic clock
+    connect_error: ConnectError | None = None  # what ended it; Paramiko itself would report an end of file
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, _WINDOW)
+        self.set_log_channel("ipexctl.ssh")
+        self._unanswered = 0
+
+    def set_algorithms(self, known_key_types: Sequence[str]) -> None:
+        """Sets the algorithms; the host is asked to show a key of a type that is known of it."""
+        options = self.get_security_options()
+        options.kex = _prefer(_KEX, options.kex)
+        options.ciphers = _prefer(_CIPHERS, options.ciphers, only=True)
+        key_types = [key_type for name in known_key_types for key_type in (_RSA if name == "ssh-rsa" else (name,))]
+        options.key_types = _prefer([*key_types, *_HOST_KEYS, *_RSA], options.key_types, only=True)
+
+    def start_keepalive(self) -> None:
+        """From now on a host that does not answer for `LOST_AFTER` seconds is disconnected."""
+        self.call_when_idle(_KEEPALIVE, self._check_alive)
+        self.sock.settimeout(_TICK)
+
+    def end(self) -> None:
+        """Ends the connection and wakes whoever waits on it."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except (OSError, AttributeError, TypeError):
+            pass  # never connected, or a channel through a jump host
+        self.close()
+        self.sock.close()
+        self.wake_waiters()
+
+    def get_exception(self) -> Exception | None:
+        return self.connect_error or super().get_exception()
+
+    def keepalive_answered(self) -> None:
+        self._unanswered = 0
+
+    def before_banner(self, sock: socket.socket) -> None:
+        _await_banner(sock, self.deadline)
+
+    def _check_alive(self) -> None:
+        if self._unanswered >= 3:
+            self.connect_error = ConnectError("lost", f"no sign of life for {LOST_AFTER} s")
+            self.packetizer.close()
+            return
+        self._unanswered += 1
+        self.send_keepalive()
+
+
+def shut(sock: Any) -> None:
+    """Aborts a socket or transport, also while another thread waits for it."""
+    if isinstance(sock, Transport):
+        sock.end()
+    elif sock is not None:
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        sock.close()
+
+
+def _prefer(preferred: Sequence[str], available: Sequence[str], *, only: bool = False) -> tuple[str, ...]:
+    first = [name for name in dict.fromkeys(preferred) if name in available]
+    others = [] if only and first else [name for name in available if name not in first]
+    return tuple(first + others)
+
+
+def _await_banner(sock: socket.socket, deadline: float) -> None:
+    """Waits until the banner has come, without taking it. Raises `ConnectError` for anything else that comes."""
+    seen = b""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            sock.settimeout(max(0.01, left))
+            data = sock.recv(_BANNER, socket.MSG_PEEK) if left > 0 else b""
+        except TimeoutError:
+            data, left = b"", 0.0
+        except OSError as error:
+            raise EOFError from error
+        lines = data.split(b"\n")
+        if any(line.startswith(b"SSH-") for line in lines[:-1]):
+            sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
+            return
+        if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
+            seen = data or seen
+            if seen:
+                first = seen.decode("utf-8", "replace").strip().partition("\n")[0].rstrip()
+                raise ConnectError("not-ssh", f"not an SSH server: it says '{printable(first, 40)}'")
+            if left <= 0:
+                raise ConnectError("banner", "no SSH banner")
+            raise EOFError
+        if len(data) == len(seen):  # nothing new has come: give the rest of the banner time
+            time.sleep(0.05)
+        seen = data

@@ -1,0 +1,197 @@
+"""What ipexctl relies on inside Paramiko, one test for each member, against a real sshd or agent."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+from paramiko.config import SSHConfigDict
+
+from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent, TokenConfig
+from tests.contract.sshd import Server, keygen
+
+PACKAGE = Path(__file__).parents[2] / "ipexctl"
+PRIVATE = (
+    r"\b_channel_handler_table\b|\b_handler_table\b|\b_check_banner\b|\b_parse_debug\b|\b_expand_variables\b"
+    r"|\b_pattern_matches\b|\b_tokenize\b|\b_handle_request\b|\bstart_handshake\b|\bcompletion_event\b|\bclear_to_send\b"
+    r"|\bin_stderr_buffer\b"
+)
+
+
+def test_no_other_file_names_a_private_member() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if re.search(PRIVATE, path.read_text("utf-8"))]
+    assert [path.name for path in files] == ["paramiko_internals.py"]
+    ignored = [path for path in (PACKAGE / "act/ssh").glob("*.py") if "type: ignore[attr-defined]" in path.read_text()]
+    assert [path.name for path in ignored] == ["paramiko_internals.py"]
+
+
+class Recorder(QuietTransport):
+    """A transport that notes which hooks were called."""
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, 1 << 20)
+        self.calls: list[str] = []
+        self.answered = threading.Event()
+
+    def before_banner(self, sock: socket.socket) -> None:
+        self.calls.append("banner")
+
+    def keepalive_answered(self) -> None:
+        self.answered.set()
+
+
+@pytest.fixture
+def transport(server: Server) -> Iterator[Recorder]:
+    recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
+    recorder.start_client(timeout=10)
+    recorder.auth_publickey(getpass.getuser(), paramiko.Ed25519Key.from_private_key_file(str(server.key)))
+    yield recorder
+    recorder.close()
+
+
+def test_channel_handler_table_keeps_the_signal_that_ended_a_command(transport: Recorder) -> None:
+    channel = transport.open_session(timeout=10)
+    channel.exec_command("kill -KILL $$")
+    assert channel.recv_exit_status() == 128 + 9
+
+
+def test_channel_handler_table_passes_other_requests_on(transport: Recorder) -> None:
+    channel = transport.open_session(timeout=10)
+    channel.exec_command("exit 3")
+    assert channel.recv_exit_status() == 3
+
+
+def test_handler_table_and_send_message_bring_the_answer_to_a_keepalive(transport: Recorder) -> None:
+    transport.send_keepalive()
+    assert transport.answered.wait(10)
+
+
+def test_clear_to_send_is_unset_while_keys_are_exchanged(transport: Recorder) -> None:
+    assert transport.clear_to_send.is_set()
+    transport.clear_to_send.clear()
+    transport.send_keepalive()
+    assert not transport.answered.wait(0.3)
+    transport.clear_to_send.set()
+
+
+def test_check_banner_calls_the_hook_before_the_banner_is_read(transport: Recorder) -> None:
+    assert transport.calls == ["banner"]
+
+
+def test_log_and_parse_debug_are_paramikos_own_names() -> None:
+    for name in ("_log", "_parse_debug", "_check_banner"):
+        assert name in vars(paramiko.Transport)
+        assert name in vars(QuietTransport)
+
+
+def test_start_handshake_starts_no_timer_thread(transport: Recorder) -> None:
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+def test_packetizer_calls_back_when_idle(transport: Recorder) -> None:
+    called = threading.Event()
+    transport.sock.settimeout(0.05)
+    transport.call_when_idle(0.1, called.set)
+    assert called.wait(10)
+
+
+def test_completion_event_ends_the_wait_for_a_transport_that_is_closed() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        recorder = Recorder(ours)
+        connected = threading.Event()
+        recorder.start_client(event=connected)
+        recorder.close()
+        recorder.wake_waiters()
+        assert connected.wait(10)
+
+
+def test_a_buffered_socket_says_that_it_is_closed_and_the_thread_ends(server: Server) -> None:
+    recorder = Recorder(socket.create_connection(("127.0.0.1", server.port)))
+    recorder.start_client(timeout=10)
+    assert isinstance(recorder.sock, BufferedSocket)
+    recorder.sock.shutdown(socket.SHUT_RDWR)
+    recorder.close()
+    recorder.sock.close()
+    recorder.join(10)
+    assert not recorder.is_alive()
+
+
+def test_a_buffered_socket_gives_the_bytes_in_their_order() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(bytes(range(200)))
+        theirs.shutdown(socket.SHUT_WR)
+        buffered = BufferedSocket(ours)
+        pieces = [buffered.recv(7) for _ in range(40)]
+    assert b"".join(pieces) == bytes(range(200))
+
+
+def test_one_event_tells_of_both_outputs(transport: Recorder) -> None:
+    channel = transport.open_session(timeout=10)
+    event = OutputEvent(channel)
+    channel.exec_command("echo out; read line; echo err >&2; read line")
+    received = b""
+    for stream in (channel.recv_ready, channel.recv_stderr_ready):
+        until = time.monotonic() + 10
+        while not stream() and time.monotonic() < until:  # startup files of the shell may talk on both
+            event.wait(0.1)
+        received += channel.recv(1 << 16) if stream == channel.recv_ready else channel.recv_stderr(1 << 16)
+        event.rearm()
+        channel.send(b"go on\n")
+    assert received
+
+
+def test_several_threads_share_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 10
+        while not place.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        key = keygen(tmp_path / "id")
+        subprocess.run(["ssh-add", "-q", str(key)], check=True)
+        agent = SharedAgent()
+        (held,) = agent.get_keys()
+        with ThreadPoolExecutor(8) as pool:
+            signatures = list(pool.map(lambda number: held.sign_ssh_data(b"%d" % number), range(64)))
+        agent.close()
+        public = paramiko.Ed25519Key(data=held.asbytes())
+        assert all(public.verify_ssh_sig(b"%d" % n, paramiko.Message(sig)) for n, sig in enumerate(signatures))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "target", "matches"),
+    [
+        (["node*"], "node7", True),
+        (["node*", "!node7"], "node7", False),
+        ("head,node*", "node7", True),
+        ("a", "b", False),
+    ],
+)
+def test_pattern_matches_as_in_ssh_config(patterns: list[str] | str, target: str, matches: bool) -> None:
+    assert TokenConfig().matches(patterns, target) is matches
+
+
+def test_expand_variables_replaces_tokens() -> None:
+    options: Any = SSHConfigDict({"hostname": "10.0.0.7", "port": "2222", "proxycommand": "nc %h %p"})
+    assert TokenConfig().expand(options, "node7")["proxycommand"] == "nc 10.0.0.7 2222"
+
+
+def test_tokenize_replaces_the_tokens_of_match_exec() -> None:
+    options: Any = SSHConfigDict({"hostname": "10.0.0.7"})
+    assert TokenConfig().expand_command(options, "node7", "test %h = %n") == "test 10.0.0.7 = node7"
