@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,7 @@ for make in (mlp, convolutions, transformer):
         model = DDP(model, process_group=group)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
-        def step(model=model, batch=batch, optimizer=optimizer) -> None:
+        def step(model: Any = model, batch: Any = batch, optimizer: Any = optimizer) -> None:
             model(batch).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -104,7 +104,7 @@ def seconds(value: float) -> str:
 def report(source: Path, folder: Path) -> None:
     data = json.loads(source.read_text())
     lines = []
-    drawn = {}
+    drawn: dict[str, list[tuple[int, float, float, float]]] = {}
     for place in PLACES:
         table = collected(data["allreduce"], "size", place)
         peer = collected(data["imb"], "size", place)

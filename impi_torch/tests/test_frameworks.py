@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+from typing import Any
 
 import pytest
 from conftest import Run
@@ -23,7 +24,7 @@ def test_frameworks_train_over_impi_to_the_parameters_that_gloo_gives(run: Run, 
         pytest.skip(f"{NEEDS[which]} is not installed beside this torch")
     told = {}
     for override in ("0", "1"):
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        place: dict[str, Any] = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         ended = run("frameworks", which, ranks=2, IMPI_TORCH_OVERRIDE=override, **place).ok()
         _, group, *sums = next(line for line in ended.out.splitlines() if "TRAINED" in line).split()
         told[group] = sums

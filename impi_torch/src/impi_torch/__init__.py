@@ -8,6 +8,9 @@ torch finds this package by itself (entry point group `torch.backends`); `import
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -23,7 +26,8 @@ def register() -> None:
         return
     dist.Backend.register_backend("impi", _create, extended_api=True, devices=["cpu"])
     # torch ≥ 2.15 would attach its C++ flight recorder, which a group written in Python has no place for
-    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("impi")
+    recording: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add("impi")
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     register_rendezvous_handler("mpi", _rendezvous)
@@ -33,7 +37,7 @@ def register() -> None:
         install()
 
 
-def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):  # type: ignore[no-untyped-def]
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
     """`torch.distributed.monitored_barrier` for an impi group (torch's own takes only Gloo's).
 
     Raises:
@@ -44,7 +48,7 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):  # type: 
     (group or dist.group.WORLD).monitored_barrier(timeout, wait_all_ranks)
 
 
-def _create(options, _backend_options):  # type: ignore[no-untyped-def]
+def _create(options: Any, _backend_options: Any) -> Any:
     from ._group import ImpiProcessGroup
 
     return ImpiProcessGroup(
@@ -57,7 +61,7 @@ def _create(options, _backend_options):  # type: ignore[no-untyped-def]
     )
 
 
-def _rendezvous(url, timeout=None, **_words):  # type: ignore[no-untyped-def]
+def _rendezvous(url: str, timeout: Any = None, **_words: Any) -> Iterator[Any]:
     from ._rendezvous import rendezvous
 
     yield rendezvous(timeout)

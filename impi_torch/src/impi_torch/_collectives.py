@@ -578,7 +578,7 @@ def send(channel: Channel, tensor: torch.Tensor, to: int, tag: int) -> Operation
     yield partial(channel.MPI.Request.Testall, messages(channel, data, channel.comm.Isend, dest=to, tag=tag))
 
 
-def receive(channel: Channel, tensor: torch.Tensor, sender: int, tag: int, note: Callable[[int], None]) -> Operation:
+def receive(channel: Channel, tensor: torch.Tensor, sender: int, tag: int, note: Callable[[int], object]) -> Operation:
     """Receive from rank `sender`, or where that is -1 from whoever sends with this tag first; `note` is told who."""
     MPI, comm, memory = channel.MPI, channel.comm, channel.memory
     into = tensor if tensor.is_contiguous() else tensor.new_empty(tensor.shape)

@@ -17,17 +17,15 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Protocol
 
 import torch
 from torch.distributed import Work as TorchWork
 
 from ._launch import ImpiError, mpi
-
-if TYPE_CHECKING:
-    from ._group import ImpiProcessGroup
 
 Test = Callable[[], bool]
 Operation = Generator[Test, None, None]
@@ -50,8 +48,32 @@ SLACK = 1000  # nanoseconds by which the kernel may make our naps longer (50000 
 LINGER = 1.0  # seconds that a rank with a timeout stays, so that the others can read where it stood
 
 
+def nothing() -> Operation:
+    """An operation that is over before it begins."""
+    yield from ()
+
+
 class ImpiTimeout(ImpiError):
     """An operation was not done in time; the text names the ranks that did not come."""
+
+
+class Group(Protocol):
+    """What the engine needs of a process group: its state, and what only the group knows about its ranks."""
+
+    engine: Engine
+    error: BaseException | None  # why it failed; nothing can be started any more
+    seq: int  # number of the last collective
+    queue: deque[Work]  # collectives that were started, in order; the first is in flight
+    done: Work  # what a collective returns that ended at once
+
+    def complaint(self, work: Work, timeout: float) -> str:
+        """The text of a timeout: the ranks that `work` waits for, and where they are."""
+
+    def gone(self, work: Work) -> str:
+        """Which rank that `work` waits for has left, and why; "" while all are there."""
+
+    def say_left(self) -> None:
+        """Tell the other ranks that this process leaves."""
 
 
 class Work(TorchWork):
@@ -59,7 +81,7 @@ class Work(TorchWork):
 
     def __init__(
         self,
-        group: ImpiProcessGroup,
+        group: Group,
         name: str,
         operation: Operation,
         results: list[torch.Tensor],
@@ -74,7 +96,7 @@ class Work(TorchWork):
         self.test: Test | None = None
         self.done = False
         self.error: BaseException | None = None
-        self.future: torch.futures.Future | None = None
+        self.future: Any = None  # torch's Future, once somebody asks for it
         self.source = -1 if peer is None else peer
 
     def __str__(self) -> str:
@@ -132,7 +154,7 @@ class Engine:
         self.active: list[Work] = []
         self.abandoned: list[Work] = []  # MPI may still write into their tensors: kept for ever
         self.unwaited: set[Work] = set()
-        self.groups: list[ImpiProcessGroup] = []
+        self.groups: list[Group] = []
         self.failed: BaseException | None = None
         self.pid = os.getpid()
         self._waiters = 0
@@ -194,7 +216,7 @@ class Engine:
 
     def _finish(self, work: Work) -> list[Work]:
         work.done = True
-        work.operation = None  # lets go of the tensors
+        work.operation = nothing()  # lets go of the tensors
         self.active.remove(work)
         settled = [work] if work.future is not None else []
         if work.peer is None:
@@ -233,7 +255,7 @@ class Engine:
         return work.future
 
     def at_once(
-        self, group: ImpiProcessGroup, begin: Callable[..., Any], words: Sequence[Any], later: Callable[[Any], Work]
+        self, group: Group, begin: Callable[..., Any], words: Sequence[Any], later: Callable[[Any], Work]
     ) -> Work | None:
         """Begin a short collective that the caller is going to wait for, and look at it for a while: mostly it is done
         by then (`group.done`). None, with nothing begun, where something else is in flight.
@@ -364,7 +386,7 @@ class Engine:
         finally:
             self._watching.release()
 
-    def fail(self, group: ImpiProcessGroup, error: BaseException) -> None:
+    def fail(self, group: Group, error: BaseException) -> None:
         """End everything of `group` with `error`; it can do nothing more."""
         settled = []
         with self.lock:

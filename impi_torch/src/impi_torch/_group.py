@@ -19,7 +19,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp
 
 from . import _collectives as c
-from ._engine import LINGER, Aborted, ImpiTimeout, Work, engine
+from ._engine import LINGER, Aborted, ImpiTimeout, Work, engine, nothing
 from ._launch import ImpiError, check_launch, check_world, mpi
 
 TO_SUM = ReduceOp.RedOpType.SUM
@@ -68,7 +68,7 @@ class ImpiProcessGroup(ProcessGroup):
         self.channel = c.Channel(self._meet(), c.Sizes.of(os.environ))
         self.engine = engine()
         self.engine.groups.append(self)
-        self.done = Work(self, "done", iter(()), [], 0.0)  # for what is over before it is waited for
+        self.done = Work(self, "done", nothing(), [], 0.0)  # for what is over before it is waited for
         self.done.done = True
 
     # --- members ---------------------------------------------------------------------------------------------------
@@ -141,7 +141,8 @@ class ImpiProcessGroup(ProcessGroup):
         text = f"impi: {work}{where} was not done within {timeout:g} s"
         if work.peer is not None:
             return f"{text}: {self.called(self._peers(work)) if work.peer >= 0 else 'no rank'} did not answer"
-        late, there = [], [self._rank]
+        late: list[int] = []
+        there = [self._rank]
         try:
             self.store.set(f"waits/{self._rank}", f"{work.seq} {work}")
             time.sleep(LINGER / 2)  # the others' own clocks may be a little behind
@@ -266,7 +267,7 @@ class ImpiProcessGroup(ProcessGroup):
     ) -> Work:
         if self._together is not None and peer is None:
             self._together.append(operation)
-            return Work(self, name, iter(()), results, 0.0)
+            return Work(self, name, nothing(), results, 0.0)
         background = getattr(options, "asyncOp", True)
         return self.engine.start(Work(self, name, operation, results, self._limit(options, timeout), peer), background)
 
@@ -557,8 +558,8 @@ class ImpiProcessGroup(ProcessGroup):
         token.fill_(bool(late))
         for r, work in calls.items():
             if work.done:
-                answer = c.send(self.channel, token, r, tag)
-                self._start("monitored_barrier with rank", answer, [], None, limit, r).wait()
+                reply = c.send(self.channel, token, r, tag)
+                self._start("monitored_barrier with rank", reply, [], None, limit, r).wait()
         if late:
             error = ImpiTimeout(
                 f"impi: monitored_barrier: {self.called(late if wait_all_ranks else late[:1])} did not "

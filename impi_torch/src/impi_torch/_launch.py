@@ -81,7 +81,8 @@ def mpi() -> ModuleType:
             "impi: MPI was initialised without thread support by another module; make the process group "
             "first, or ask for MPI_THREAD_SERIALIZED there"
         )
-    return MPI
+    module: ModuleType = MPI
+    return module
 
 
 def check_world(world_size: int, env: Mapping[str, str]) -> None:

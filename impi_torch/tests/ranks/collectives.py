@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ BITS = {ReduceOp.BAND: operator.and_, ReduceOp.BOR: operator.or_, ReduceOp.BXOR:
 OPS = [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG, *BITS]
 
 
-def applies(op, dtype) -> bool:
+def applies(op: Any, dtype: torch.dtype) -> bool:
     if op in BITS:
         return not (dtype.is_floating_point or dtype.is_complex)
     if op in (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT) and dtype.is_complex:
@@ -31,7 +32,7 @@ def applies(op, dtype) -> bool:
     return not (op == ReduceOp.AVG and dtype in (torch.bool, torch.uint64))
 
 
-def reduced(tensors, op):
+def reduced(tensors: list[torch.Tensor], op: Any) -> torch.Tensor:
     """The reference: calculated wide, then rounded to the dtype once."""
     dtype = tensors[0].dtype
     if dtype == torch.bool:
@@ -58,11 +59,13 @@ def reduced(tensors, op):
     return total.to(dtype)
 
 
-def everybody(size, shape, dtype, salt=0, small=False):
+def everybody(
+    size: int, shape: tuple[int, ...], dtype: torch.dtype, salt: int = 0, small: bool = False
+) -> list[torch.Tensor]:
     return [numbers(r, shape, dtype, salt, small) for r in range(size)]
 
 
-def close_or_same(got, want, op, what):
+def close_or_same(got: torch.Tensor, want: torch.Tensor, op: Any, what: object) -> None:
     """Averages of single precision are rounded after a division: one last bit may differ. All else is exact."""
     if op == ReduceOp.AVG and got.dtype in (*FLOATS, *COMPLEX, torch.complex32, *SHORT):
         near = torch.complex128 if got.dtype.is_complex else torch.float64
@@ -72,11 +75,11 @@ def close_or_same(got, want, op, what):
         same(got, want, what)
 
 
-def reductions(rank, size):
+def reductions(rank: int, size: int) -> None:
     for dtype in EVERY:
         for op in OPS:
             if not applies(op, dtype):
-                refused(lambda dtype=dtype, op=op: dist.all_reduce(numbers(rank, (3,), dtype), op), "does not")
+                refused(functools.partial(dist.all_reduce, numbers(rank, (3,), dtype), op), "does not")
                 continue
             for salt, shape in enumerate(SHAPES):
                 small = op == ReduceOp.PRODUCT
@@ -93,7 +96,7 @@ def reductions(rank, size):
                     close_or_same(got, want if rank == root else given[rank], op, ("reduce", *what))
 
 
-def scattered_reductions(rank, size):
+def scattered_reductions(rank: int, size: int) -> None:
     for dtype in EVERY:
         for op in OPS:
             if not applies(op, dtype):
@@ -120,7 +123,7 @@ def scattered_reductions(rank, size):
     same(got, torch.full_like(got, size * (size + 1) / 2), "shares of unequal length")
 
 
-def premultiplied(rank, size):
+def premultiplied(rank: int, size: int) -> None:
     from torch._C._distributed_c10d import _make_nccl_premul_sum
 
     for dtype in FLOATS:
@@ -140,7 +143,7 @@ def premultiplied(rank, size):
                 same(got, want, ("premul reduce_scatter", dtype))
 
 
-def moved(rank, size):
+def moved(rank: int, size: int) -> None:
     """Broadcast, gathers, scatters and all-to-alls move bytes, so every dtype there is."""
     for dtype in EVERY:
         for salt, shape in enumerate(SHAPES):
@@ -150,7 +153,7 @@ def moved(rank, size):
                 what = (dtype, shape, kind)
                 mine = spread(given[rank], kind)
 
-                def empty(shape=shape, dtype=dtype, kind=kind):
+                def empty(shape: tuple[int, ...] = shape, dtype: torch.dtype = dtype, kind: str = kind) -> torch.Tensor:
                     return spread(torch.zeros(shape).to(dtype), kind)
 
                 got = spread(given[rank], kind)
@@ -164,8 +167,8 @@ def moved(rank, size):
                     out = spread(torch.zeros((size * shape[0], *shape[1:])).to(dtype), kind)
                     dist.all_gather_into_tensor(out, mine)
                     same(out, torch.cat(given), ("all_gather_into_tensor", *what))
-                outs = [empty() for _ in range(size)] if rank == root else None
-                dist.gather(mine, outs, root)
+                outs = [empty() for _ in range(size)] if rank == root else []
+                dist.gather(mine, outs or None, root)
                 for r in range(size) if rank == root else ():
                     same(outs[r], given[r], ("gather", *what))
                 out = empty()
@@ -185,7 +188,7 @@ def moved(rank, size):
                 )
 
 
-def uneven(rank, size):
+def uneven(rank: int, size: int) -> None:
     """Lengths that differ from rank to rank."""
     for columns in (1, 3000):
         send = [(rank + r) % 3 for r in range(size)]
@@ -205,7 +208,7 @@ def uneven(rank, size):
     dist.barrier()
 
 
-def in_place_gather(rank, size):
+def in_place_gather(rank: int, size: int) -> None:
     """FSDP gathers into the tensor of which the input is a part."""
     whole = torch.full((size * 1000,), -1.0)
     whole[rank * 1000 : (rank + 1) * 1000] = rank
@@ -217,7 +220,7 @@ def in_place_gather(rank, size):
         same(whole, torch.arange(size, dtype=torch.float32).repeat_interleave(1000), "overlapping gather")
 
 
-def coalesced(rank, size):
+def coalesced(rank: int, size: int) -> None:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     group = dist.distributed_c10d._get_default_group()
@@ -246,22 +249,22 @@ def coalesced(rank, size):
     assert all((t == r).all() for r in range(size) for t in lists[r])
 
 
-def objects(rank, size):
-    got = [None] * size
+def objects(rank: int, size: int) -> None:
+    got: list[Any] = [None] * size
     dist.all_gather_object(got, {"rank": rank, "text": "x" * rank})
     assert got == [{"rank": r, "text": "x" * r} for r in range(size)]
-    box = [{"from": rank}]
+    box: list[Any] = [{"from": rank}]
     dist.broadcast_object_list(box, size - 1)
     assert box == [{"from": size - 1}]
-    got = [None] * size if rank == 0 else None
-    dist.gather_object(rank, got)
+    got = [None] * size if rank == 0 else []
+    dist.gather_object(rank, got or None)
     assert rank or got == list(range(size))
     box = [None]
     dist.scatter_object_list(box, list(range(size)) if rank == 0 else None)
     assert box == [rank]
 
 
-def futures(rank, size):
+def futures(rank: int, size: int) -> None:
     tensors = [torch.full((1000 * (i + 1),), float(rank)) for i in range(20)]
     works = [dist.all_reduce(t, async_op=True) for t in tensors]
     then = works[3].get_future().then(lambda future: future.value()[0] * 2)
@@ -278,7 +281,7 @@ def futures(rank, size):
     assert (nobody_waits.wait()[0] == size).all()
 
 
-def functional(rank, size):
+def functional(rank: int, size: int) -> None:
     """Functional collectives (DTensor, FSDP2, compiled code) come in from C++."""
     import torch.distributed._functional_collectives as funcol
 
@@ -301,8 +304,8 @@ def functional(rank, size):
     same(funcol.broadcast(mine, size - 1, group) + 0, torch.full((2, 3), size - 1.0), "functional broadcast")
 
 
-def sparse(rank, size):
-    def of_rank(r, count):
+def sparse(rank: int, size: int) -> None:
+    def of_rank(r: int, count: int) -> torch.Tensor:
         indices = torch.tensor([[r + i for i in range(count)]], dtype=torch.int64).reshape(1, count)
         return torch.sparse_coo_tensor(indices, torch.ones(count, 2), (size + 3, 2))
 
@@ -313,7 +316,7 @@ def sparse(rank, size):
         same(tensor.to_dense(), want, "sparse")
 
 
-def equal_bits(rank, size):
+def equal_bits(rank: int, size: int) -> None:
     """Sums of rounding numbers may differ from a reference in the last bits, never between ranks."""
     for dtype in FLOATS:
         for count in (1, 17, 5000, 300_001):
@@ -331,7 +334,7 @@ def equal_bits(rank, size):
             assert torch.equal(raw(first), raw(got)), (dtype, count, "ranks differ")
 
 
-def wrong_use(rank, size):
+def wrong_use(rank: int, size: int) -> None:
     group = dist.distributed_c10d._get_default_group()
     refused(lambda: group._allgather_base(torch.empty(5 * size + 1), torch.empty(5)).wait(), "allgather")
     refused(lambda: group._allgather_base(torch.empty(5 * size, dtype=torch.int64), torch.empty(5)).wait(), "allgather")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -67,7 +68,7 @@ def spread(tensor: torch.Tensor, kind: str) -> torch.Tensor:
     return tensor.clone()
 
 
-def refused(call, *words: str) -> None:
+def refused(call: Callable[[], object], *words: str) -> None:
     """`call` raises an error that has all `words` in it."""
     said = None
     try:
@@ -78,7 +79,7 @@ def refused(call, *words: str) -> None:
     assert all(word in said for word in words), (words, said)
 
 
-def main(*cases) -> None:
+def main(*cases: Callable[[int, int], None]) -> None:
     """Run the cases, all or those named on the command line, and end the group."""
     rank, size = init()
     chosen = sys.argv[1:]

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from common import EVERY, main, numbers, refused, same
 import impi_torch
 
 
-def point_to_point(rank, size):
+def point_to_point(rank: int, size: int) -> None:
     right, left = (rank + 1) % size, (rank - 1) % size
     if size == 1:
         return
@@ -34,7 +35,7 @@ def point_to_point(rank, size):
     same(columns, torch.arange(24.0).view(6, 4).t(), "columns first")
 
 
-def tags_and_any_source(rank, size):
+def tags_and_any_source(rank: int, size: int) -> None:
     if size == 1:
         return
     if rank == 0:
@@ -58,7 +59,7 @@ def tags_and_any_source(rank, size):
             work.wait()
 
 
-def batches(rank, size):
+def batches(rank: int, size: int) -> None:
     if size == 1:
         return
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -68,7 +69,7 @@ def batches(rank, size):
     assert (out == left).all()
 
 
-def wrong_length(rank, size):
+def wrong_length(rank: int, size: int) -> None:
     if size == 1:
         return
     group = dist.new_group([0, 1])
@@ -78,7 +79,7 @@ def wrong_length(rank, size):
         refused(lambda: dist.recv(torch.zeros(5), 0, group=group), "sent 12 bytes", "20")
 
 
-def subgroups(rank, size):
+def subgroups(rank: int, size: int) -> None:
     """Every kind of sub-group, in other orders, at once, and nested."""
     evens = dist.new_group(list(range(0, size, 2)))
     odds = dist.new_group(list(range(1, size, 2))) if size > 1 else None
@@ -114,7 +115,7 @@ def subgroups(rank, size):
             dist.destroy_process_group(group)
 
 
-def many_groups(rank, size):
+def many_groups(rank: int, size: int) -> None:
     """Groups come and go; communicators are given back."""
     for _ in range(60):
         group = dist.new_group(list(range(size)))
@@ -124,7 +125,7 @@ def many_groups(rank, size):
         dist.destroy_process_group(group)
 
 
-def meshes(rank, size):
+def meshes(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     if size % 2:
@@ -138,7 +139,7 @@ def meshes(rank, size):
     assert one.item() == sum(range(first, first + half))
 
 
-def tensors_over_a_mesh(rank, size):
+def tensors_over_a_mesh(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
@@ -152,7 +153,7 @@ def tensors_over_a_mesh(rank, size):
     assert Partial
 
 
-def barriers(rank, size):
+def barriers(rank: int, size: int) -> None:
     begun = time.monotonic()
     if rank == size - 1:
         time.sleep(0.5)
@@ -162,12 +163,12 @@ def barriers(rank, size):
     impi_torch.monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=True)
 
 
-def two_threads(rank, size):
+def two_threads(rank: int, size: int) -> None:
     """Operations of two groups from two threads (DataLoader threads, checkpointing) do not lock each other up."""
     groups = [dist.new_group(list(range(size))) for _ in range(2)]
     failures = []
 
-    def work(group, salt):
+    def work(group: Any, salt: int) -> None:
         shuffle = random.Random(salt)
         try:
             for _ in range(50):
@@ -185,7 +186,7 @@ def two_threads(rank, size):
     assert not failures, failures
 
 
-def aborted(rank, size):
+def aborted(rank: int, size: int) -> None:
     group = dist.new_group(list(range(size)))
     if size > 1 and rank == 0:
         work = dist.all_reduce(torch.ones(5), group=group, async_op=True)  # nobody else comes

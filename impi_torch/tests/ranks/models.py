@@ -7,12 +7,16 @@ precision may differ in the last bits; the bound is in `agree`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from common import main
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+Parameters = Mapping[str, torch.Tensor]
 
 
 class Net(nn.Module):
@@ -35,17 +39,17 @@ class Net(nn.Module):
         return self.head(h.mean(1))
 
 
-def seeded(make=Net, seed=7):
+def seeded(make: Callable[[], nn.Module] = Net, seed: int = 7) -> nn.Module:
     torch.manual_seed(seed)
     return make()
 
 
-def batch(rank, step, count=4):
+def batch(rank: int, step: int, count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     maker = torch.Generator().manual_seed(100 * step + rank)
     return torch.randint(0, 50, (count, 12), generator=maker), torch.randint(0, 10, (count,), generator=maker)
 
 
-def agree(ours, theirs, size, what):
+def agree(ours: Parameters, theirs: Parameters, size: int, what: object) -> None:
     """To the bit for one and two ranks, else within 1e-5 of the largest value after the few steps made here."""
     for (name, a), (_, b) in zip(ours.items(), theirs.items()):
         if size <= 2:
@@ -59,17 +63,16 @@ def agree(ours, theirs, size, what):
 
 
 def train(
-    group,
-    rank,
-    steps=4,
-    side=lambda step: True,
-    accumulate=1,
-    words=None,
-    optim=torch.optim.SGD,
-    hook=None,
-    counts=None,
-    seed=7,
-):
+    group: Any,
+    rank: int,
+    steps: int = 4,
+    side: Callable[[int], bool] = lambda step: True,
+    accumulate: int = 1,
+    words: Mapping[str, Any] | None = None,
+    optim: Callable[..., Any] = torch.optim.SGD,
+    hook: Any = None,
+    seed: int = 7,
+) -> Parameters:
     model = DDP(seeded(seed=seed), process_group=group, bucket_cap_mb=0.002, **(words or {}))
     if hook is not None:
         model.register_comm_hook(group, hook)
@@ -82,15 +85,16 @@ def train(
                 nn.functional.cross_entropy(model(x, side(step)), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model.module.state_dict()
+    state: Parameters = model.module.state_dict()
+    return state
 
 
-def both(size):
+def both(size: int) -> tuple[Any, Any]:
     """An impi group and a Gloo group over all ranks."""
     return dist.group.WORLD, dist.new_group(list(range(size)), backend="gloo")
 
 
-def ddp(rank, size):
+def ddp(rank: int, size: int) -> None:
     impi, gloo = both(size)
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -110,7 +114,7 @@ def ddp(rank, size):
         agree(train(impi, rank, **words), train(gloo, rank, **words), size, name)
 
 
-def narrow_hooks(rank, size):
+def narrow_hooks(rank: int, size: int) -> None:
     """Gradients sent as 16-bit numbers: ours are rounded once, Gloo's at every hop, so only nearness is asked."""
     impi, gloo = both(size)
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -121,7 +125,7 @@ def narrow_hooks(rank, size):
         assert (ours[name] - theirs[name]).abs().max() < 2e-2, name
 
 
-def uneven_inputs(rank, size):
+def uneven_inputs(rank: int, size: int) -> None:
     """Ranks with more batches than others, with the Join context."""
     from torch.distributed.algorithms.join import Join
 
@@ -137,10 +141,10 @@ def uneven_inputs(rank, size):
                 optimizer.step()
                 optimizer.zero_grad()
         ended.append(model.module.state_dict())
-    agree(*ended, size, "uneven inputs")
+    agree(ended[0], ended[1], size, "uneven inputs")
 
 
-def batch_norm(rank, size):
+def batch_norm(rank: int, size: int) -> None:
     """Buffers are broadcast from rank 0 before each forward pass."""
     impi, gloo = both(size)
     ended = []
@@ -156,10 +160,10 @@ def batch_norm(rank, size):
         for buffer in model.module.buffers():
             dist.broadcast(buffer, 0, group=group)
         ended.append(model.module.state_dict())
-    agree(*ended, size, "batch norm")
+    agree(ended[0], ended[1], size, "batch norm")
 
 
-def post_local(rank, size):
+def post_local(rank: int, size: int) -> None:
     """ZeroRedundancyOptimizer: broadcasts of shards."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -174,10 +178,10 @@ def post_local(rank, size):
             optimizer.step()
             optimizer.zero_grad()
         ended.append(model.module.state_dict())
-    agree(*ended, size, "zero")
+    agree(ended[0], ended[1], size, "zero")
 
 
-def fsdp(rank, size):
+def fsdp(rank: int, size: int) -> None:
     """Fully sharded, the older API: gathers into parts of flat tensors, scattered reductions."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
@@ -205,17 +209,17 @@ def fsdp(rank, size):
                     optimizer.zero_grad()
                 with FSDP.summon_full_params(model):
                     ended.append({n: p.detach().clone() for n, p in model.named_parameters()})
-            agree(*ended, size, (strategy, mixed))
+            agree(ended[0], ended[1], size, (strategy, mixed))
 
 
-def gloo_averages(size) -> bool:
+def gloo_averages(size: int) -> bool:
     """Whether this torch's Gloo heeds AVG in scattered reductions; in torch 2.8 it gives the sum."""
     out = torch.empty(1)
     dist.reduce_scatter_tensor(out, torch.ones(size), dist.ReduceOp.AVG, group=dist.new_group(backend="gloo"))
-    return out.item() == 1
+    return bool(out.item() == 1)
 
 
-def fsdp2(rank, size):
+def fsdp2(rank: int, size: int) -> None:
     """Fully sharded over a mesh, also replicated across half of the ranks, against plain averages, and Gloo."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -223,7 +227,7 @@ def fsdp2(rank, size):
     if not hasattr(torch.cpu.Stream, "record_event"):
         return  # torch 2.6: its FSDP2 records events on streams, which its CPUs do not have, whatever the backend
 
-    def steps(model, between=lambda: None):
+    def steps(model: nn.Module, between: Callable[[], None] = lambda: None) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for step in range(3):
             x, y = batch(rank, step)
@@ -243,7 +247,7 @@ def fsdp2(rank, size):
     steps(plain, average)
     expected = {n: p.detach() for n, p in plain.named_parameters()}
     backends = ("impi", "gloo") if gloo_averages(size) else ("impi",)
-    shapes = [(torch.arange(size), ("shard",))]
+    shapes: list[tuple[torch.Tensor, tuple[str, ...]]] = [(torch.arange(size), ("shard",))]
     if size % 2 == 0 and size > 2:
         shapes.append((torch.arange(size).view(2, -1), ("replicate", "shard")))
     for ranks, names in shapes:
@@ -264,7 +268,7 @@ def fsdp2(rank, size):
                 agree(ended[0], expected, size, (names, "averages"))
 
 
-def mesh_of(mesh_class, ranks, names, backend):
+def mesh_of(mesh_class: Any, ranks: Any, names: tuple[str, ...], backend: str) -> Any:
     """A mesh over groups of the given backend."""
     size = ranks.numel()
     if ranks.dim() == 1:
@@ -275,7 +279,7 @@ def mesh_of(mesh_class, ranks, names, backend):
     return mesh_class.from_group(mine, "cpu", mesh=ranks, mesh_dim_names=names)
 
 
-def tensor_parallel(rank, size):
+def tensor_parallel(rank: int, size: int) -> None:
     """DTensor: a column-wise and a row-wise layer over a mesh of all ranks, against the layers in one piece."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -290,14 +294,14 @@ def tensor_parallel(rank, size):
     got.sum().backward()
 
 
-def checkpoints(rank, size):
+def checkpoints(rank: int, size: int) -> None:
     """torch.distributed.checkpoint gathers its plans as objects over the group."""
     import shutil
     import tempfile
 
     import torch.distributed.checkpoint as dcp
 
-    box = [tempfile.mkdtemp(prefix="impi-dcp-") if rank == 0 else None]
+    box: list[Any] = [tempfile.mkdtemp(prefix="impi-dcp-") if rank == 0 else None]
     dist.broadcast_object_list(box, 0)
     model = seeded()
     want = {n: t.clone() for n, t in model.state_dict().items()}

@@ -14,5 +14,6 @@ init()
 dist.barrier()
 thread = next(thread for thread in threading.enumerate() if thread.name == "impi-progress")
 time.sleep(0.2)
+assert thread.native_id is not None
 assert os.sched_getaffinity(thread.native_id) == {int(sys.argv[1])}
 dist.destroy_process_group()

@@ -1,0 +1,52 @@
+"""What is shipped: the metadata of pyproject.toml, and the import graph of impi_torch."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPI_TORCH = ROOT / "impi_torch/src/impi_torch"
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    metadata: dict[str, Any] = tomllib.loads(text)["project"]
+    return metadata
+
+
+def test_the_metadata_names_authors_and_the_python_versions_from_the_oldest(project: dict[str, Any]) -> None:
+    assert project["authors"]
+    prefix = "Programming Language :: Python :: 3."
+    versions = [line for line in project["classifiers"] if line.startswith(prefix)]
+    assert versions[0] == prefix + project["requires-python"].removeprefix(">=3.")
+    assert versions == sorted(versions)
+
+
+def test_a_typed_package_says_so(project: dict[str, Any]) -> None:
+    assert "Typing :: Typed" in project["classifiers"]
+    assert (ROOT / "ipexctl/py.typed").exists()
+
+
+def imports_within_impi_torch(path: Path) -> set[str]:
+    """Names of the modules beside a file that it imports, wherever in the file the import stands."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    relative = [node for node in nodes if node.level == 1]
+    return {node.module or alias.name for node in relative for alias in node.names}
+
+
+def test_the_modules_of_impi_torch_import_each_other_in_one_direction() -> None:
+    graph = {path.stem: imports_within_impi_torch(path) for path in IMPI_TORCH.glob("*.py")}
+    assert graph["_group"] >= {"_engine", "_collectives"}
+    assert list(TopologicalSorter(graph).static_order())[-1] == "__init__", "a cycle raises CycleError"
