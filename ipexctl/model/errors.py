@@ -61,19 +61,26 @@ class Origin:
 
 
 class UsageError(Exception):
-    """Bad input or a wish that cannot be met: one sentence, reasons one per line, at most one hint.
+    """Bad input or a request that cannot be met: one sentence, reasons one per line, at most one hint.
 
-    Raised before anything is contacted unless `exit` says otherwise.
+    Raised before any host is contacted unless `exit` says otherwise. ``code`` is for callers that decide by the cause.
     """
 
     def __init__(
-        self, sentence: str, *, reasons: Sequence[str] = (), hint: str | None = None, exit: Exit = Exit.INPUT
+        self,
+        sentence: str,
+        *,
+        reasons: Sequence[str] = (),
+        hint: str | None = None,
+        exit: Exit = Exit.INPUT,
+        code: str = "",
     ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.reasons = tuple(reasons)
         self.hint = hint
         self.exit = exit
+        self.code = code
 
     def __str__(self) -> str:
         lines = [self.sentence, *(f"  {reason}" for reason in self.reasons)]

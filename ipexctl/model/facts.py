@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ipexctl.model.notes import Note
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -101,7 +103,7 @@ class Facts:
     cgroup_cpus: float | None = None  # CPU quota in CPUs, None without one
 
     flags: frozenset[str] = frozenset()
-    isa_refused: tuple[tuple[str, str], ...] = ()  # (level, why the host does not have it)
+    isa_refused: Mapping[str, Note] = field(default_factory=lambda: _NONE)  # level → why the host does not have it
     cores: tuple[Core, ...] = ()
     cpus_allowed: tuple[int, ...] | None = None  # what this login may use: affinity and cpuset
     hypervisor: str | None = None
@@ -179,6 +181,8 @@ def _plain(name: str, value: Any) -> Any:
         return cpu_list(tuple(value)) if name in _CPU_LISTS else [_plain("", inner) for inner in value]
     if isinstance(value, Mapping):
         return {str(key): _plain(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, Note):
+        return value.text
     if is_dataclass(value):
         return {name: _plain(name, getattr(value, name)) for name in value.__dataclass_fields__}
     raise TypeError(f"{name}: {type(value).__name__} has no public form")

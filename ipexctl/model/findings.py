@@ -10,7 +10,8 @@ Level = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence."""
+    """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence.
+    ``action`` is False where nothing has to be done."""
 
     code: str
     level: Level
@@ -18,3 +19,4 @@ class Finding:
     title: str
     evidence: str = ""
     fix: str = ""
+    action: bool = True

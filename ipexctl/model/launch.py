@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ipexctl.model.facts import cpu_list
+from ipexctl.model.notes import Note
+from ipexctl.model.stack import Dialect
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A variable for the ranks, and where its value comes from."""
+    """A variable for the ranks, and where its value comes from; ``by_user``: an option of the run sets it."""
 
     value: str
     source: str
     secret: bool = False
+    by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class NodePlan:
     label: str
     interface: str
     address: str
-    why: str
+    reason: Note  # for this interface
     directory: str  # the run's own directory there
     workdir: str
     env: Mapping[str, Setting]
@@ -101,7 +104,8 @@ class Launch:
     mpiexec: tuple[str, ...]
     mpiexec_env: Mapping[str, str]
     port: int
-    warnings: tuple[str, ...] = ()
+    dialect: Dialect
+    warnings: tuple[Note, ...] = ()
     engine: str = ""
     framed: bool = False
     membind: bool = False
@@ -169,7 +173,7 @@ class Launch:
                 }
                 for place in self.places
             ],
-            "warnings": list(self.warnings),
+            "warnings": [str(warning) for warning in self.warnings],
         }
 
     def __str__(self) -> str:
@@ -222,7 +226,7 @@ def _text(launch: Launch) -> list[str]:
     lines += ["", "on all hosts, for the ranks:", *[f"  {line}" for line in _settings(dict(common))]]
     lines += [f"  before all libraries: {_preload(one)}" for one in preloads]
     for seat in launch.seats:
-        lines += ["", f"on {seat.host}: in {seat.workdir}, over {seat.interface} ({seat.why})"]
+        lines += ["", f"on {seat.host}: in {seat.workdir}, over {seat.interface} ({seat.reason.text})"]
         lines += [f"  {line}" for line in _settings(dict(item for item in seat.env.items() if item not in common))]
         lines += [f"  before all libraries: {_preload(one)}" for one in seat.preload if one not in preloads]
     port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
@@ -239,7 +243,7 @@ def _text(launch: Launch) -> list[str]:
         lines += [f"  rank {place.rank}: {' '.join(rest)}"] if rest else []
     if launch.membind:
         lines.append("  its memory only on its NUMA nodes (--membind)")
-    return lines + [f"warning: {text}" for text in launch.warnings]
+    return lines + [f"warning: {warning}" for warning in launch.warnings]
 
 
 def _preload(library: Preload) -> str:

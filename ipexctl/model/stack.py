@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from ipexctl.model.notes import Note
+
 Track = Literal["ipex", "native"]
 MpiKind = Literal["binding", "ipex", "impi-rt", "system"]
+Dialect = Literal["impi", "mpich", "openmpi"]
+MPI_NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,25 @@ class StackRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MpiLauncher:
+    """An mpirun on a host: its dialect, its absolute path, its version, and where its libfabric's providers lie (Intel
+    MPI only, else empty)."""
+
+    dialect: Dialect
+    program: str
+    version: str
+    providers: str = ""
+
+    def __str__(self) -> str:
+        return f"{MPI_NAMES[self.dialect]} {self.version}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """One exact stack for these hosts. ``row`` has lost the members that are not installed (no binding with gloo).
 
-    ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there;
-    ``why`` are sentences about the choice, each of its own. ``engine`` is the hosts' own MPI where one was named:
-    ``dialect``, ``program``, ``version``, and ``said``, its name for people; empty without.
+    ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there; ``notes`` explain
+    the choice. ``launcher`` is the hosts' own MPI where one was named.
     """
 
     row: StackRelease
@@ -106,19 +123,22 @@ class Stack:
     indexes: tuple[Index, ...]
     interpreters: Mapping[str, str] = field(default_factory=dict)
     glibc: str = ""  # the least of the hosts, decides which wheels may be taken
-    why: tuple[str, ...] = ()
-    engine: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    launcher: MpiLauncher | None = None
 
     @property
     def name(self) -> str:
         """``torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11``."""
         mpi = f" + impi-rt {self.mpi_version}" if self.mpi == "impi-rt" else ""
-        mpi = f" + {self.engine['said']}" if self.engine else mpi
+        mpi = f" + {self.launcher}" if self.launcher else mpi
         return f"{self.row.name}{mpi}, Python {self.python}"
 
     def public(self) -> dict[str, Any]:
         """JSON-able: what the marker of an environment and ``--json`` say about the stack."""
-        row = self.row
+        row, launcher = self.row, self.launcher
+        mpi = {"kind": self.mpi, "version": self.mpi_version}
+        if launcher:
+            mpi |= {"dialect": launcher.dialect, "program": launcher.program, "name": str(launcher)}
         return {
             "name": self.name,
             "torch": row.torch,
@@ -127,7 +147,7 @@ class Stack:
             "module": row.module if row.oneccl else None,
             "backend": self.backend,
             "python": self.python,
-            "mpi": {"kind": self.mpi, "version": self.mpi_version, **self.engine},
+            "mpi": mpi,
         }
 
 

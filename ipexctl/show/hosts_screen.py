@@ -170,7 +170,7 @@ def _finding(finding: Mapping[str, Any], count: int) -> list[RenderableType]:
     title = text((code, style), *([(f"{who}  ", STRONG)] if named else []), *_first_line(finding.get("title", "")))
     evidence, fix = str(finding.get("evidence") or ""), str(finding.get("fix") or "")
     if finding.get("level") == "info":  # good to know, in one line: --explain and --json tell the rest
-        evidence, fix = "", "" if fix.startswith("nothing to do") else fix
+        evidence, fix = "", fix if finding.get("action", True) else ""
     hang = len(code)
     items: list[RenderableType] = [Line(title, hang)]
     items += sentences(evidence, hang, QUIET) if evidence else []

@@ -19,6 +19,7 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import CleanupChecked, Event, Output
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
@@ -51,7 +52,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         stations = {
             name: HostRuntime(
                 Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
-                Choice("lo", "127.0.0.1", "test"),
+                Choice("lo", "127.0.0.1", Note("test", "test")),
                 runtime,
                 f"{homes['a'] if shared_home else home}/runs/{run}-{name}",
                 str(RANKS),

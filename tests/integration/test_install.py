@@ -25,7 +25,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.packages import index as index_of_wheels
 from ipexctl.act.packages.index import Limits
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.decide.launch.mpi_launchers import MpiLauncher, under
+from ipexctl.decide.launch.mpi_launchers import under
 from ipexctl.decide.launch.tuning import preloads
 from ipexctl.decide.releases import resolve, runtime
 from ipexctl.model.errors import Exit, Kind, UsageError
@@ -33,7 +33,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Plan
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.stack import StackRequest
+from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
 from ipexctl.verbs.common.mpi import wish_of
 from ipexctl.verbs.common.probe import observe

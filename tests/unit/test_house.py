@@ -187,3 +187,57 @@ def test_flags_and_keys_have_the_same_defaults(command: str) -> None:
         if not info.is_required() and default not in (None, (), {}):
             said = given[field].default
             assert getattr(said, "value", said) == default, field
+
+
+PROSE = {"sentence", "why", "reasons", "because", "note", "notes", "detail", "hint", "what", "title", "evidence", "fix"}
+FIELDS = PROSE | {"text", "source", "warning", "warnings"}  # of a value; a variable `text` is mostly read from a file
+FOREIGN = {  # words of others, which have no codes
+    "decide/parsing/": {"text"},  # scalars of a file
+    "decide/facts/": {"text"},
+    "decide/runlog.py": {"what"},  # a kind of record in the journal
+    "decide/checks/connectivity.py": {"source"},  # a host
+    "act/transfer/send.py": {"what"},  # a shell's last line
+}
+
+
+def prose_of(node: ast.expr) -> str:
+    """The words for people that an expression names: `why`, `a.why`, `a["why"]`, `a.get("why")`, `str(a.why)`."""
+    match node:
+        case ast.Name(id=word) if word in PROSE:
+            return word
+        case ast.Attribute(attr=word) | ast.Subscript(slice=ast.Constant(value=str(word))) if word in FIELDS:
+            return word
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(word)), *_]) if word in FIELDS:
+            return word
+        case ast.Call(func=ast.Attribute(value=value, attr="lower" | "strip" | "casefold")):
+            return prose_of(value)
+        case ast.Call(func=ast.Name(id="str"), args=[value]):
+            return prose_of(value)
+    return ""
+
+
+def prose_read(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where words for people are compared with a constant, or searched: line and name."""
+    for node in ast.walk(tree):
+        read: list[ast.expr] = []
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                if isinstance(operator, ast.In | ast.NotIn):
+                    read += [right] if isinstance(left, ast.Constant) else []
+                    read += [left] if isinstance(right, ast.Tuple | ast.Set | ast.List) else []
+                elif any(isinstance(side, ast.Constant) and side.value for side in (left, right)):
+                    read += [left, right]
+            case ast.Call(func=ast.Attribute(value=value, attr="startswith" | "endswith" | "find" | "index")):
+                read += [value]
+            case ast.Call(func=ast.Attribute(attr="search" | "match" | "fullmatch"), args=arguments):
+                read += arguments
+        yield from ((value.lineno, word) for value in read if (word := prose_of(value)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_nothing_is_decided_by_a_sentence(path: Path) -> None:
+    if floor(path) == "remote":
+        return  # its only sentences are those of programs it runs
+    foreign = {word for start, words in FOREIGN.items() if name(path).startswith(start) for word in words}
+    reads = [read for read in prose_read(ast.parse(path.read_text("utf-8"))) if read[1] not in foreign]
+    assert not reads, "decide by a code (`Note.code`, `Failure.code`, `UsageError.code`)"

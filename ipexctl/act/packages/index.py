@@ -241,7 +241,6 @@ def digest(path: Path) -> str:
 
 # --------------------------------------------------------------------------------------------------- resolving
 
-UNRESOLVED = "the wheels of this stack cannot be put together"  # the indexes answered, and lack something
 _PLATFORMS = (
     (2, 40),
     (2, 39),
@@ -364,9 +363,10 @@ def _unresolved(what: str, said: str, sources: Sources) -> UsageError:
             exit=Exit.STEP,
         )
     return UsageError(
-        UNRESOLVED,
+        "the wheels of this stack cannot be put together",
         reasons=[*[line for line in lines if not line.startswith("hint:")][:6], f"looked in: {where}"],
         exit=Exit.STEP,
+        code="no-mpi4py" if "mpi4py" in text else "unresolved",
     )
 
 

@@ -30,7 +30,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafePathError(Exception):
-    """A file that cannot be made here; says which and why."""
+    """A file that cannot be made here; says which and why. ``full``: because no space is left."""
+
+    full = False
 
 
 class ResultsDir:
@@ -311,4 +313,6 @@ def _unplaceable(name: str, error: OSError) -> UnsafePathError:
         errno.ENOSPC: "no space left on this machine",
         errno.EDQUOT: "no space left on this machine",
     }.get(error.errno or 0) or (error.strerror or str(error)).lower()
-    return UnsafePathError(f"{printable(name, 200)}: {why}")
+    problem = UnsafePathError(f"{printable(name, 200)}: {why}")
+    problem.full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return problem

@@ -30,6 +30,7 @@ class Entry:
     upstream: tuple[str, ...] = ()
     safe: str = ""  # who may fix it after asking: "root", "install", or nobody
     do: str = ""  # the shell's text for it
+    action: bool = True  # False: nothing has to be done
 
 
 Catalogue = Mapping[str, Entry]
@@ -45,7 +46,8 @@ def parse_catalogue(text: str) -> Catalogue:
         safe, do = item.get("safe", ""), item.get("do", "")
         if safe not in ("", "root", "install") or (safe == "root") != bool(do):
             raise ValueError(f"{code}: safe {safe!r} with do {do!r}")
-        found[code] = Entry(code, item["level"], item["title"], item["fix"], item["story"].strip(), upstream, safe, do)
+        title, fix, story, action = item["title"], item["fix"], item["story"].strip(), item.get("action", True)
+        found[code] = Entry(code, item["level"], title, fix, story, upstream, safe, do, action)
     return found
 
 

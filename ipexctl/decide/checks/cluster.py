@@ -49,13 +49,15 @@ def majority(values: Mapping[str, T]) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class CheckHit:
-    """A check found something on one host. ``values`` fill the catalogue's title and fix; ``level`` overrides it."""
+    """A check found something on one host. ``values`` fill the title and fix, ``level`` overrides the level;
+    ``action`` is False where nothing has to be done."""
 
     code: str
     host: str
     values: Mapping[str, object] = field(default_factory=dict)
     evidence: str = ""
     level: Level | None = None
+    action: bool = True
 
 
 Check = Callable[[Cluster], Iterator[CheckHit]]

@@ -13,17 +13,18 @@ from functools import lru_cache
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
 
 from ipexctl.model.facts import Facts, Interface
+from ipexctl.model.notes import Note
 
 Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The interface of one host and its address there, without a prefix; ``why`` is for people."""
+    """The interface of one host, its address there without a prefix, and the reason for the choice."""
 
     name: str
     address: str
-    why: str
+    reason: Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _is_loopback(address: str | None) -> bool:
 
 def _inside(fact: Facts, places: tuple[_Place, ...]) -> Choice:
     name = next((place.interface.name for place in places if place.word.ip.is_loopback), "lo")
-    return Choice(name, fact.ssh_address or "127.0.0.1", "all hosts are this one machine")
+    return Choice(name, fact.ssh_address or "127.0.0.1", Note("one-machine", "all hosts are this one machine"))
 
 
 def _shared(places: Mapping[str, tuple[_Place, ...]], machines: Mapping[str, str]) -> set[Network]:
@@ -177,7 +178,7 @@ def _together(
             if (other.interface.speed or 0) > (place.interface.speed or 0)
         ]
         reasons += [f"faster, but not what SSH uses: {other.name} ({other.speed} Mbit/s)" for other in faster[:1]]
-        chosen[host] = Choice(place.interface.name, place.address, "; ".join(reasons))
+        chosen[host] = Choice(place.interface.name, place.address, Note("shared-subnet", "; ".join(reasons)))
     return chosen
 
 
@@ -202,6 +203,5 @@ def _alone(fact: Facts, places: tuple[_Place, ...], hosts: int) -> Choice | None
         why = "it has the default route"
     else:
         why = "nothing better is up"
-    return Choice(
-        place.interface.name, place.address, why if hosts == 1 else f"no subnet is shared by all hosts; {why}"
-    )
+    note = Note("one-host", why) if hosts == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
+    return Choice(place.interface.name, place.address, note)

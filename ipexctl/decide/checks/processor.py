@@ -23,7 +23,7 @@ def common_level(cluster: Cluster) -> str | None:
     if not facts or len(facts) < len(cluster.facts):
         return None
     flags = frozenset.intersection(*(fact.flags for fact in facts))
-    refused = any("arch_prctl" in why for fact in facts for _, why in fact.isa_refused)
+    refused = any(note.code == "no-tiles" for fact in facts for note in fact.isa_refused.values())
     return isa_level(flags, tiles="refused" if refused else "")[0]
 
 
@@ -59,11 +59,11 @@ def mixed(cluster: Cluster) -> Iterator[CheckHit]:
             cost, grave = "vectors half as wide", True
         else:
             cost, grave = f"others have {best}", False
-        lacking = dict(cluster.facts[host].isa_refused).get(best, "")
-        evidence = f"{level}, {cluster.facts[host].uarch or cluster.facts[host].model_name or 'unknown'}; {lacking}"
-        shared = isa_level(best_flags & cluster.facts[host].flags)[0]
+        fact, note = cluster.facts[host], cluster.facts[host].isa_refused.get(best)
+        evidence = f"{level}, {fact.uarch or fact.model_name or 'unknown'}{f'; {note.text}' if note else ''}"
+        shared = isa_level(best_flags & fact.flags)[0]
         values = {"common": shared, "cost": cost}
-        yield CheckHit("CPU002", host, values, evidence.strip("; "), None if grave else "warning")
+        yield CheckHit("CPU002", host, values, evidence, None if grave else "warning")
 
 
 def hidden(cluster: Cluster) -> Iterator[CheckHit]:
@@ -72,8 +72,8 @@ def hidden(cluster: Cluster) -> Iterator[CheckHit]:
             continue
         if ORDER.index(fact.silicon) > ORDER.index(fact.isa_level):
             continue  # a newer stepping than the table knows
-        why = dict(fact.isa_refused).get(fact.silicon, "")
-        if "arch_prctl" in why:
+        note = fact.isa_refused.get(fact.silicon)
+        if note and note.code == "no-tiles":
             continue  # has a finding of its own
         if fact.silicon == "AMX_FP16" and fact.isa_level == "AMX":
             continue  # kernels before 6.13 do not print the flag; IPEX asks the processor
@@ -82,15 +82,15 @@ def hidden(cluster: Cluster) -> Iterator[CheckHit]:
             if fact.is_vm
             else "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
         )
-        yield CheckHit("CPU003", host, {"silicon": fact.silicon, "level": fact.isa_level, "remedy": remedy}, why)
+        values = {"silicon": fact.silicon, "level": fact.isa_level, "remedy": remedy}
+        yield CheckHit("CPU003", host, values, note.text if note else "")
 
 
 def tiles(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
-        for level, why in fact.isa_refused:
-            if level == "AMX" and "arch_prctl" in why:
-                answer = why[why.index("arch_prctl") :]
-                yield CheckHit("CPU004", host, {"answer": answer}, f"kernel {fact.kernel or 'unknown'}")
+        note = fact.isa_refused.get("AMX")
+        if note and note.code == "no-tiles":
+            yield CheckHit("CPU004", host, {"answer": note.text}, f"kernel {fact.kernel or 'unknown'}")
 
 
 def allowed(cluster: Cluster) -> Iterator[CheckHit]:

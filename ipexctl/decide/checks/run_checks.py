@@ -67,7 +67,7 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
         title = entry.title.format_map(_Words(words))
         key = (hit.code, level, title, tuple(sorted(words.items())))
-        group = groups.setdefault(key, _Group(hit.code, level, title, entry.fix, words))
+        group = groups.setdefault(key, _Group(hit.code, level, title, entry.fix, words, entry.action and hit.action))
         lines = group.evidence.setdefault(hit.host, [])
         lines += [line for line in hit.evidence.splitlines() if line not in lines]
     ordered = sorted(groups.values(), key=lambda group: (_GRAVITY[group.level], group.code))
@@ -88,13 +88,14 @@ class _Group:
     title: str
     fix: str
     words: Mapping[str, str]
+    action: bool
     evidence: dict[str, list[str]] = field(default_factory=dict)  # host → its evidence, in lines
 
     def finding(self) -> Finding:
         hosts = tuple(self.evidence)
         out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
         fix = self.fix.format_map(_Words({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
-        return Finding(self.code, self.level, hosts, self.title, self._said(), fix)
+        return Finding(self.code, self.level, hosts, self.title, self._said(), fix, self.action)
 
     def _said(self) -> str:
         """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""

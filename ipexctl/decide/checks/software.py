@@ -68,11 +68,11 @@ def _lost(
     left = [row for row in rows if row not in lost]
     newest = left[-1].torch if left else ""
     level: Level = "error" if not left else "warning" if rows[-1] in lost else "info"
-    remedy = f"take an older row: ipexctl install --torch {newest}" if left else "a newer system there"
-    if left and rows[-1] not in lost:
-        remedy = "nothing to do with the newest row (the default)"
+    remedy = f"install an older release: ipexctl install --torch {newest}" if left else "a newer system there"
+    if level == "info":
+        remedy = "nothing to do with the newest release (the default)"
     said = {**values, "rows": _named(lost, rows), "remedy": remedy}
-    return CheckHit(code, host, said, evidence, level)
+    return CheckHit(code, host, said, evidence, level, action=level != "info")
 
 
 def _named(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:

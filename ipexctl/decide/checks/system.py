@@ -16,6 +16,13 @@ from ipexctl.model.hosts import Host
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
 _LITTLE = 128 << 20  # bytes below which logs and checkpoints do not fit either
 LOOKED_UP = 16  # hosts up to which every name is looked up on every host; beyond, the head's alone
+_SSH_FINDINGS = {
+    "host-key-changed": "SSH003",
+    "host-key-revoked": "SSH002",
+    "host-key-unknown": "SSH002",
+    "auth": "SSH004",
+    "key-mode": "SSH004",
+}
 _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 
 
@@ -35,11 +42,7 @@ def _ssh(host: Host) -> list[str]:
 def _code(failure: Failure) -> str:
     if failure.kind is not Kind.UNREACHABLE:
         return "DOC003"
-    if "changed" in failure.code or "CHANGED" in failure.what:
-        return "SSH003"
-    if failure.code.startswith("host-key"):
-        return "SSH002"
-    return "SSH004" if failure.code in ("auth", "key-mode") else "SSH001"
+    return _SSH_FINDINGS.get(failure.code, "SSH001")
 
 
 def unanswered(cluster: Cluster) -> Iterator[CheckHit]:
@@ -163,8 +166,8 @@ def network(cluster: Cluster) -> Iterator[CheckHit]:
                 yield CheckHit("NET003", host, {}, _addresses(fact))
             continue
         cards[host] = next((card for card in fact.interfaces if card.name == choice.name), None)
-        if "no subnet" in choice.why:
-            yield CheckHit("NET003", host, {}, f"{_addresses(fact)}; {choice.why}", "warning")
+        if choice.reason.code == "no-shared-subnet":
+            yield CheckHit("NET003", host, {}, f"{_addresses(fact)}; {choice.reason.text}", "warning")
     mtus = {host: card.mtu for host, card in cards.items() if card and card.mtu}
     usual = majority(mtus)
     for host, mtu in mtus.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+from ipexctl.model.notes import Note
 
 _AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
@@ -25,22 +27,22 @@ ORDER = (*LEVELS, BELOW)
 
 def isa_level(
     flags: Collection[str], silicon: str | None = None, hidden_by: str = "the BIOS or the kernel", tiles: str = ""
-) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The level, and for each higher one why the host does not have it.
+) -> tuple[str, Mapping[str, Note]]:
+    """The level, and for each higher one why the host does not have it (codes: ``no-tiles``, ``no-flags``, ``hidden``).
 
     ``silicon`` is the level of the microarchitecture where it is known, ``hidden_by`` who would hide what it has, and
     ``tiles`` what the kernel answered to a process that asked for AMX: "granted", "refused 95" or "" for not asked.
     """
-    refused: list[tuple[str, str]] = []
+    refused: dict[str, Note] = {}
     for level, needed in LEVELS.items():
         missing = [flag for flag in needed if flag not in flags]
         if not missing and level.startswith("AMX") and tiles.startswith("refused"):
-            said = tiles.replace("refused", "says no: error")
-            refused.append((level, f"the flags are there, but the process may not use tiles: arch_prctl {said}"))
+            refused[level] = Note("no-tiles", tiles.replace("refused", "arch_prctl refuses AMX tiles: error"))
         elif not missing:
-            return level, tuple(refused)
+            return level, refused
         else:
             has_it = silicon in ORDER and ORDER.index(level) >= ORDER.index(silicon)
             who = f"the processor has it, {hidden_by} hides it" if has_it else "the processor does not have it"
-            refused.append((level, f"no {' '.join(missing)}{f': {who}' if silicon else ''}"))
-    return BELOW, tuple(refused)
+            text = f"no {' '.join(missing)}{f': {who}' if silicon else ''}"
+            refused[level] = Note("hidden" if has_it else "no-flags", text)
+    return BELOW, refused

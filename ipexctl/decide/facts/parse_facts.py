@@ -50,7 +50,7 @@ def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
             bundle.command("amx").strip(),
         )
         if flags and arch in ("x86_64", "i686", "i586", "i386")
-        else (None, ())
+        else (None, {})
     )
     found = cpu.topology(bundle, processors, said)
     groups = cgroup(bundle)

@@ -18,6 +18,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.releases.framework_options import Option, knows
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.model.text import printable
 
@@ -147,12 +148,13 @@ def applied(config: Config | None, task: Run) -> Run:
     return task.model_copy(update={"n": ranks, "port": task.port or config.port})
 
 
-def differs(config: Config | None, hosts: int, ranks: int) -> list[str]:
+def differs(config: Config | None, hosts: int, ranks: int) -> list[Note]:
     """What a run does otherwise than its configuration says."""
     if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
         return []
     said = f"num_machines {config.hosts} and num_processes {config.ranks}"
-    return [f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}"]
+    text = f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}"
+    return [Note("accelerate-config", text)]
 
 
 def each(
@@ -205,7 +207,7 @@ def itself(
             hint="give --ppn, or a configuration without mpirun_config",
             exit=Exit.STEP,
         )
-    if not launch.engine.startswith("Intel MPI"):
+    if launch.dialect != "impi":
         raise UsageError(
             f"Accelerate starts Intel MPI's mpirun here, not that of {launch.engine}",
             hint="leave out --mpi, or give a configuration without mpirun_config",

@@ -13,6 +13,8 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
+from ipexctl.model.notes import Note
+from ipexctl.model.stack import MPI_NAMES
 from ipexctl.model.tasks import Run
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
@@ -92,7 +94,8 @@ def compute(
         mpiexec_env={"PATH": path, "IPEXCTL_RUN": run, **_libraries(ready), **seats[0].proxy_env},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(said)),
-        engine=f"{mpi_launchers.NAMES[dialect]} {ready.version}".rstrip(),
+        dialect=dialect,
+        engine=f"{MPI_NAMES[dialect]} {ready.version}".rstrip(),
         framed=mpi_launchers.framed(dialect),
         membind=task.membind,
         independent=alone,
@@ -118,7 +121,7 @@ class _Common:
 
 def _seat(
     common: _Common, number: int, host: str, here: HostRuntime, mine: tuple[RankPlacement, ...], *, shared: bool
-) -> tuple[NodePlan, list[str]]:
+) -> tuple[NodePlan, list[Note]]:
     """One host's part, and warnings. ``shared``: other hosts of the run are the same machine."""
     task, backend, asked = common.task, common.backend, common.asked
     dialect = here.runtime.dialect
@@ -153,7 +156,7 @@ def _seat(
         label=mpi_launchers.label(number),
         interface=here.choice.name,
         address=here.choice.address,
-        why=here.choice.why,
+        reason=here.choice.reason,
         directory=here.directory,
         workdir=here.workdir,
         env=env,
@@ -180,13 +183,14 @@ def _values(asked: Mapping[str, Setting]) -> dict[str, str]:
     return {name: setting.value for name, setting in asked.items()}
 
 
-def _confusing(host: str, station: HostRuntime) -> tuple[str, ...]:
+def _confusing(host: str, station: HostRuntime) -> tuple[Note, ...]:
     """oneCCL takes the first interface whose name *contains* the word it was given."""
     name = station.choice.name
     others = [one.name for one in station.facts.interfaces if name in one.name and one.name != name]
     if not others:
         return ()
-    return (f"{host}: oneCCL may take {' or '.join(others)} for {name}: it compares parts of names",)
+    text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
+    return (Note("ccl-interface", text, (host,)),)
 
 
 def _libraries(runtime: Runtime) -> dict[str, str]:

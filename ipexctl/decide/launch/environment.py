@@ -39,8 +39,8 @@ def for_host(
     ``rdma``: `has_rdma` of all hosts of the run."""
     env: dict[str, Setting] = {}
 
-    def put(name: str, value: str, source: str) -> None:
-        env[name] = Setting(value, source)
+    def put(name: str, value: str, source: str, by_user: bool = False) -> None:
+        env[name] = Setting(value, source, by_user=by_user)
 
     put("PATH", ":".join(dict.fromkeys([*runtime.path, *_SYSTEM_PATH])), "environment")
     if runtime.library_path:
@@ -55,7 +55,7 @@ def for_host(
     put("PYTHONUNBUFFERED", "1", "ipexctl: output as it is written")
     put("MASTER_ADDR", head.address, "the head's address on its interface")
     if port:
-        put("MASTER_PORT", str(port), "--port")
+        put("MASTER_PORT", str(port), "--port", by_user=True)
     put("GLOO_SOCKET_IFNAME", choice.name, "interface of this host")
     put("FI_TCP_IFACE", choice.name, "interface of this host")
     if not rdma:
@@ -64,11 +64,11 @@ def for_host(
         put("OMPI_MCA_btl_tcp_if_include", choice.name, "interface of this host")
         if not rdma:
             put("UCX_NET_DEVICES", choice.name, "interface of this host")
-    put("IPEXCTL_BACKEND", backend, "--backend")
+    put("IPEXCTL_BACKEND", backend, "--backend", by_user=True)
     if override:
-        put("IMPI_TORCH_OVERRIDE", "1", "--backend-override")
+        put("IMPI_TORCH_OVERRIDE", "1", "--backend-override", by_user=True)
     if backend == "ccl":
-        put("CCL_WORKER_COUNT", str(workers), "--ccl-workers")
+        put("CCL_WORKER_COUNT", str(workers), "--ccl-workers", by_user=True)
         put("CCL_ATL_TRANSPORT", "ofi", "Hugging Face's guide for many CPUs")
         put("CCL_KVS_IFACE", choice.name, "interface of this host")
         if runtime.dialect == "openmpi":

@@ -7,6 +7,7 @@ launchers of IPEX and torch (``ipexrun``, ``torch.backends.xeon.run_cpu``) offer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 
 from ipexctl.decide.facts.numbers import cpus as listed
@@ -15,6 +16,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import RankPlacement, Setting
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 
 LATENCY = 4  # cores of an instance in the launchers' latency mode
@@ -118,9 +120,9 @@ def spread(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tupl
 
 def seat(
     task: Run, counts: Sequence[tuple[str, int]], cores: Mapping[str, Cores], machines: Mapping[str, str]
-) -> tuple[tuple[RankPlacement, ...], tuple[str, ...]]:
+) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
     """Each instance with its cores, and warnings. Hosts that are one machine (``machines``) share its cores."""
-    warnings = [f"{host}: {cores[host].note}" for host, _ in counts if cores[host].note]
+    warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     on: dict[str, int] = {}
     for host, count in counts:
         on[machines[host]] = on.get(machines[host], 0) + count
@@ -130,9 +132,10 @@ def seat(
         machine = machines[host]
         shares = _shares(task, cores[host], on[machine])
         if not any(shares):
-            warnings.append(f"{host}: its cores are not known; instances are not bound")
+            warnings.append(Note("unknown-cores", "its cores are not known; instances are not bound", (host,)))
         elif len(shares) < on[machine]:
-            warnings.append(f"{host}: instances share its {len(cores[host].cpus)} cores")
+            text = f"instances share its {len(cores[host].cpus)} cores"
+            warnings.append(Note("shared-cores", text, (host,)))
         nodes = dict(cores[host].cpus)
         for local in range(count):
             cpus = shares[(taken.get(machine, 0) + local) % len(shares)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ipexctl.decide.launch import hydra, openmpi
-from ipexctl.decide.releases.runtime import Dialect, Runtime
+from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import NodePlan
+from ipexctl.model.stack import Dialect, MpiLauncher
 
-NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 PROXIES: Mapping[Dialect, str] = {"impi": "hydra_bstrap_proxy", "mpich": "hydra_pmi_proxy", "openmpi": "orted"}
 _ABI: Mapping[Dialect, str] = {"impi": "mpich", "mpich": "mpich", "openmpi": "openmpi"}  # as mpi4py calls them
 _CANDIDATES: Mapping[str, tuple[str, ...]] = {
@@ -28,19 +28,6 @@ _SAYS: tuple[tuple[str, Dialect], ...] = (
     (r"\(PRRTE\) ([\d.]+)", "openmpi"),
     (r"HYDRA build details:\s*Version:\s*([\d.]+)", "mpich"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class MpiLauncher:
-    """An mpirun on a host: its absolute path, what it says it is, and where its libfabric's providers lie (Intel's)."""
-
-    dialect: Dialect
-    program: str
-    version: str
-    providers: str = ""
-
-    def __str__(self) -> str:
-        return f"{NAMES[self.dialect]} {self.version}".rstrip()
 
 
 def question(wish: str) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ physical cores (first hardware thread of each), of one NUMA node where that is p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import RankPlacement
+from ipexctl.model.notes import Note
 
 _ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
@@ -23,7 +24,7 @@ class Cores:
     """The cores ranks may use on one host, as (first logical CPU, NUMA node), in NUMA order."""
 
     cpus: tuple[tuple[int, int], ...]
-    note: str = ""
+    note: Note | None = None
 
     @property
     def nodes(self) -> int:
@@ -44,7 +45,8 @@ def usable(facts: Facts) -> Cores:
     quota = facts.cgroup_cpus
     if quota is not None and cores and quota < len(cores):
         kept = max(1, int(quota))
-        return Cores(_evenly(cores, kept), f"its control group allows {quota:g} CPUs of {len(cores)} cores")
+        note = Note("quota", f"its control group allows {quota:g} CPUs of {len(cores)} cores")
+        return Cores(_evenly(cores, kept), note)
     return Cores(tuple(cores))
 
 
@@ -98,13 +100,13 @@ def seat(
     machines: Mapping[str, str],
     workers: int,
     least: int = 1,
-) -> tuple[tuple[RankPlacement, ...], tuple[str, ...]]:
+) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
     """Ranks in host order with their cores, and warnings.
 
     ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
     of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on.
     """
-    warnings = [f"{host}: {cores[host].note}" for host, _ in counts if cores[host].note]
+    warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     ranks_on: dict[str, int] = {}
     for host, count in counts:
         ranks_on[machines[host]] = ranks_on.get(machines[host], 0) + count
@@ -114,9 +116,10 @@ def seat(
         machine = machines[host]
         shares = _shares(cores[host], ranks_on[machine])
         if not any(shares):
-            warnings.append(f"{host}: its cores are not known; ranks are not bound")
+            warnings.append(Note("unknown-cores", "its cores are not known; ranks are not bound", (host,)))
         elif ranks_on[machine] > len(cores[host].cpus):
-            warnings.append(f"{host}: {ranks_on[machine]} ranks share {len(cores[host].cpus)} cores")
+            text = f"{ranks_on[machine]} ranks share {len(cores[host].cpus)} cores"
+            warnings.append(Note("shared-cores", text, (host,)))
         for local in range(count):
             cpus = shares[taken.get(machine, 0) + local]
             split = len(cpus) - workers if len(cpus) >= workers + least else len(cpus)

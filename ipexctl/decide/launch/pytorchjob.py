@@ -92,7 +92,7 @@ def _kept(launch: Launch) -> dict[str, Setting]:
     return {
         name: setting
         for name, setting in head.items()
-        if (name in _ANYWHERE or setting.source.startswith("--"))
+        if (name in _ANYWHERE or setting.by_user)
         and name not in _TORCHRUN
         and all(other.get(name) == setting for other in others)
     }

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from ipexctl.decide.facts.isa import LEVELS, ORDER
 from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:{thp}"  # run_cpu's, but for always
@@ -32,30 +33,35 @@ _SPELLINGS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[str, ...]]:
+def preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[Note, ...]]:
     """The libraries to load before all others on this host, and warnings. Those that were asked for by name and are
     not there are warned of; whether they can be loaded, the rank's wrapper tries."""
     found: list[Preload] = []
-    warnings: list[str] = []
+    warnings: list[Note] = []
     wished = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
     there = [name for name in wished if facts.allocators.get(name)]
     for name in there[:1]:
         found.append(Preload(name, facts.allocators[name], f"--allocator {task.allocator}"))
     if task.allocator in {"tcmalloc", "jemalloc"} and not there:
-        warnings.append(f"{host}: --allocator {task.allocator}: not found there; malloc stays the C library's")
+        text = f"--allocator {task.allocator}: not found there; malloc stays the C library's"
+        warnings.append(Note("no-allocator", text, (host,)))
     if task.omp != "gnu" and (path := facts.allocators.get("iomp5")):
         found.append(Preload("iomp5", path, f"--omp {task.omp}"))
     elif task.omp == "intel":
-        warnings.append(f"{host}: --omp intel: libiomp5.so was not found there; OpenMP stays GNU's")
+        text = "--omp intel: libiomp5.so was not found there; OpenMP stays GNU's"
+        warnings.append(Note("no-iomp5", text, (host,)))
     bad = [library for library in found if re.search(r"[\s:]", library.path)]
-    warnings += [f"{host}: {library.path} cannot be preloaded: its path has a blank or a colon" for library in bad]
+    warnings += [
+        Note("preload-path", f"{library.path} cannot be preloaded: its path has a blank or a colon", (host,))
+        for library in bad
+    ]
     return tuple(library for library in found if library not in bad), tuple(warnings)
 
 
-def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> tuple[dict[str, Setting], list[str]]:
+def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> tuple[dict[str, Setting], list[Note]]:
     """Variables of this host that go with its preloads and huge pages, and warnings."""
     env: dict[str, Setting] = {}
-    warnings: list[str] = []
+    warnings: list[Note] = []
     names = {library.name for library in preload}
     if "jemalloc" in names:
         value = _JEMALLOC.format(thp="always" if task.hugepages else "auto")
@@ -63,9 +69,10 @@ def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> t
     if "iomp5" in names:
         env["KMP_BLOCKTIME"] = Setting("1", "for Intel's OpenMP: idle threads sleep after 1 ms")
     if task.hugepages:
-        env["THP_MEM_ALLOC_ENABLE"] = Setting("1", "--hugepages")
+        env["THP_MEM_ALLOC_ENABLE"] = Setting("1", "--hugepages", by_user=True)
         if facts.thp == "never":
-            warnings.append(f"{host}: --hugepages: its kernel has transparent huge pages switched off")
+            text = "--hugepages: its kernel has transparent huge pages switched off"
+            warnings.append(Note("no-hugepages", text, (host,)))
     return env, warnings
 
 
@@ -76,7 +83,7 @@ def of_rank(place: RankPlacement, preload: Sequence[Preload], threads: int) -> d
     return {"KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{','.join(map(str, place.cpus))}]"}
 
 
-def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[str, ...]]:
+def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
     """Variables for all ranks that keep them to one instruction set, and warnings. ``ipex``: it is installed."""
     known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _SPELLINGS}
     levels = sorted(set(known.values()), key=ORDER.index)
@@ -84,25 +91,28 @@ def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Se
     if task.isa == "native":
         if len(levels) < 2:
             return {}, ()
-        return {}, (f"hosts differ in their instruction sets, so in speed and in the last digits: {_few(shown)}; "
-                    "--isa common makes them equal",)  # fmt: skip
-    warnings: list[str] = []
+        text = f"hosts differ in their instruction sets, so in speed and in the last digits: {_few(shown)}"
+        return {}, (Note("mixed-isa", f"{text}; --isa common makes them equal"),)
+    warnings: list[Note] = []
     if task.isa == "common":
         if len(levels) < 2:
             return {}, ()
         level = common(facts)
         if level is None:
-            return {}, ("--isa common: the hosts have no instruction set in common from AVX2 on",)
+            text = "--isa common: the hosts have no instruction set in common from AVX2 on"
+            return {}, (Note("no-common-isa", text),)
     else:
         level = task.isa
         for host, fact in facts.items():
             if fact.isa_level in ORDER and not has(fact, level):
-                warnings.append(f"{host}: --isa {level} cannot raise it above {fact.isa_level}")
+                warnings.append(Note("isa-limit", f"--isa {level} cannot raise it above {fact.isa_level}", (host,)))
     stock, own, onednn = _SPELLINGS[level]
     source = f"--isa {task.isa}" + (f": {level}" if task.isa == "common" else "")
     return {
-        "ATEN_CPU_CAPABILITY": Setting(own if ipex else stock, f"{source}, as {'IPEX' if ipex else 'torch'} spells it"),
-        "ONEDNN_MAX_CPU_ISA": Setting(onednn, source),
+        "ATEN_CPU_CAPABILITY": Setting(
+            own if ipex else stock, f"{source}, as {'IPEX' if ipex else 'torch'} spells it", by_user=True
+        ),
+        "ONEDNN_MAX_CPU_ISA": Setting(onednn, source, by_user=True),
     }, tuple(warnings)
 
 

@@ -33,14 +33,14 @@ def asked(
             if not equals or not _allowed(name.strip()):
                 problems.append(f"{Origin(file, number)}: not a NAME=value line: {_shown(line)}")
                 continue
-            settings[name.strip()] = Setting(_unquoted(value.strip()), f"--env-file {file}", secret=True)
+            settings[name.strip()] = Setting(_unquoted(value.strip()), f"--env-file {file}", secret=True, by_user=True)
     for name in pass_env:
         if name in _NOT_PASSED or not _allowed(name):
             problems.append(f"--pass-env {_shown(name)}: may not be passed on")
         elif name not in environ:
             problems.append(f"--pass-env {_shown(name)}: not set here")
         else:
-            settings[name] = Setting(environ[name], "--pass-env", secret=True)
+            settings[name] = Setting(environ[name], "--pass-env", secret=True, by_user=True)
     for name, value in env.items():
         if not _allowed(name):
             problems.append(
@@ -49,7 +49,7 @@ def asked(
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
-            settings[name] = Setting(value, "--env")
+            settings[name] = Setting(value, "--env", by_user=True)
     if problems:
         raise UsageError("the variables for the ranks cannot be used", reasons=problems)
     return settings

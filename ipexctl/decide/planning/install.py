@@ -95,6 +95,7 @@ class Step:
     why: str
     wheels_from: From = "hosts"
     need: int = 0
+    repair: bool = False  # the active environment is built again, in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def plan(
             what = f"no space left: need {mib(need)}, {mib(there.free)} free in {there.at}"
             failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
             continue
-        steps[host] = Step("build", cause, way, need)
+        steps[host] = Step("build", cause, way, need, repair=there.active == lock.id)
     return Plan(venv, lock.id, steps, _text(stack, lock, venv, steps)), failures
 
 
@@ -213,7 +214,7 @@ def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str
         f"environment  {venv} → {venv.rpartition('/')[2]}.d/{lock.id}",
         f"wheels       {size}{len(lock.wheels)} files" + "".join(f"; {fetched[way]}" for way in ways),
     ]
-    lines += [f"note         {note}" for note in (*stack.why, *lock.notes)]
+    lines += [f"note         {note}" for note in (*stack.notes, *lock.notes)]
     width = max((len(host) for host in steps), default=0)
     lines += [f"{host:<{width}}  {step.do}: {step.why}" for host, step in steps.items()]
     if any(step.do == "build" for step in steps.values()):

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from ipexctl.decide.releases.table import number
+from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
 
 if sys.version_info >= (3, 11):
@@ -76,8 +77,8 @@ def knows(options: Sequence[Option], of: str, name: str, version: str) -> bool:
     return all(option.known(version) == "yes" for option in options if (option.of, option.name) == (of, name))
 
 
-def misfits(options: Sequence[Option], packages: Mapping[str, str], args: Sequence[str]) -> Iterator[str]:
-    """A sentence for each argument of a script that the installed Trainer would refuse, or take for nothing.
+def misfits(options: Sequence[Option], packages: Mapping[str, str], args: Sequence[str]) -> Iterator[Note]:
+    """A note for each argument of a script that the installed Trainer would refuse, or take for nothing.
 
     ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
     warnings.
@@ -86,7 +87,7 @@ def misfits(options: Sequence[Option], packages: Mapping[str, str], args: Sequen
     for option in options:
         version = packages.get(option.of)
         if option.kind == "argument" and version and option.name in given and (said := option.said(version)):
-            yield printable(said, 500)
+            yield Note("framework-option", printable(said, 500))
 
 
 def _spelt(args: Sequence[str]) -> Iterator[str]:

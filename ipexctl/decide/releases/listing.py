@@ -45,7 +45,7 @@ def _public(row: StackRelease, table: Table, facts: Mapping[str, Facts] | None) 
     }
     if facts is not None:
         reasons = holds(row, StackRequest(), facts)
-        found |= {"fits": not reasons, "reasons": list(reasons)}
+        found |= {"fits": not reasons, "reasons": [str(reason) for reason in reasons]}
     return found
 
 
@@ -163,6 +163,6 @@ def _decision(wish: StackRequest, python: str, level: str, table: Table) -> str:
         pythons=(Python("python3", python),),
     )
     try:
-        return resolve(wish, {"host": host}, table).name.rpartition(",")[0]
+        return resolve(wish, {"": host}, table).name.rpartition(",")[0]
     except UsageError as refusal:
-        return "no: " + "; ".join(reason.removeprefix("host: ") for reason in refusal.reasons)
+        return "no: " + "; ".join(refusal.reasons)

@@ -10,7 +10,8 @@ from typing import Literal
 from ipexctl.decide.releases.table import Table, Wrong, family, number, plain
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.stack import MpiKind, Stack, StackRelease, StackRequest
+from ipexctl.model.notes import Note
+from ipexctl.model.stack import MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
 
 # What IPEX asks of a CPU at import (csrc/cpu/isa/cpu_feature.cpp). Flags decide; where none were read, the level does.
 _FLAGS = {"AVX2": {"avx2", "fma"}, "AVX512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}}
@@ -37,8 +38,8 @@ def resolve(wish: StackRequest, facts: Mapping[str, Facts], table: Table) -> Sta
             reasons=(f"it has wheels for Python {_spoken(unfit[0].pythons)}",),
             hint=_with_python(wish, table),
         )
-    notes: list[str] = []
-    refusals: list[tuple[StackRelease, tuple[str, ...]]] = []
+    notes: list[Note] = []
+    refusals: list[tuple[StackRelease, tuple[Note, ...]]] = []
     for row in rows:
         if wish.python and wish.python not in row.pythons:
             continue
@@ -46,14 +47,17 @@ def resolve(wish: StackRequest, facts: Mapping[str, Facts], table: Table) -> Sta
         if not reasons:
             if refusals:
                 skipped, because = refusals[0]
-                notes.append(f"not {skipped.name}: {'; '.join(because)}")
+                notes.append(Note("older-release", f"not {skipped.name}: {'; '.join(map(str, because))}"))
             return _stack(row, wish, python, facts, table, notes)
         refusals.append((row, reasons))
     row, reasons = refusals[0]
     if wish.python and not _hold(row, replace(wish, python=None), facts)[0]:
         raise _no_python(wish.python, facts)
     raise UsageError(
-        f"these hosts cannot hold {row.name}", reasons=reasons, hint=_way_out(wish, facts, table), exit=Exit.STEP
+        f"these hosts cannot hold {row.name}",
+        reasons=[str(reason) for reason in reasons],
+        hint=_way_out(wish, facts, table),
+        exit=Exit.STEP,
     )
 
 
@@ -62,22 +66,23 @@ def _no_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     have = {host: [python for python in fact.pythons if minor(python.version or "") == wanted]
             for host, fact in facts.items()}  # fmt: skip
     lacking = [host for host, found in have.items() if not any(python.usable for python in found)]
-    what = f"{'a usable ' if any(have[host] for host in lacking) else ''}Python {wanted}"
+    found_unusable = any(have[host] for host in lacking)
+    what = f"{'usable ' if found_unusable else ''}Python {wanted}"
     alone = "has no" if len(lacking) == 1 else "have no"
     seen: dict[str, list[str]] = {}
     for host in lacking:
         seen.setdefault(_found(facts[host]), []).append(host)
     return UsageError(
-        f"no host has {what}"
+        f"no host has {'a ' if found_unusable else ''}{what}"
         if len(lacking) == len(facts)
-        else f"{_spoken(lacking)} {alone} {what.removeprefix('a ')}",
+        else f"{_spoken(lacking)} {alone} {what}",
         reasons=[f"{_spoken(hosts)}: {found}" for found, hosts in seen.items()],
         hint="leave out --python",
         exit=Exit.STEP,
     )
 
 
-def holds(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[str, ...]:
+def holds(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
     """Every reason why some host cannot hold the row; none: all can."""
     return _hold(row, wish, facts)[0]
 
@@ -89,7 +94,7 @@ def why(wish: StackRequest, table: Table) -> tuple[str, ...]:
     except UsageError as refusal:
         return (refusal.sentence, *refusal.reasons)
     row = stack.row
-    said = [f"{stack.name} go together ({row.source})", *stack.why]
+    said = [f"{stack.name} go together ({row.source})", *map(str, stack.notes)]
     if row.isa:
         said.append(
             f"IPEX {row.ipex} needs {row.isa} or better, glibc {row.glibc}"
@@ -215,39 +220,40 @@ def _no_pair(
     )
 
 
-def _hold(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[tuple[str, ...], str]:
+def _hold(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[tuple[Note, ...], str]:
     """Every reason why some host cannot hold the row (what a host could not tell is not held against it), and the
     Python that all of them have."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
 
-    def against(host: str, reason: str) -> None:
-        reasons.setdefault(reason, []).append(host)
+    def against(host: str, code: str, text: str) -> None:
+        reasons.setdefault((code, text), []).append(host)
 
     for host, fact in facts.items():
         if fact.arch not in {None, "x86_64"}:
-            against(host, f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
+            against(host, "arch", f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
             continue
         if row.isa and not _meets(fact, row.isa):
             level = "a CPU without AVX2" if fact.isa_level == "below" else f"a CPU of level {fact.isa_level}"
-            against(host, f"{level}, intel_extension_for_pytorch {row.ipex} needs {row.isa}")
+            against(host, "isa", f"{level}, intel_extension_for_pytorch {row.ipex} needs {row.isa}")
         if row.glibc and fact.glibc and number(fact.glibc) < number(row.glibc):
-            against(host, f"glibc {fact.glibc}, the wheels need {row.glibc}")
+            against(host, "glibc", f"glibc {fact.glibc}, the wheels need {row.glibc}")
         if row.glibcxx and fact.glibcxx and number(_symbol(fact.glibcxx)) < number(row.glibcxx):
             against(
                 host,
+                "glibcxx",
                 f"libstdc++ ends at GLIBCXX_{_symbol(fact.glibcxx)}, intel_extension_for_pytorch {row.ipex} "
                 f"needs GLIBCXX_{row.glibcxx}: {remedy('libstdc++.so.6')}",
             )
         for library in row.libraries:
             if fact.libraries and library not in fact.libraries:
                 what = f"{library} is not there, intel_extension_for_pytorch {row.ipex} loads it"
-                against(host, f"{what}: {remedy(library)}")
+                against(host, "library", f"{what}: {remedy(library)}")
     python, unfit = _python(row, wish, facts)
-    for host, reason in unfit:
-        against(host, reason)
+    for host, text in unfit:
+        against(host, "python", text)
     order = list(facts)
-    told = sorted(reasons.items(), key=lambda item: order.index(item[1][0]))
-    return tuple(f"{_spoken(hosts)}: {reason}" for reason, hosts in told), python
+    notes = [Note(code, text, tuple(hosts)) for (code, text), hosts in reasons.items()]
+    return tuple(sorted(notes, key=lambda note: order.index(note.hosts[0]))), python
 
 
 def remedy(said: str) -> str:
@@ -316,7 +322,7 @@ def minor(version: str) -> str:
 
 
 def _stack(
-    row: StackRelease, wish: StackRequest, python: str, facts: Mapping[str, Facts], table: Table, notes: Sequence[str]
+    row: StackRelease, wish: StackRequest, python: str, facts: Mapping[str, Facts], table: Table, notes: Sequence[Note]
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
     glibc = min(glibcs, key=number) if glibcs else ""
@@ -337,20 +343,21 @@ def _stack(
     said = list(notes)
     if row.unconfirmed:
         words = {"ipex": f"IPEX {row.ipex}", "oneccl": f"oneccl_bind_pt {row.oneccl or '(none)'}"}
-        said.append(
-            f"unconfirmed: no source of Intel lists {' and '.join(words[member] for member in row.unconfirmed)} "
-            f"with torch {row.torch}"
-        )
+        members = " and ".join(words[member] for member in row.unconfirmed)
+        text = f"unconfirmed: no source of Intel lists {members} with torch {row.torch}"
+        said.append(Note("unconfirmed", text))
     if row.yanked:
-        said.append(f"intel_extension_for_pytorch {row.ipex} is yanked ({row.yanked}): only an exact pin gets it")
+        text = f"intel_extension_for_pytorch {row.ipex} is yanked ({row.yanked}): only an exact pin gets it"
+        said.append(Note("yanked", text))
     if mpi == "impi-rt" and old:
-        said.append(f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}")
+        text = f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}"
+        said.append(Note("older-impi-rt", text))
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if row.oneccl else "gloo"
     if wish.backend in {"auto", "impi"} and not row.oneccl and _has_impi(row):
         backend = "impi"
         pins.append(_MPI4PY)
         if wish.backend == "auto":
-            said.append(f"backend impi: there is no oneccl_bind_pt in {row.name}")
+            said.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {row.name}"))
     interpreters = {
         host: min(
             (p for p in fact.pythons if p.usable and p.version and minor(p.version) == python),
@@ -368,7 +375,7 @@ def _stack(
         indexes=tuple(table.indexes[name] for name in row.indexes),
         interpreters=interpreters,
         glibc=glibc,
-        why=(*said, *row.notes),
+        notes=(*said, *(Note("release", text) for text in row.notes)),
     )
 
 
@@ -379,19 +386,20 @@ def _has_impi(row: StackRelease) -> bool:
 def with_gloo(stack: Stack, why: str) -> Stack:
     """The same stack where impi_torch cannot be had, and why."""
     pins = tuple(pin for pin in stack.pins if pin != _MPI4PY)
-    said = tuple(text for text in stack.why if not text.startswith("backend impi"))
-    return replace(stack, backend="gloo", pins=pins, why=(*said, f"backend gloo, not impi: {why}"))
+    notes = tuple(note for note in stack.notes if note.code != "backend-impi")
+    gloo = Note("backend-gloo", f"backend gloo, not impi: {why}")
+    return replace(stack, backend="gloo", pins=pins, notes=(*notes, gloo))
 
 
-def with_mpi(stack: Stack, dialect: str, program: str, version: str, said: str) -> Stack:
+def with_mpi(stack: Stack, launcher: MpiLauncher) -> Stack:
     """The same stack, its ranks started by an MPI that the hosts have: impi-rt is not installed then."""
-    engine = {"dialect": dialect, "program": program, "version": version, "said": said}
     instead = "; impi-rt is not installed" if stack.mpi == "impi-rt" else ""
-    why = (*stack.why, f"mpirun is the hosts' own: {said} at {program}{instead}")
+    note = Note("host-mpi", f"mpirun is the hosts' own: {launcher} at {launcher.program}{instead}")
+    stack = replace(stack, launcher=launcher, notes=(*stack.notes, note))
     if stack.mpi != "impi-rt":
-        return replace(stack, engine=engine, why=why)
+        return stack
     pins = tuple(pin for pin in stack.pins if not pin.startswith("impi-rt"))
-    return replace(stack, engine=engine, why=why, pins=pins, mpi="system", mpi_version=version)
+    return replace(stack, pins=pins, mpi="system", mpi_version=launcher.version)
 
 
 def _without(row: StackRelease, *members: str) -> StackRelease:

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.stack import MpiKind, Stack
-
-Dialect = Literal["impi", "mpich", "openmpi"]
+from ipexctl.model.stack import Dialect, MpiKind, Stack
 
 _IPEX = "intel_extension_for_pytorch"
 

@@ -7,13 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import each
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.launch.mpi_launchers import MpiLauncher
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
+from ipexctl.model.stack import MpiLauncher
 
 _PATIENCE = 20.0  # seconds: `mpirun --version` from a cold network file system
 
@@ -56,7 +56,7 @@ def wish_of(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     if asked == "impi" and recorded.get("kind") == "system":
         raise UsageError(
             "the environment has no Intel MPI: it was installed for the hosts' own MPI",
-            reasons=[f"{recorded.get('said') or dialect} at {program}"],
+            reasons=[f"{recorded.get('name') or dialect} at {program}"],
             hint="run without --mpi, or ipexctl install --mpi wheel",
             exit=Exit.STEP,
         )

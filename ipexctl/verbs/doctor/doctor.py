@@ -213,7 +213,7 @@ def _answer(
         if host.name in public:
             entry["facts"] = public[host.name]
         if choice := chosen.get(host.name):
-            entry["interface"] = {"name": choice.name, "address": choice.address, "why": choice.why}
+            entry["interface"] = {"name": choice.name, "address": choice.address, "why": choice.reason.text}
         if failure := cluster.failures.get(host.name):
             entry["failure"] = {"kind": failure.kind.value, "what": failure.what, "code": failure.code}
         hosts.append(entry)
@@ -227,6 +227,7 @@ def _answer(
                 "title": finding.title,
                 "evidence": finding.evidence,
                 "fix": finding.fix,
+                "action": finding.action,
             }
             for finding in findings
         ],

@@ -159,7 +159,7 @@ def _whole(
             try:
                 came = shelf.put(item.local, _counted(chunks, teller), mtime=item.mtime, executable=item.executable)
             except UnsafePathError as why:
-                if "no space" in str(why):
+                if why.full:
                     raise
                 bad.append(str(why))
                 continue

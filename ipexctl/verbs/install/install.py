@@ -29,7 +29,6 @@ from ipexctl.act.packages.wheelhouse import opened
 from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.launch.mpi_launchers import MpiLauncher
 from ipexctl.decide.planning.install import HostState, Plan, Rates, as_observed, origins, plan, pylock, unpacked
 from ipexctl.decide.releases import parse, resolve, runtime
 from ipexctl.decide.releases.env_health import DEFAULT
@@ -54,7 +53,7 @@ from ipexctl.model.events import (
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.stack import Lock, Stack, StackRequest
+from ipexctl.model.stack import Lock, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import printable
 from ipexctl.verbs.common.mpi import hosts_mpi
@@ -114,7 +113,7 @@ def install(
             yield from _stopped("nothing was changed", {**failed, **found}, len(inventory))
             return {}
         engine = found
-        stack = with_mpi(stack, engine.dialect, engine.program, engine.version, str(engine))
+        stack = with_mpi(stack, engine)
     venv = _venv(task, inventory, facts)
     stack, lock = yield from locked(task, stack, context, environ, limits, rows, facts)
     work = _Work(
@@ -291,7 +290,7 @@ class _Work(InstallSessions):
             return {}
         if made.nothing:
             return (yield from self.answered(made))
-        for note in (*self.stack.why, *self.lock.notes):
+        for note in (*map(str, self.stack.notes), *self.lock.notes):
             yield Message(note)
         todo = [name for name, step in made.steps.items() if step.do != "nothing"]
         teams = yield from self.teams(todo, "installs")
@@ -483,7 +482,7 @@ class _Work(InstallSessions):
                     stall=self.limits.stall,
                     keep=made.steps[name].wheels_from == "hosts",
                     timeout=_BUILD,
-                    repair=made.steps[name].why.startswith("repair"),
+                    repair=made.steps[name].repair,
                 )
 
             return self.done(name, work)

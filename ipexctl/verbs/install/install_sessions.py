@@ -132,8 +132,8 @@ def _worded(host: str, trouble: RemoteError, venv: str) -> Failure:
         what = trouble.what
         if more.get("need"):
             what = f"no space left: need {mib(more['need'])}, {mib(more['free'])} free in {more['at']}"
-        elif "no space" not in what.lower():
-            what = "no space left while unpacking"
+        else:
+            what = f"no space left while unpacking ({what})"
         return Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space")
     said = [line.strip(" ×├─▶╰│\t") for line in index.without_secrets(str(more.get("said") or "")).splitlines()]
     said = [line for line in said if line]

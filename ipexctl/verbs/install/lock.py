@@ -69,13 +69,12 @@ def locked(
 
 
 def _mpi(stack: Stack) -> str:
-    return " ".join(stack.engine[word] for word in ("dialect", "program")) if stack.engine else ""
+    return f"{stack.launcher.dialect} {stack.launcher.program}" if stack.launcher else ""
 
 
 def _dispensable(task: Install, stack: Stack, refusal: UsageError) -> bool:
     """Whether Gloo will do: nobody asked for impi, and the indexes answered that they have no mpi4py."""
-    lacking = refusal.sentence == index.UNRESOLVED and any("mpi4py" in reason for reason in refusal.reasons)
-    return lacking and stack.backend == "impi" and task.backend != "impi"
+    return refusal.code == "no-mpi4py" and stack.backend == "impi" and task.backend != "impi"
 
 
 def _own(lock: Lock, context: Context) -> Lock:
@@ -204,7 +203,7 @@ def _inputs(task: Install, stack: Stack, context: Context, environ: Mapping[str,
         "wheels": task.wheels and str(Path(task.wheels).absolute()),
         "sources": [index.redacted(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
         "indexes": [found.url for found in stack.indexes],
-        **({"mpi": _mpi(stack)} if stack.engine else {}),
+        **({"mpi": _mpi(stack)} if stack.launcher else {}),
         **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
     }
     return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
@@ -277,4 +276,4 @@ def _explained(
     if others:
         reasons += [f"{name} does without it: {words}" for name, words in others.items()]
         hint = f"another row: {next(iter(others.values()))}"
-    return UsageError(refusal.sentence, reasons=reasons, hint=hint, exit=Exit.STEP)
+    return UsageError(refusal.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=refusal.code)

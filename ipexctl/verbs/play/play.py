@@ -28,6 +28,7 @@ from ipexctl.model.events import (
     StepEnded,
 )
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.text import printable
 
@@ -84,8 +85,8 @@ def play(
         known.trained = known.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
         code, note, stop = yield from _step(step, hosts, known, context, environ, how)
         rows.append({"step": step.title, "action": step.action, "exit": None if code is None else int(code)})
-        rows[-1] |= {"note": note} if note else {}
-        codes += [code] if code and not note.startswith("ignored") else []
+        rows[-1] |= {"note": note.text} if note else {}
+        codes += [code] if code and not (note and note.code == "ignored") else []
         if not stop and all(name in known.lost for name in inventory.names if _asked(name, how)):
             stop = "no host is left"
         if stop:
@@ -147,29 +148,30 @@ def _asked(host: str, how: PlayOptions) -> bool:
 
 def _step(
     step: Step, hosts: Inventory, known: _Known, context: Context, environ: Mapping[str, str], how: PlayOptions
-) -> Generator[Event, None, tuple[Exit | None, str, str]]:
+) -> Generator[Event, None, tuple[Exit | None, Note | None, str]]:
     """One step: its exit code (None: not begun), what to note of it, and why the play ends ("" if it does not)."""
     asked = [host for host in hosts if _asked(host.name, how)]
     here = [host for host in asked if host.name not in known.lost]
     if not here:
-        return None, "skipped: its hosts are lost" if asked else "skipped: --limit leaves it no host", ""
+        return None, Note("skipped", f"skipped: {'its hosts are lost' if asked else '--limit leaves it no host'}"), ""
     if step.action == "fetch" and known.trained and str(getattr(step.task, "from_", "")).startswith("rank:"):
         here = [host for host in here if host.name in known.ranks]
         if not here:
-            return None, "skipped: no run of this play says where its ranks are", ""
+            return None, Note("skipped", "skipped: no run of this play says where its ranks are"), ""
     codes: list[Exit] = []
     if step.when:
         here, code = yield from _where(step, here, hosts, known, context)
         codes += [code] if code else []
         if not here:
-            return (worst(codes) if codes else None), "" if codes else "skipped: when is true of no host", ""
+            skipped = Note("skipped", "skipped: when is true of no host")
+            return (worst(codes), None, "") if codes else (None, skipped, "")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if how.again and host not in asked}
     missing |= known.lost
     if gone := play_schedule.lacking(step, missing, hosts.names if how.again else [host.name for host in asked]):
         why = f"without {', '.join(gone[:4])}{' …' if len(gone) > 4 else ''}: {missing[gone[0]]}"
         for host in here:
             yield StepEnded(host.name, step.title, "skipped", why)
-        return None, f"not begun {why}", "" if how.again else f"{step.action} does not begin {why}"
+        return None, Note("not-begun", f"not begun {why}"), "" if how.again else f"{step.action} does not begin {why}"
     stop = ""
     for batch in play_schedule.batches(here, step.serial, len(asked)):
         if step.serial and len(batch) < len(here):
@@ -181,7 +183,7 @@ def _step(
             if not step.ignore_errors:
                 raise
             yield Message(f"{step.title}: {refused.sentence}; ignored, as ignore_errors says", "warning")
-            return refused.exit, "ignored", ""
+            return refused.exit, Note("ignored", "ignored"), ""
         if report.exit is Exit.OK:
             continue
         codes.append(report.exit)
@@ -191,8 +193,8 @@ def _step(
             break
     code = worst(codes)
     if code and step.ignore_errors and not stop:
-        return code, "ignored", ""
-    return code, "", stop
+        return code, Note("ignored", "ignored"), ""
+    return code, None, stop
 
 
 def _judged(

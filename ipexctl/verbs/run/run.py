@@ -22,7 +22,6 @@ from ipexctl.decide.checks.network import Choice, choose_interfaces
 from ipexctl.decide.launch import accelerate, compute, instances, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime, rank_environment
 from ipexctl.decide.launch.emit import write
-from ipexctl.decide.launch.mpi_launchers import MpiLauncher
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.launch.user_env import asked
 from ipexctl.decide.planning.sync import destination
@@ -33,6 +32,8 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Plan
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.notes import Note
+from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
 from ipexctl.verbs.common.framework_options import options
 from ipexctl.verbs.common.mpi import hosts_mpi, wish_of
@@ -128,7 +129,7 @@ def run(
         return
     yield Planned("run", str(launch))
     for warning in launch.warnings:
-        yield Message(warning, "warning")
+        yield Message(str(warning), "warning")
     if dry:
         yield Answer({"dry": True, "plan": str(launch), "launch": launch.public()})
         yield Ended("run", Exit.OK)
@@ -230,7 +231,7 @@ def _station(
 def _named(host: Host, facts: Facts, name: str) -> Choice:
     for interface in facts.interfaces:
         if interface.name == name and interface.addresses:
-            return Choice(name, interface.addresses[0].partition("/")[0], "--iface")
+            return Choice(name, interface.addresses[0].partition("/")[0], Note("option", "--iface"))
     have = ", ".join(interface.name for interface in facts.interfaces) or "none"
     raise UsageError(
         f"{host.name} has no interface {name} with an address", reasons=[f"it has: {have}"], exit=Exit.STEP

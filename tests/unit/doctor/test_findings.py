@@ -155,7 +155,7 @@ def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
     refused = isa(AMX, "AMX", "sapphire_rapids", tiles="refused 95")
     assert refused["isa_level"] == "AVX512_FP16"
     finding = one("CPU004", found(refused))
-    assert "arch_prctl says no: error 95" in finding.title
+    assert "arch_prctl refuses AMX tiles: error 95" in finding.title
     assert common_level(cluster({"a": healthy(1), "b": healthy(2, **refused)})) == "AVX512_FP16"
 
 
@@ -294,7 +294,7 @@ def test_when_all_hosts_are_off_by_the_same_the_clock_of_this_machine_is_wrong()
 def test_a_host_that_failed_is_told_by_how_it_failed() -> None:
     failures = {
         "x": Failure("x", Kind.UNREACHABLE, "no answer within 10 s", code="timeout"),
-        "y": Failure("y", Kind.UNREACHABLE, "its key is not known (SHA256:…)", code="host-key"),
+        "y": Failure("y", Kind.UNREACHABLE, "its key is not known (SHA256:…)", code="host-key-unknown"),
         "z": Failure("z", Kind.UNREACHABLE, "the host key has CHANGED", code="host-key-changed"),
     }
     codes = {finding.hosts: finding.code for finding in found({}, failures=failures)}

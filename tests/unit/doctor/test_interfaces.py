@@ -28,7 +28,7 @@ def test_names_may_differ_where_the_subnet_is_the_same() -> None:
         "b": host("10.0.0.2", eth("ens5f1", "10.0.0.2/24")),
     }
     assert names(facts) == {"a": ("eth0", "10.0.0.1"), "b": ("ens5f1", "10.0.0.2")}
-    assert "10.0.0.0/24" in choose_interfaces(facts)["b"].why
+    assert "10.0.0.0/24" in choose_interfaces(facts)["b"].reason.text
 
 
 def test_docker0_is_not_a_shared_network_although_every_host_has_it() -> None:
@@ -47,7 +47,7 @@ def test_the_network_ssh_came_in_by_wins_and_a_faster_one_is_mentioned() -> None
     }
     choice = choose_interfaces(facts)["a"]
     assert (choice.name, choice.address) == ("eth0", "10.0.0.1")
-    assert "ib0 (100000 Mbit/s)" in choice.why
+    assert "ib0 (100000 Mbit/s)" in choice.reason.text
 
 
 def test_of_two_networks_that_ssh_does_not_use_the_faster_one_wins() -> None:
@@ -72,7 +72,7 @@ def test_without_a_shared_subnet_each_host_takes_the_address_we_came_in_by() -> 
         "b": host("10.0.2.1", eth("eth0", "10.0.2.1/32")),
     }
     assert names(facts) == {"a": ("eth0", "10.0.1.1"), "b": ("eth0", "10.0.2.1")}
-    assert "no subnet is shared" in choose_interfaces(facts)["a"].why
+    assert "no subnet is shared" in choose_interfaces(facts)["a"].reason.text
 
 
 def test_several_entries_on_loopback_are_one_machine_and_use_loopback() -> None:
@@ -97,7 +97,7 @@ def test_a_host_without_a_usable_address_is_left_out_rather_than_guessed() -> No
 def test_two_entries_of_one_machine_share_its_address_and_still_have_a_network() -> None:
     one = replace(host("10.0.0.1", eth("eth0", "10.0.0.1/24")), machine_id="#1")
     facts = {"a": one, "twin": one, "b": host("10.0.0.2", eth("eth0", "10.0.0.2/24"))}
-    assert "all 3 hosts are in 10.0.0.0/24" in choose_interfaces(facts)["twin"].why
+    assert "all 3 hosts are in 10.0.0.0/24" in choose_interfaces(facts)["twin"].reason.text
 
 
 def test_rubbish_addresses_are_ignored() -> None:

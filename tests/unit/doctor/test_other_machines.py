@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.facts import Bundle, parse_facts
+from ipexctl.model.notes import Note
 from tests.unit.doctor.corpus import uarchs
 
 TILES = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8"
@@ -198,9 +199,9 @@ def test_numbers_in_json_are_read_whether_they_are_texts_or_not() -> None:
 def test_amx_counts_unless_the_kernel_refuses_tiles_to_a_process(answer: str, level: str) -> None:
     found = facts(cpuinfo=SAPPHIRE, amx=answer)
     assert found.isa_level == level
-    why = dict(found.isa_refused).get("AMX", "")
-    said = "the flags are there, but the process may not use tiles: arch_prctl says no: error "
-    assert why == (said + answer.split()[-1] if level != "AMX" else "")
+    refusal = found.isa_refused.get("AMX")
+    error = "arch_prctl refuses AMX tiles: error " + (answer.split() or [""])[-1]
+    assert refusal == (Note("no-tiles", error) if level != "AMX" else None)
 
 
 def test_reserved_huge_pages_are_told_with_their_size() -> None:

@@ -16,6 +16,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import NONCE, facts, runtime
 
@@ -34,7 +35,7 @@ def launch(config: Config | None = None, packages: dict[str, str] | None = None,
     stations = {
         host.name: HostRuntime(
             facts(nodes, 4, installed=installed),
-            Choice("eth0", host.address, "192.0.2.0/24"),
+            Choice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
             runtime(),
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
@@ -183,7 +184,7 @@ def test_ranks_and_port_come_from_the_configuration_unless_they_are_given() -> N
     assert (launch(Config(2, 2, port=4321)).size, launch(Config(2, 2, port=4321)).port) == (2, 4321)
     given = launch(Config(2, 2, port=4321), ppn=2, port=5000)
     assert (given.size, given.port) == (4, 5000)
-    assert "says num_machines 2 and num_processes 2; this run has 2 and 4" in "\n".join(given.warnings)
+    assert "says num_machines 2 and num_processes 2; this run has 2 and 4" in "\n".join(map(str, given.warnings))
 
 
 # accelerate starts mpirun -------------------------------------------------------------------------------------------
@@ -230,7 +231,9 @@ def test_the_configuration_is_read_with_that_launcher_only() -> None:
 
 def test_arguments_that_the_installed_trainer_does_not_know_are_warned_of() -> None:
     made = launch(packages={"accelerate": "1.15.0", "transformers": "5.23.0"}, args=("--no_cuda", "--bf16"))
-    assert made.warnings == ("transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu",)
+    assert tuple(map(str, made.warnings)) == (
+        "transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu",
+    )
 
 
 @pytest.mark.parametrize(("config", "alone"), [(Config(), True), (Config(ranks=2, hosts=2), False)])

@@ -21,8 +21,8 @@ from tests.unit.launch.two import launch
 GOLDEN = Path(__file__).parent / "golden"
 SCRIPTS = ("sh", "sbatch", "torchrun", "accelerate")
 FORMS = (*SCRIPTS, "ansible", "pytorchjob")
-SECRET = Setting("hunter2", "--pass-env", secret=True)
-ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env")
+SECRET = Setting("hunter2", "--pass-env", secret=True, by_user=True)
+ODD = Setting('it\'s $HOME; `x` "y" {{ z }}\nnext', "--env", by_user=True)
 
 
 def example(form: str, engine: str = "impi") -> Launch:
@@ -155,7 +155,9 @@ def test_a_job_for_kubernetes_sources_the_variables_of_oneccl() -> None:
 
 
 def test_threads_that_the_user_has_chosen_are_the_pods_too() -> None:
-    two = launch(Run(script="train.py", ppn=2, backend="gloo"), {"OMP_NUM_THREADS": Setting("1", "--env")})
+    two = launch(
+        Run(script="train.py", ppn=2, backend="gloo"), {"OMP_NUM_THREADS": Setting("1", "--env", by_user=True)}
+    )
     job = yaml.safe_load(write(two, "pytorchjob"))
     (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     assert [one for one in container["env"] if one["name"] == "OMP_NUM_THREADS"] == [

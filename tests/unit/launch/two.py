@@ -12,6 +12,7 @@ from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Core, Facts, Installed, Interface
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 
 NONCE = "5ca1ab1e"
@@ -71,14 +72,14 @@ def launch(
     stations = {
         "node0": HostRuntime(
             facts(2, 4, **(first or {})),
-            Choice("eth0", "192.0.2.10", "192.0.2.0/24"),
+            Choice("eth0", "192.0.2.10", Note("shared-subnet", "192.0.2.0/24")),
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
         ),
         "node1": HostRuntime(
             facts(1, 6, **(second or {})),
-            Choice("ens3", "192.0.2.11", "192.0.2.0/24"),
+            Choice("ens3", "192.0.2.11", Note("shared-subnet", "192.0.2.0/24")),
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/scratch/job",
