@@ -11,12 +11,20 @@ export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
 endif
 
-.PHONY: demo test fast test-stacks drills test-impi lint clean
+.PHONY: dev pages demo test fast test-stacks drills test-impi lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
 	@sh tools/system.sh demo
 	@$(BIN)/ipexctl demo
+
+# What a developer needs: the environment with all tools, and the checks of .pre-commit-config.yaml before each commit.
+dev: $(VENV)/.dev
+	$(BIN)/pre-commit install
+
+# What is generated from the help of the commands: docs/cli.md and the man page.
+pages: $(VENV)/.dev
+	$(BIN)/python tools/cli.py
 
 test: $(VENV)/.dev
 	@sh tools/system.sh test

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md: what ``ipexctl COMMAND --help`` says, all commands on one page. A test holds the page to it.
+"""Writes docs/cli.md, the help of all commands on one page, and the man page. Tests hold both to the help.
 
 .venv/bin/python tools/cli.py
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import man
 import typer.main
 
 from ipexctl.cli import app
@@ -50,3 +51,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    man.PAGE.write_text(man.man_page(), encoding="utf-8")

@@ -1,8 +1,9 @@
-"""What is shipped: the metadata of pyproject.toml, and the import graph of impi_torch."""
+"""What is shipped: the metadata of pyproject.toml, the man page, and the import graph of impi_torch."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -37,6 +38,11 @@ def test_the_metadata_names_authors_and_the_python_versions_from_the_oldest(proj
 def test_a_typed_package_says_so(project: dict[str, Any]) -> None:
     assert "Typing :: Typed" in project["classifiers"]
     assert (ROOT / "ipexctl/py.typed").exists()
+
+
+def test_the_man_page_is_made_from_the_help() -> None:
+    check = subprocess.run([sys.executable, ROOT / "tools/man.py", "--check"], check=False, timeout=60)
+    assert check.returncode == 0, "write it again: python tools/cli.py"
 
 
 def imports_within_impi_torch(path: Path) -> set[str]:
