@@ -1,25 +1,40 @@
-"""The one loop: a verb's events go to every sink, are folded into the report, and the report gives the exit code."""
+"""The one loop: a command's events go to every sink, and the report made of them gives the exit code."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipexctl.act.interrupts import Interrupts
-from ipexctl.model.errors import Exit, Interrupted, UsageError
-from ipexctl.model.events import Event, Message, Stamped
+from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, worst
+from ipexctl.model.events import (
+    Answer,
+    Event,
+    FactsRead,
+    LauncherOutput,
+    Message,
+    Progress,
+    RankStage,
+    Stamped,
+)
+from ipexctl.model.events import Output as RankOutput
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.decide.diagnosis.known_errors import KnownErrors
     from ipexctl.decide.reports import Report
+    from ipexctl.show.debug_log import DebugLog
+    from ipexctl.show.pipe import Pipe
     from ipexctl.show.record import Record
     from ipexctl.show.sinks import Sink
+
+_log = logging.getLogger(__name__)
 
 Workflow = Generator[Event, None, Any]
 Output = Literal["auto", "live", "plain", "json"]
@@ -57,98 +72,189 @@ def cache_directory() -> Path:
     return user_cache_path("ipexctl", appauthor=False)
 
 
-def perform(tell: Callable[[Context], Workflow], how: OutputOptions, *, acting: bool = False) -> Exit:
-    """Tells a verb's story from beginning to end; its exit code. ``acting`` verbs are recorded.
+def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOptions, *, acting: bool = False) -> Exit:
+    """Executes one command: delivers the events of its workflow to the sinks, and returns the exit code.
 
-    ``tell`` makes the story; what it refuses (`UsageError`) is printed, and nothing is recorded.
+    ``make_workflow`` may raise `UsageError`: it is printed, and nothing is recorded. Events of ``acting`` commands are
+    saved. An exception that is none of ours to raise is a fault of ipexctl: `Exit.INTERNAL`.
     """
     from ipexctl.act.context import Context
     from ipexctl.act.ssh import Links
     from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import refusal
+    from ipexctl.show.sinks import print_refusal
 
     interrupts = Interrupts()
     interrupts.install()
     out, err = Pipe(sys.stdout), Pipe(sys.stderr)
-    links = Links(connect_timeout=how.connect_timeout, accept_new=how.accept_new, ask=_ask if how.ask_pass else None)
-    context = Context(links, state_directory(), cache_directory(), how.forks, interrupts=interrupts)
-    try:
-        with interrupts.raising():
-            story = tell(context)
-            first = next(story)
-        return _stage(story, first, how, interrupts, context if acting else None, out, err)
-    except UsageError as refused:
-        refusal(refused, err)
-        return refused.exit
-    except Interrupted as interrupted:
-        err.write("interrupted: nothing was done\n")
-        return interrupted.exit
-    finally:
-        links.close()
-        out.flush()
+    ask = ask_passphrase if options.ask_pass else None
+    links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new, ask=ask)
+    context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=interrupts)
+    with open_log(err) as log:
+        try:
+            with interrupts.raising():
+                workflow = make_workflow(context)
+                first = next(workflow)
+            if log.shown and options.output == "auto":
+                options = replace(options, output="plain")  # a live screen leaves no lines to the log
+            delivery = Delivery(options, interrupts, out, err, log, context.state if acting else None)
+            return delivery.deliver(first, workflow)
+        except Interrupted as interrupted:
+            err.write("interrupted: nothing was done\n")
+            return interrupted.exit
+        except Exception as error:
+            described = describe_error(error, log)
+            print_refusal(described, err)
+            return described.exit
+        finally:
+            links.close()
+            out.flush()
+            err.flush()
+
+
+def open_log(err: Pipe) -> DebugLog:
+    """The log of this command, to be entered."""
+    from ipexctl.show.debug_log import NAME, DebugLog
+
+    def write(text: str) -> None:
+        err.write(text)
         err.flush()
 
+    return DebugLog(state_directory() / NAME, write=write, environ=os.environ)
 
-def _stage(
-    story: Workflow,
-    first: Event,
-    how: OutputOptions,
-    interrupts: Interrupts,
-    recorded: Context | None,
-    out: Any,
-    err: Any,
-) -> Exit:
-    """Plays a story that has begun to all sinks."""
-    from ipexctl.decide.reports import Folding
-    from ipexctl.show.record import Record, retain
-    from ipexctl.show.sinks import refusal
 
-    folding = Folding(_known_errors())
-    shown = screen(how, out, err, interrupts)
-    record: Record | None = None
-    sinks: list[Sink] = [folding, shown]
+def describe_error(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
+    """What to print of an exception that ended a command. The traceback of a fault of ours goes to the log."""
+    if isinstance(error, UsageError):
+        return error
+    if isinstance(error, LinkError):
+        failure = error.failure
+        return UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
+    return log.internal_error(error, verb)
 
-    def trouble(text: str) -> None:
-        shown.take(Stamped(time.time(), Message(text, "warning")))
 
-    if recorded is not None:
-        runs = recorded.state / "runs"
-        record = Record.create(runs, getattr(first, "verb", "run"), time.time(), trouble=trouble)
-        retain(runs, KEPT, spare=[record.directory])
-        sinks.insert(1, record)  # before the screen, which may be slow
+def end_with_internal_error(error: Exception) -> Exit:
+    """For what no command has caught: logs the traceback, prints the sentence."""
+    from ipexctl.show.pipe import Pipe
+    from ipexctl.show.sinks import print_refusal
 
-    def take(event: Event) -> None:
-        stamped = Stamped(time.time(), event)
-        for sink in sinks:
-            sink.take(stamped)
+    err = Pipe(sys.stderr)
+    with open_log(err) as log:
+        print_refusal(log.internal_error(error, "ipexctl"), err)
+    return Exit.INTERNAL
 
-    refused: UsageError | None = None
-    broken: Interrupted | None = None
-    take(first)
-    try:
+
+class Delivery:
+    """The events of one workflow on their way to all sinks; they are saved below ``state``, if that is given."""
+
+    def __init__(
+        self, options: OutputOptions, interrupts: Interrupts, out: Pipe, err: Pipe, log: DebugLog, state: Path | None
+    ) -> None:
+        from ipexctl.decide.reports import Folding
+
+        self._interrupts, self._err, self._log, self._state = interrupts, err, log, state
+        self._verb = "ipexctl"
+        self._folding = Folding(read_known_errors())
+        self._screen = make_screen(options, out, err, interrupts)
+        self._record: Record | None = None
+        self._sinks: list[Sink] = [self._folding, self._screen]
+        self._broken: list[Sink] = []  # sinks that raised: they get no more events
+
+    def deliver(self, first: Event, workflow: Workflow) -> Exit:
+        """Takes all events, closes the sinks, prints what ended the workflow before its end; the exit code.
+
+        Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way.
+        """
+        self._verb = getattr(first, "verb", "run")
+        if self._state is not None:
+            self._open_record(self._state / "runs")
+        failure: Exception | Interrupted | None = self._take(first)
+        thrown = failure
         while True:
             try:
-                waiting = interrupts.take() if interrupts.pending else None
-                with interrupts.raising():
-                    event = story.throw(waiting) if waiting else next(story)
+                thrown = thrown or (self._interrupts.take() if self._interrupts.pending else None)
+                with self._interrupts.raising():
+                    event = workflow.throw(thrown) if thrown else next(workflow)
             except StopIteration:
                 break
-            take(event)
-    except UsageError as error:
-        refused = error
-    except Interrupted as error:
-        broken = error
-    report = folding.report(lost=record.lost() if record else {})
-    exit = _judged(report, refused, broken)
-    told = report.public() | {"exit": int(exit), "saved": str(record.directory) if record else None}
-    told |= {"refused": refused.sentence} if refused else {}
-    for sink in sinks:
-        sink.close(told)
-    if refused:
-        refusal(refused, err)
-    if broken:
-        err.write(_broken_off(report) if recorded else "interrupted\n")
-    return exit
+            except (Exception, Interrupted) as error:
+                failure = error if failure is None or isinstance(error, UnwatchedRunError) else failure
+                break
+            thrown = self._take(event)
+            failure = failure or thrown
+        return self._close(failure)
+
+    def _open_record(self, runs: Path) -> None:
+        from ipexctl.show.record import Record, retain
+
+        def warn(text: str) -> None:
+            self._screen.take(Stamped(time.time(), Message(text, "warning")))
+
+        self._record = Record.create(runs, self._verb, time.time(), trouble=warn)
+        self._log.keep_in(self._record.directory)
+        retain(runs, KEPT, spare=[self._record.directory])
+        self._sinks.insert(1, self._record)  # before the screen, which may be slow
+
+    def _take(self, event: Event) -> Exception | None:
+        """Gives the event to all sinks; what one of them raised."""
+        stamped = Stamped(time.time(), event)
+        log_event(event)
+        failure = None
+        for sink in tuple(self._sinks):
+            try:
+                sink.take(stamped)
+            except Exception as error:
+                self._sinks.remove(sink)
+                self._broken.append(sink)
+                failure = failure or error
+        return failure
+
+    def _close(self, failure: Exception | Interrupted | None) -> Exit:
+        from ipexctl.show.sinks import print_refusal
+
+        report: Report | None = None
+        try:
+            report = self._folding.report(lost=self._record.lost() if self._record else {})
+        except Exception as error:
+            failure = failure or error
+        described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
+        exit = _judge(report, failure, described)
+        public = report.public() if report else {}
+        public |= {"exit": int(exit), "saved": str(self._record.directory) if self._record else None}
+        public |= {"refused": described.sentence} if described else {}
+        for sink in (*self._sinks, *self._broken):
+            try:
+                sink.close(public)
+            except Exception as error:
+                described = described or describe_error(error, self._log, self._verb)
+                exit = worst([exit, Exit.INTERNAL])
+        if described:
+            print_refusal(described, self._err)
+        if isinstance(failure, Interrupted):
+            self._err.write(_broken_off(report) if report and self._record else "interrupted\n")
+        return exit
+
+
+def _judge(report: Report | None, failure: Exception | Interrupted | None, described: UsageError | None) -> Exit:
+    """The exit code of what ended a workflow before its end, or that of the report."""
+    causes = report.causes if report else ()
+    if described and described.exit is not Exit.INTERNAL:  # as hosts that cannot hold what is asked
+        return worst([described.exit, *(cause for cause in causes if cause != Exit.LOST)])
+    ended = described or failure
+    if isinstance(ended, UsageError | Interrupted):
+        return worst([ended.exit, *(cause for cause in causes if cause == Exit.RESIDUE)])
+    return report.exit if report else Exit.INTERNAL
+
+
+_FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribution", "kernel", "glibc", "interfaces",
+          "pythons", "installed", "mpi", "unread")  # fmt: skip
+
+
+def log_event(event: Event) -> None:
+    """Logs what decisions are made of and what comes of them: of facts a summary, of ranks' output nothing."""
+    if isinstance(event, FactsRead):
+        _log.debug("facts of %s: %s", event.host, {name: event.facts.get(name) for name in _FACTS})
+    elif not isinstance(event, Answer | RankOutput | Progress | RankStage | LauncherOutput):
+        _log.debug("%r", event)
 
 
 def _broken_off(report: Report) -> str:
@@ -158,35 +264,25 @@ def _broken_off(report: Report) -> str:
     return f"interrupted{far}; type the same command again to go on\n"
 
 
-def _judged(report: Report, refused: UsageError | None, broken: Interrupted | None) -> Exit:
-    """A refusal in the middle (hosts that cannot hold what is asked) and a broken-off story have their own codes."""
-    from ipexctl.model.errors import worst
-
-    if broken:
-        return worst([broken.exit, *[cause for cause in report.causes if cause == Exit.RESIDUE]])
-    if refused:
-        return worst([refused.exit, *[cause for cause in report.causes if cause != Exit.LOST]])
-    return report.exit
-
-
-def screen(how: OutputOptions, out: Any, err: Any, interrupts: Interrupts) -> Sink:
+def make_screen(options: OutputOptions, out: Any, err: Any, interrupts: Interrupts) -> Sink:
     """The sink people or programs read: live on a terminal, plain elsewhere, JSON where asked for."""
     from ipexctl.show import sinks
 
-    if how.bare:
+    if options.bare:
         return sinks.Bare(out, err)
-    if how.output == "json":
+    if options.output == "json":
         return sinks.JsonLines(out)
-    if how.json:
-        return sinks.Answering(out, err, how.only)
-    if how.output == "live" or (how.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
+    if options.json:
+        return sinks.Answering(out, err, options.only)
+    if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
-        return Live(out, err, on_detach=interrupts.detach.set if how.detachable else None)
-    return sinks.Plain(out, err, raw=how.raw, label=how.label)
+        return Live(out, err, on_detach=interrupts.detach.set if options.detachable else None)
+    return sinks.Plain(out, err, raw=options.raw, label=options.label)
 
 
-def _known_errors() -> KnownErrors:
+def read_known_errors() -> KnownErrors:
+    """The catalogue of errors of training scripts that comes with ipexctl."""
     from importlib.resources import files
 
     from ipexctl.decide.diagnosis.known_errors import parse_errors
@@ -194,40 +290,38 @@ def _known_errors() -> KnownErrors:
     return parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8"))
 
 
-def _ask(question: str) -> str | None:
-    """A passphrase, asked only where somebody can answer."""
+def ask_passphrase(question: str) -> str | None:
+    """Asked only where somebody can answer."""
     import getpass
 
     return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None
 
 
-def environment() -> Mapping[str, str]:
-    return dict(os.environ)
-
-
-def again(word: str, how: OutputOptions) -> Exit:
+def replay_run(word: str, options: OutputOptions) -> Exit:
     """Shows a saved run in this output mode; the exit code is that of the run."""
     from ipexctl.decide.reports import Folding
     from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import refusal
+    from ipexctl.show.sinks import print_refusal
     from ipexctl.verbs.run.replay import find, replay
 
     out, err = Pipe(sys.stdout), Pipe(sys.stderr)
     interrupts = Interrupts()
     interrupts.install()
-    try:
-        directory = find(state_directory() / "runs", word)
-        folding = Folding(_known_errors())
-        sink = screen(how, out, err, interrupts)
-        with interrupts.raising():
-            for stamped in replay(directory):
-                folding.take(stamped)
-                sink.take(stamped)
-        report = folding.report()
-        sink.close(report.public() | {"saved": str(directory)})
-        return report.exit
-    except UsageError as refused:
-        refusal(refused, err)
-        return refused.exit
-    except Interrupted as interrupted:
-        return interrupted.exit
+    with open_log(err) as log:
+        try:
+            directory = find(state_directory() / "runs", word)
+            folding = Folding(read_known_errors())
+            screen = make_screen(options, out, err, interrupts)
+            with interrupts.raising():
+                for stamped in replay(directory):
+                    folding.take(stamped)
+                    screen.take(stamped)
+            report = folding.report()
+            screen.close(report.public() | {"saved": str(directory)})
+            return report.exit
+        except Interrupted as interrupted:
+            return interrupted.exit
+        except Exception as error:
+            described = describe_error(error, log)
+            print_refusal(described, err)
+            return described.exit

@@ -6,6 +6,7 @@ once. A host that is slow to connect gives its place to the next one: dead hosts
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -18,6 +19,8 @@ from ipexctl.model.errors import Failure
 from ipexctl.model.events import Event, HostFailed, Message, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Emit = Callable[[Event], None]
@@ -46,8 +49,8 @@ def each(
 
     Yields `StepStarted`, everything ``work`` emits while it happens, and `StepEnded` (with what ``outcome`` says of the
     value, else "ok") per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's
-    result. Any other exception breaks everything off and is raised here with a note of the host. When the generator is
-    closed or interrupted, all links are closed and no thread is left.
+    result. Any other exception is a fault of ours: it ends the work on all hosts and is raised here. When the generator
+    is closed or interrupted, all links are closed and no thread is left.
     """
     waiting = list(hosts)
     order = [host.name for host in waiting]
@@ -95,7 +98,8 @@ def each(
                 continue
             threads.pop(item.host).join()
             if isinstance(item.value, BaseException):
-                raise _with_note(item.value, f"on host {item.host}, step {step!r}")
+                _log.error("%s: step %r raised %r", item.host, step, item.value)
+                raise item.value
             results[item.host] = item.value
             if isinstance(item.value, Failure):
                 yield HostFailed(item.value)
@@ -119,9 +123,3 @@ def _break_off(context: Context, happened: queue.Queue[Event | _Done[T]], thread
                 happened.get(timeout=0.02)  # makes room: a worker may be waiting to tell something
             except queue.Empty:
                 pass
-
-
-def _with_note(error: BaseException, note: str) -> BaseException:
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(note)
-    return error

@@ -188,7 +188,8 @@ class RunFollower:
         self._offsets = dict(zip("joe", offsets, strict=True))
         self._frames: queue.Queue[Frame] = queue.Queue(64)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="watch", daemon=True)
+        self._error: Exception | None = None  # a fault of ours in the thread
+        self._thread = threading.Thread(target=self._body, name="watch", daemon=True)
         self._thread.start()
 
     def take(self, timeout: float) -> Frame | None:
@@ -196,6 +197,8 @@ class RunFollower:
         try:
             return self._frames.get(timeout=timeout)
         except queue.Empty:
+            if self._error is not None:
+                raise self._error from None
             return None
 
     @property
@@ -207,6 +210,12 @@ class RunFollower:
         self._over.set()
         while self._thread.is_alive():
             self.take(0.05)
+
+    def _body(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # raised again in the thread that takes the frames
+            self._error = error
 
     def _read(self) -> None:
         since, pause, lost = 0.0, 0.5, False

@@ -9,26 +9,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.links import Channel, Link, LinkError
 
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 _BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
 _LONGEST = 4 << 20  # bytes of one answer
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
-
-
-class RemoteError(Exception):
-    """The host could not do what was asked. ``code`` is the program's word for it."""
-
-    def __init__(self, code: str, what: str, more: Mapping[str, Any]) -> None:
-        super().__init__(what)
-        self.code, self.what, self.more = code, what, more
 
 
 class Session:

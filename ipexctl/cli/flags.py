@@ -260,7 +260,7 @@ def perform(tell: Callable[[Context], Workflow], values: dict[str, Any], *, acti
         yield from (Message(text, "warning") for text in values.get("warnings", ()))
         return (yield from story)
 
-    raise typer.Exit(int(loop.perform(warned, how(values), acting=acting)))
+    raise typer.Exit(int(loop.run_command(warned, how(values), acting=acting)))
 
 
 def pairs(flag: str, words: list[str]) -> dict[str, str]:

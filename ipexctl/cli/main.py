@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +14,42 @@ from ipexctl import __version__
 from ipexctl.cli import accelerate, job, lab, measure, play, runs, stack
 
 
+def _set_verbosity(context: typer.Context, count: int) -> None:
+    """``-v`` before and after a command's name add up. The level of our logger is what `DebugLog` shows."""
+    logger = logging.getLogger("ipexctl")
+    levels = [logging.NOTSET, logging.INFO, logging.DEBUG]
+    before = levels.index(logger.level) if context.parent and logger.level in levels else 0
+    logger.setLevel(levels[min(before + count, 2)])
+
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v", "--verbose", count=True, expose_value=False, show_default=False, callback=_set_verbosity,
+        help="Print each command executed on a host to standard error; -vv: all of debug.log.",
+    ),
+]  # fmt: skip
+
+
+def _verbose_option() -> Any:
+    """``-v`` as an option of any command, made as Typer makes options."""
+    single = typer.Typer(add_completion=False)
+    single.command()(_take_verbose)
+    command: Any = typer.main.get_command(single)
+    return command.params[0]
+
+
+def _take_verbose(verbose: Verbose = 0) -> None:
+    """The signature of a command that takes nothing but ``-v``."""
+
+
 class Group(TyperGroup):
-    """Wrong values are told in our words, whatever checks them."""
+    """Gives every command ``-v``; wrong values are told in our words, whatever checks them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in _commands(self):
+            command.params.append(_verbose_option())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -23,6 +59,14 @@ class Group(TyperGroup):
 
             error.message = said({"msg": error.message})
             raise
+
+
+def _commands(group: Any) -> Iterator[Any]:
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            yield from _commands(command)
+        else:
+            yield command
 
 
 app = typer.Typer(
@@ -35,7 +79,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train PyTorch on your Xeon and EPYC hosts: doctor, install, sync and run over SSH, with a real mpirun.",
     epilog="Exit codes: 0 done · 2 wrong input · 3 unreachable · 4 a step failed · 5 a rank failed"
-    " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 130 interrupted",
+    " · 6 lost or at a limit · 7 busy · 8 something left · 9 output not stored · 70 a bug · 130 interrupted",
 )
 for group in (job, play, stack, runs, lab, accelerate, measure):
     app.add_typer(group.app)
@@ -52,6 +96,7 @@ def _top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    verbose: Verbose = 0,
 ) -> None:
     pass
 
@@ -63,3 +108,7 @@ def main() -> None:
         app(prog_name="ipexctl")
     except KeyboardInterrupt:  # before any command had begun
         raise SystemExit(130) from None
+    except Exception as error:  # a fault of ours before the loop
+        from ipexctl.loop import end_with_internal_error
+
+        raise SystemExit(int(end_with_internal_error(error))) from None

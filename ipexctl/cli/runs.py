@@ -151,6 +151,6 @@ def replay(
     raw: Annotated[bool, typer.Option("--raw", help="Plain output: the ranks' bytes unescaped.")] = False,
 ) -> None:
     """Show a saved run again, in any output mode."""
-    from ipexctl.loop import again
+    from ipexctl.loop import replay_run
 
-    raise typer.Exit(int(again(run, how(dict(locals())))))
+    raise typer.Exit(int(replay_run(run, how(dict(locals())))))

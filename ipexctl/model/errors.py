@@ -1,18 +1,19 @@
-"""How things go wrong, as values.
+"""Errors and failures, and the exit codes, which are the contract of the command line.
 
-``UsageError`` is raised before anything is touched; ``Failure`` is a value beside the other hosts' results.
-The exit codes are the contract of the command line.
+An error is raised and ends something; all of ours are `IpexctlError`. A `Failure` is a value: what happened to one
+host, beside the results of the others. Any other exception is a fault of ipexctl itself and ends with `Exit.INTERNAL`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
-    """How a command ends. With several causes the order is 8, signal, 6, 5, 4, 3, 7, 9 (`worst`)."""
+    """How a command ends. With several causes the order is 8, 70, signal, 6, 5, 4, 3, 7, 9 (`worst`)."""
 
     OK = 0
     INPUT = 2
@@ -23,6 +24,7 @@ class Exit(IntEnum):
     BUSY = 7
     RESIDUE = 8
     RECORD = 9
+    INTERNAL = 70
     HUP = 129
     INT = 130
     TERM = 143
@@ -30,6 +32,7 @@ class Exit(IntEnum):
 
 _ORDER = (
     Exit.RESIDUE,
+    Exit.INTERNAL,
     Exit.HUP,
     Exit.INT,
     Exit.TERM,
@@ -60,10 +63,16 @@ class Origin:
         return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
 
 
-class UsageError(Exception):
-    """Bad input or a request that cannot be met: one sentence, reasons one per line, at most one hint.
+class IpexctlError(Exception):
+    """What ipexctl raises itself. ``code`` is a stable word for programs; the text is for people."""
 
-    Raised before any host is contacted unless `exit` says otherwise. ``code`` is for callers that decide by the cause.
+    code: str = "error"
+
+
+class UsageError(IpexctlError):
+    """Input that is wrong or cannot be satisfied: one sentence, reasons one per line, at most one hint.
+
+    Raised before anything is contacted unless ``exit`` says otherwise. Callers that decide by the cause read ``code``.
     """
 
     def __init__(
@@ -73,7 +82,7 @@ class UsageError(Exception):
         reasons: Sequence[str] = (),
         hint: str | None = None,
         exit: Exit = Exit.INPUT,
-        code: str = "",
+        code: str = "usage",
     ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
@@ -85,6 +94,50 @@ class UsageError(Exception):
     def __str__(self) -> str:
         lines = [self.sentence, *(f"  {reason}" for reason in self.reasons)]
         return "\n".join([*lines, f"hint: {self.hint}"] if self.hint else lines)
+
+
+class InternalError(UsageError):
+    """How an exception that is a fault of ipexctl is reported. Made from the exception by the loop, raised nowhere."""
+
+    def __init__(self, sentence: str, *, reasons: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(sentence, reasons=reasons, hint=hint, exit=Exit.INTERNAL, code="internal")
+
+
+class ConnectError(IpexctlError):
+    """A hop (a host, or a jump host before it) could not be reached or trusted. Raised while connecting; becomes the
+    `Failure` of every host behind it."""
+
+    def __init__(self, code: str, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.code, self.what, self.hint = code, what, hint
+
+
+class RemoteError(IpexctlError):
+    """A program of ours on a host could not do what it was asked to. Raised by `Session.ask`; ``code`` is the
+    program's word for it, ``more`` its details."""
+
+    def __init__(self, code: str, what: str, more: Mapping[str, Any]) -> None:
+        super().__init__(what)
+        self.code, self.what, self.more = code, what, more
+
+
+class LinkError(IpexctlError):
+    """A link could not be opened, was lost, or a command outlived its timeout. Raised by links and channels;
+    ``failure`` says what happened to which host."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.host}: {failure.what}")
+        self.code, self.failure = failure.code, failure
+
+
+class UnwatchedRunError(IpexctlError):
+    """A fault of ipexctl (``__cause__``) ended the watching of a run that was started: it may still be running."""
+
+    code = "unwatched"
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"run {run} may still be running: ipexctl attach {run} watches it, ipexctl stop {run} ends it")
+        self.run = run
 
 
 class Interrupted(KeyboardInterrupt):

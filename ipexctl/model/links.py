@@ -7,17 +7,9 @@ from types import TracebackType
 from typing import Protocol
 
 from ipexctl.model.commands import Command, Completed
-from ipexctl.model.errors import Failure
+from ipexctl.model.errors import LinkError as LinkError
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-
-
-class LinkError(Exception):
-    """A link could not be opened, was lost, or a command outlived its timeout: `failure` says what happened."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(f"{failure.host}: {failure.what}")
-        self.failure = failure
 
 
 class Channel(Protocol):

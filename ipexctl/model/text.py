@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def printable(text: str, limit: int = 80) -> str:
     r"""One harmless line: what cannot be printed is shown as ``\x1b`` or ``\u202e``, and at most ``limit`` characters.
@@ -11,6 +13,11 @@ def printable(text: str, limit: int = 80) -> str:
     """
     shown = "".join(char if char.isprintable() else _escape(char) for char in text[: limit + 1])
     return shown if len(text) <= limit else shown[:limit] + "…"
+
+
+def without_secrets(text: str) -> str:
+    """A message without user names and passwords in its URLs."""
+    return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
 
 
 def _escape(char: str) -> str:

@@ -392,6 +392,8 @@ class Live:
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
         with self._lock:
+            if self.error is not None:
+                raise self.error
             self._last = (stamped.at, self._clock())
             self._board.take(stamped)
             if (value := self._story.take(event)) is not None:
@@ -437,8 +439,6 @@ class Live:
             self._tell_failures()
             if report:
                 self._above.append([*screens.ending(report, dry=self._story.dry), *screens.saved(report)])
-            if self.error is not None:
-                self._above.append([text(("! ", WARN), f"the live screen stopped: {self.error!r}")])
         self._print_above()
         self._out.flush()
 
@@ -472,7 +472,7 @@ class Live:
                     self._press()
                     self._draw()
         except Exception as error:
-            self.error = error  # a run is never lost to its screen
+            self.error = error  # raised by `take`
 
     def _press(self) -> None:
         while (key := self._keys.poll()) is not None:

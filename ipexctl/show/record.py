@@ -32,7 +32,7 @@ _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
 
 
-def _private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
     """Makes a directory and its missing parents, 0700. Raises `UsageError` where others could write or own it."""
     missing = []
     path = directory
@@ -79,7 +79,7 @@ def directory_name(verb: str, at: float, mark: str = "") -> str:
 
 def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
     """Makes the directory of one saved run and returns it. Raises `UsageError` (exit 4) where that is not possible."""
-    _private(runs)
+    make_private(runs)
     for attempt in range(100):
         extra = secrets.token_hex(1) if attempt else ""
         path = runs / directory_name(verb, at, "-".join(word for word in (mark, extra) if word))

@@ -24,7 +24,7 @@ class Sink(Protocol):
         """The end. ``report`` is `Report.public()`, for sinks that show or save it. Safe to call twice."""
 
 
-def refusal(refused: UsageError, err: Pipe) -> None:
+def print_refusal(refused: UsageError, err: Pipe) -> None:
     """Prints why nothing was done; on a terminal, broken between words."""
     err.write("".join(f"{line}\n" for line in refusal_lines(refused, err.columns())))
     err.flush()

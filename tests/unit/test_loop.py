@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import json
+import stat
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipexctl import loop
-from ipexctl.model.errors import Exit, Interrupted
-from ipexctl.model.events import Event, Started, StepEnded, StepStarted
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import each
+from ipexctl.model.commands import Command
+from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started, StepEnded, StepStarted
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link, LinkError
+from ipexctl.show.sinks import Plain
+from ipexctl.verbs.run.watch import naming_run
 
 
 @pytest.mark.parametrize(
@@ -36,5 +46,179 @@ def test_a_command_that_is_broken_off_says_how_to_go_on_where_something_can(
         yield StepEnded("node0", "send", "changed")
         raise Interrupted
 
-    assert loop.perform(story, loop.OutputOptions(output="plain"), acting=acting) is Exit.INT
+    assert loop.run_command(story, loop.OutputOptions(output="plain"), acting=acting) is Exit.INT
     assert capsys.readouterr().err.splitlines()[-1] == said
+
+
+# faults of ours ---------------------------------------------------------------------------------------------------
+
+Workflow = Generator[Event, None, Any]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(loop, "cache_directory", lambda: tmp_path / "cache")
+    return tmp_path / "state"
+
+
+def run_command(workflow: Callable[[Context], Workflow], *, acting: bool = False) -> Exit:
+    return loop.run_command(workflow, loop.OutputOptions(output="plain"), acting=acting)
+
+
+def decide_the_launch() -> None:
+    raise KeyError("planted \x1b[2J")
+
+
+def begin(_: Context) -> Workflow:
+    yield Started("run", "train.py", ("node0",))
+    yield StepStarted("node0", "probe")
+    yield StepEnded("node0", "probe")
+
+
+def test_an_exception_in_a_decision_ends_with_70_a_sentence_and_its_traceback(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(context: Context) -> Workflow:
+        yield from begin(context)
+        decide_the_launch()
+
+    assert run_command(workflow, acting=True) is Exit.INTERNAL
+    (saved,) = (state / "runs").iterdir()
+    log = saved / "debug.log"
+    sentence, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert sentence == r"error: internal error in run: KeyError: 'planted \x1b[2J'"
+    assert hint.split() == ["hint:", "the", "traceback", "is", "in", str(log)]
+    text = log.read_text()
+    assert "in decide_the_launch" in text
+    assert "StepEnded(host='node0', step='probe'" in text
+    assert "\x1b" not in text
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    report = json.loads((saved / "report.json").read_bytes())
+    assert report["exit"] == 70
+    assert report["failures"] == []  # of no host
+
+
+def test_an_exception_before_the_first_event_is_logged_in_the_state_directory(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        decide_the_launch()
+        yield Ended("hosts", Exit.OK)
+
+    assert run_command(workflow) is Exit.INTERNAL
+    assert "in decide_the_launch" in (state / "debug.log").read_text()
+    assert str(state / "debug.log") in capsys.readouterr().err
+
+
+def test_an_exception_in_a_screen_ends_with_70_and_the_workflow_in_order(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    def workflow(context: Context) -> Workflow:
+        try:
+            yield from begin(context)
+            yield Ended("run", Exit.OK)
+        finally:
+            ended.append(True)
+
+    def draw_step(self: Plain, stamped: Any) -> None:
+        if isinstance(stamped.event, StepEnded):
+            raise TypeError("planted")
+
+    monkeypatch.setattr(Plain, "take", draw_step)
+    assert run_command(workflow, acting=True) is Exit.INTERNAL
+    assert ended == [True]
+    (saved,) = (state / "runs").iterdir()
+    assert "in draw_step" in (saved / "debug.log").read_text()
+    assert "error: internal error in run: TypeError: planted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["closing", "report"])
+def test_an_exception_when_all_is_over_ends_with_70_and_saves_a_report(
+    where: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def workflow(context: Context) -> Workflow:
+        yield from begin(context)
+        yield Ended("run", Exit.OK)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("planted")
+
+    if where == "closing":
+        monkeypatch.setattr(Plain, "close", fail)
+    else:
+        monkeypatch.setattr("ipexctl.decide.reports.Folding.report", fail)
+    assert run_command(workflow, acting=True) is Exit.INTERNAL
+    (saved,) = (state / "runs").iterdir()
+    assert "ValueError: planted" in (saved / "debug.log").read_text()
+    assert (saved / "report.json").is_file()
+
+
+def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events: list[Event] = []
+
+    def ask_session(link: Link, _: object) -> None:
+        if link.host.name == "node1":
+            link.run(Command(("true",)))
+            raise AttributeError("planted")
+        link.run(Command(("sleep", "60"), timeout=70.0))
+
+    def workflow(context: Context) -> Workflow:
+        yield Started("install", "", ("node0", "node1"))
+        hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in ("node0", "node1")]
+        for event in each(context, hosts, "install", ask_session):
+            events.append(event)
+            yield event
+        yield Ended("install", Exit.OK)
+
+    begun = time.monotonic()
+    assert run_command(workflow) is Exit.INTERNAL
+    assert time.monotonic() - begun < 15
+    assert not [event for event in events if isinstance(event, HostFailed)]
+    text = (state / "debug.log").read_text()
+    assert "in ask_session" in text
+    assert "node1: step 'install' raised AttributeError('planted')" in text
+    assert "node1: status 0 after" in text
+    assert "node0: status 143 after" in text
+    assert "internal error in install: AttributeError: planted" in capsys.readouterr().err
+
+
+def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("run", "train.py", ("node0",))
+        with naming_run("r1"):
+            yield RunStarted("r1", "node0", ("node0",), "train.py")
+            decide_the_launch()
+
+    assert run_command(workflow) is Exit.INTERNAL
+    err = capsys.readouterr().err
+    assert "internal error in run: KeyError" in err
+    assert "run r1 may still be running: ipexctl attach r1 watches it, ipexctl stop r1 ends it" in err
+
+
+def test_a_lost_link_that_nobody_expected_is_a_failure_of_its_host(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("ps", "", ("node0",))
+        raise LinkError(Failure("node0", Kind.UNREACHABLE, "the connection was lost"))
+
+    assert run_command(workflow) is Exit.UNREACHABLE
+    assert "node0: the connection was lost" in capsys.readouterr().err
+    assert not state.exists()
+
+
+def test_a_command_that_contacts_no_host_leaves_no_log(state: Path) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("hosts", "", ())
+        yield Answer({})
+        yield Ended("hosts", Exit.OK)
+
+    assert run_command(workflow) is Exit.OK
+    assert not state.exists()

@@ -32,6 +32,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.stack import Lock, Wheel
+from ipexctl.model.text import without_secrets as without_secrets
 
 if TYPE_CHECKING:
     import urllib3
@@ -175,11 +176,6 @@ def redacted(url: str) -> str:
         return url
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def without_secrets(text: str) -> str:
-    """A message without user names and passwords in its URLs."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
 
 
 def find_uv() -> Tool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 _Key = tuple[str, str, str | None, int | None, str | None]
 
 _CLOSING = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["Links", "LocalLink"]
 
@@ -102,13 +106,16 @@ class _Opening:
         return self._made.is_set() and (self._error is not None or not self.link.alive)
 
     def connect(self) -> None:
+        host, begun = self.link.host, time.monotonic()
         try:
             self.link.connect()
         except BaseException as error:
             self._error = error
+            _log.info("%s: not connected after %.3f s: %s", host.name, time.monotonic() - begun, error)
             raise
         finally:
             self._made.set()
+        _log.info("%s: connected after %.3f s", host.name, time.monotonic() - begun)
 
     def link_when_made(self) -> Link:
         self._made.wait()

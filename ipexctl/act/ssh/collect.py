@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Protocol
@@ -14,6 +15,26 @@ from ipexctl.model.links import LinkError
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET = 0.5  # seconds of silence after which such outputs count as ended
 _SMALL = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
+
+
+_log = logging.getLogger(__name__)
+
+
+class CommandLog:
+    """One command on a host in debug.log: a line when it starts, and one when its channel is closed."""
+
+    def __init__(self, host: str, command: Command) -> None:
+        self._host, self._begun = host, time.monotonic()
+        self._line = str(command)[:500]
+        self._ended = False
+        _log.debug("%s: starts: %s", host, self._line)
+
+    def end(self, status: int | None) -> None:
+        """``status`` is None or negative where the end of the command was not seen. Only the first call counts."""
+        if not self._ended:
+            self._ended = True
+            seen = "not known" if status is None or status < 0 else status
+            _log.info("%s: status %s after %.3f s: %s", self._host, seen, time.monotonic() - self._begun, self._line)
 
 
 class Pieces(Protocol):

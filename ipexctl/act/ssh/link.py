@@ -10,7 +10,7 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.collect import TimedOut, collect, timed_out
+from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timed_out
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import Marked, carried, ending, new_mark, script
@@ -31,8 +31,9 @@ _STOPPING = 4.0  # seconds to stop a command on a host
 class SSHChannel:
     """A running remote command; see `Channel`."""
 
-    def __init__(self, host: str, channel: paramiko.Channel, mark: bytes) -> None:
+    def __init__(self, host: str, channel: paramiko.Channel, mark: bytes, log: CommandLog) -> None:
         self._host = host
+        self._log = log
         self._channel = channel
         self._marks: dict[Stream, Marked] = {"out": Marked(mark), "err": Marked(mark)}
         self._closed = False
@@ -140,6 +141,7 @@ class SSHChannel:
 
     def close(self) -> None:
         self._closed = True
+        self._log.end(self._channel.exit_status)
         self._wake.set()
         try:
             self._channel.close()
@@ -248,7 +250,7 @@ class SSHLink:
             raise self._gone()
         try:
             raw = transport.open_session(timeout=min(patience, _OPENING))
-            channel = SSHChannel(self._host.name, raw, mark)
+            channel = SSHChannel(self._host.name, raw, mark, CommandLog(self._host.name, command))
             if owned:
                 with self._lock:
                     self._running.add(channel)

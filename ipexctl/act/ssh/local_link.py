@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import cast
 
-from ipexctl.act.ssh.collect import TimedOut, collect, timed_out
+from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timed_out
 from ipexctl.act.ssh.quoting import ending, fitted, script
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -28,7 +28,8 @@ _PIECE = 1 << 18
 class LocalChannel:
     """A running local command; see `Channel`. ``carried_in`` is written before anything else."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: CommandLog) -> None:
+        self._log = log
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -103,6 +104,8 @@ class LocalChannel:
             if self._closed:
                 return
             self._closed = True
+        status = self._process.poll()
+        self._log.end(status if status is None or status >= 0 else 128 - status)
         self._wake.send(b"x")
         with self._reading, self._writing:
             self._selector.close()
@@ -178,6 +181,7 @@ class LocalLink:
 
     def _start(self, command: Command, *, owned: bool = True) -> LocalChannel:
         way = fitted(script(command))
+        log = CommandLog(self._host.name, command)
         home = self._env.get("HOME", "/")
         process = subprocess.Popen(  # without a shell of Python's: sh is a word like others, its line quoted by us
             ("/bin/sh", "-c", way.line),
@@ -189,7 +193,7 @@ class LocalLink:
             start_new_session=True,
             bufsize=0,
         )
-        channel = LocalChannel(process)
+        channel = LocalChannel(process, log)
         with self._lock:
             if self._closed:
                 _stopped(channel)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
+from ipexctl.model.errors import ConnectError as ConnectError
 from ipexctl.model.text import printable
 
 # The first of each that the host has too is taken. Measured: curve25519 and AES-GCM cost a fraction of the defaults.
@@ -27,14 +28,6 @@ _log = logging.getLogger("ipexctl.ssh")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # Paramiko logs what it raises; each caller reports it once
 _log.setLevel(logging.CRITICAL)
-
-
-class ConnectError(Exception):
-    """Why a host or a jump host could not be reached; becomes the `Failure` of every host behind it."""
-
-    def __init__(self, code: str, what: str, hint: str | None = None) -> None:
-        super().__init__(what)
-        self.code, self.what, self.hint = code, what, hint
 
 
 class Transport(QuietTransport):

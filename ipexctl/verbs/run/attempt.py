@@ -16,7 +16,7 @@ from ipexctl.model.events import Answer, Ended, Event
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.run.watch import RunWatcher
+from ipexctl.verbs.run.watch import RunWatcher, naming_run
 
 
 @dataclass
@@ -53,8 +53,9 @@ class Attempt:
         watching = self.watching
         left_alone = False
         try:
-            if (yield from self.start()):
-                left_alone = yield from watching.follow()
+            with naming_run(self.launch.run):
+                if (yield from self.start()):
+                    left_alone = yield from watching.follow()
         except Interrupted as interrupted:
             watching.interrupted = interrupted
         if not left_alone:

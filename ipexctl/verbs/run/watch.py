@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
@@ -13,11 +13,22 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.run_control import Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
-from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
+from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import CleanupChecked, Event, HostFailed, Message, RunEnded
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
+
+
+@contextmanager
+def naming_run(run: str) -> Iterator[None]:
+    """A fault of ours that ends the watching of a run is reported with the run: it goes on without a watcher."""
+    try:
+        yield
+    except IpexctlError:
+        raise
+    except Exception as error:
+        raise UnwatchedRunError(run) from error
 
 
 @dataclass
@@ -51,7 +62,7 @@ class RunWatcher:
         watch = RunFollower(self.context, self.head)
         log = RunLog(self.nonce, self.running)
         try:
-            with self.context.interrupts.deferring():
+            with naming_run(self.running.run), self.context.interrupts.deferring():
                 while self.over is None:
                     yield from self._interruption()
                     yield from self._deliver()

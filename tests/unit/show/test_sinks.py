@@ -19,7 +19,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, Stamped
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, refusal
+from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, print_refusal
 from tests.unit.show import streams
 
 START = e.RunStarted("r", "a", ("a", "b"), "mpirun")
@@ -206,7 +206,7 @@ def test_a_run_answers_with_the_outcome_of_every_host_and_rank() -> None:
 
 def test_a_refusal_is_told_without_anything_raw() -> None:
     err = io.BytesIO()
-    refusal(UsageError("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
+    print_refusal(UsageError("hosts \x1b[2J is bad", hint="fix it"), Pipe(err))
     assert err.getvalue() == b"hosts \\x1b[2J is bad\n  hint: fix it\n"
 
 
@@ -218,7 +218,7 @@ def test_a_refusal_on_a_terminal_is_broken_between_words(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "30")
     raw = Terminal()
     path = "/a/path/that/is/longer/than/the/line/hosts"
-    refusal(UsageError("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
+    print_refusal(UsageError("these hosts cannot hold it", reasons=[f"both require oneccl-bind-pt: {path}"]), Pipe(raw))
     assert raw.getvalue().decode().splitlines() == [
         "these hosts cannot hold it",
         "  both require oneccl-bind-pt:",

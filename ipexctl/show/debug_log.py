@@ -1,0 +1,167 @@
+"""``debug.log``: what one command was asked, what it executed on hosts, and the traceback of an error of our own.
+
+Modules write to loggers below ``ipexctl`` (Python's `logging`); `DebugLog` is their handler while a command goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
+from ipexctl.model.text import printable, without_secrets
+from ipexctl.show.record import make_private
+
+NAME = "debug.log"
+_LIMIT = 1 << 20  # bytes of the log that several commands share; what is older becomes debug.log.1
+_LINE = 4000  # characters of one line
+_WAITING = 2000  # records kept until the log has a file
+_LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
+_SECRET = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
+_NAME = re.compile(_SECRET, re.IGNORECASE)
+_NAMED = re.compile(
+    rf"({_SECRET}[\w-]*[\"']?\s?[=:]\s?|--[\w-]*?{_SECRET}[\w-]*[\"',]*\s)(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
+    re.IGNORECASE,
+)
+_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
+
+
+def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of variables whose names look secret, longest first; those of fewer than 6 characters mask too much."""
+    values = {value for name, value in environ.items() if len(value) >= 6 and _NAME.search(name)}
+    return tuple(sorted(values, key=len, reverse=True))
+
+
+def mask(text: str, values: tuple[str, ...] = ()) -> str:
+    """``text`` without passwords in URLs, without what follows a name that looks secret, and without ``values``."""
+    for value in values:
+        text = text.replace(value, "***")
+    return _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", without_secrets(text)))
+
+
+class DebugLog(logging.Handler):
+    """The handler of one command's log records: a file (mode 0600), and ``write``, for records of the level that was
+    set for the logger ``ipexctl`` beforehand (``-v``: INFO, ``-vv``: DEBUG; none is shown without).
+
+    The file is ``shared`` (of all commands that save no run) until `keep_in` names a directory. Nothing is created
+    before a command is executed on a host (level INFO) or an error is logged: ``hosts`` and ``--help`` leave no trace.
+    A log that cannot be written ends nothing.
+    """
+
+    def __init__(self, shared: Path, *, write: Callable[[str], object], environ: Mapping[str, str]) -> None:
+        super().__init__(logging.DEBUG)
+        self.path: Path | None = None  # of the file, once it exists
+        self._shared = shared
+        self.shown = logging.NOTSET  # least level of the records that are shown; none without
+        self._write = write
+        self._secrets = secret_values(environ)
+        self._waiting: deque[str] = deque(maxlen=_WAITING)
+        self._file = -1
+        self._failed = False
+        self.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+
+    def __enter__(self) -> DebugLog:
+        logger = logging.getLogger("ipexctl")
+        self.shown = logger.level
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logger = logging.getLogger("ipexctl")
+        logger.removeHandler(self)
+        logger.setLevel(self.shown)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Masked, and in printable characters only; every line ends with a newline."""
+        lines = mask(super().format(record), self._secrets).splitlines()
+        return "".join(f"{line[:_LINE] if line.isprintable() else printable(line, _LINE)}\n" for line in lines)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if self.shown and record.levelno >= self.shown:
+            self._write(text)
+        if self._file < 0 and not self._failed:
+            self._waiting.append(text)
+            if record.levelno >= logging.INFO:
+                self._open(self._shared)
+        elif not self._failed:
+            self._append(text)
+
+    def keep_in(self, directory: Path) -> None:
+        """From now on the log is in this directory, with all that was logged before."""
+        self.acquire()
+        try:
+            self._open(directory / NAME)
+        finally:
+            self.release()
+
+    def internal_error(self, error: Exception, command: str) -> InternalError:
+        """Logs the traceback; what to tell the user: one sentence, what may go on, and the log's path."""
+        logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
+        cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
+        what = printable(mask(f"{type(cause).__name__}: {cause}", self._secrets), 400)
+        reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
+        hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
+        return InternalError(f"error: internal error in {command}: {what}", reasons=reasons, hint=hint)
+
+    def _open(self, path: Path) -> None:
+        try:
+            if path == self._shared:
+                make_private(path.parent)
+                if path.exists() and path.stat().st_size > _LIMIT:
+                    path.replace(path.with_name(f"{NAME}.1"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            number = os.open(path, flags, 0o600)
+            os.fchmod(number, 0o600)
+        except (OSError, UsageError):
+            self._failed = self._file < 0
+            return
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self.path = number, path
+        self._append(mask(_header(), self._secrets))
+        while self._waiting:
+            self._append(self._waiting.popleft())
+
+    def _append(self, text: str) -> None:
+        try:
+            os.write(self._file, text.encode("utf-8", "replace"))
+        except OSError:
+            pass  # a full disk: the saved run counts and reports its own losses
+
+
+def _mask_word(word: str) -> str:
+    """One argument: of ``NAME=value`` the whole value, whatever it contains, if the name looks secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=***" if equals and _NAME.search(name) else word
+
+
+def _header() -> str:
+    """What was started, and by which versions."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from ipexctl import __version__
+
+    libraries = []
+    for name in _LIBRARIES:
+        try:
+            libraries.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            libraries.append(f"{name} missing")
+    argv = shlex.join(_mask_word(word) for word in sys.argv)
+    python = f"Python {platform.python_version()}, {platform.platform()}"
+    return f"ipexctl {__version__}, {python}, {', '.join(libraries)}\nargv: {printable(argv, _LINE)}\n"
