@@ -11,7 +11,7 @@ export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
 endif
 
-.PHONY: dev pages demo test fast test-stacks drills test-impi lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stacks drills test-impi lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -34,6 +34,15 @@ test: $(VENV)/.dev
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(BIN)/python -m pytest tests/unit tests/contract
+
+# The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own.
+LOWEST := .venv-lowest
+fast-lowest: $(BIN)/uv
+	@sh tools/system.sh test
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
+	$(LOWEST)/bin/python -m pytest -n auto -m "not hosts" tests/unit tests/contract
 
 # The real rows, one after the other, on two separate hosts: root, the network, 30 GB of disk and patience.
 test-stacks: $(VENV)/.dev
@@ -62,7 +71,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LOWEST)
 
 $(BIN)/uv: tools/venv.sh
 	@PYTHON="$(PYTHON)" sh tools/venv.sh $(VENV)

@@ -1,4 +1,7 @@
-"""Where and how a host is reached: the user's ssh_config, read as OpenSSH reads it, through Fabric's `Connection`."""
+"""Where and how a host is reached: the user's ssh_config, read as OpenSSH reads it, resolved by Fabric's `Connection`.
+
+docs/decisions/0020-fabric.md says what Fabric is used for, and what not.
+"""
 
 from __future__ import annotations
 
@@ -54,41 +57,41 @@ class SSHSettings:
     def __init__(self, path: Path | None, system: Path = _SYSTEM) -> None:
         files: tuple[File, ...] = ()
         if path is not None:
-            own = path.expanduser()
-            if own.exists():
-                _safe(own)
-            files = (read(own, own.parent), read(system, system.parent))
+            user_path = path.expanduser()
+            if user_path.exists():
+                _require_safe(user_path)
+            files = (read(user_path, user_path.parent), read(system, system.parent))
         self._config = OpenSSHConfig(*files)
         # Lazy: no fabric.yml of anybody is read. Shared by all connections, because building one costs a millisecond.
         # Fabric merges into it while a connection is made, so two threads may not do that at once.
         self._fabric = fabric.Config(ssh_config=self._config, lazy=True)
         self._lock = threading.Lock()
-        self._asked: dict[tuple[object, ...], Settings] = {}  # hosts differ in their address only, nearly always
+        self._resolved: dict[tuple[object, ...], Settings] = {}  # hosts differ in their address only, nearly always
 
     def of(self, host: Host) -> Settings:
         return self._of(host.address, host.user, host.port, host.name, host.key, host.vars)
 
     def hop(self, jump: str) -> Settings:
         """``user@host:port`` of a ProxyJump."""
-        user, _, rest = jump.removeprefix("ssh://").rpartition("@")
-        found = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", rest)
-        address = next((found[n] for n in (1, 3, 5) if found and found[n]), rest)
-        port = (found[2] or found[4]) if found else None
+        user, _, place = jump.removeprefix("ssh://").rpartition("@")
+        match = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", place)
+        address = next((match[group] for group in (1, 3, 5) if match and match[group]), place)
+        port = (match[2] or match[4]) if match else None
         return self._of(address, user or None, int(port) if port else None, jump, None, {})
 
     def _of(
         self, address: str, user: str | None, port: int | None, name: str, key: str | None, vars: Mapping[str, str]
     ) -> Settings:
-        found = self._config.lookup(address)
-        rest = {option: str(value) for option, value in found.items() if option != "hostname"}
-        question = (user, port, key, vars.get("known_hosts"), *sorted(rest.items()))
-        like = self._asked.get(question)
-        if like is None or not re.fullmatch(r"[\w.-]+", address):
-            like = self._asked[question] = self._through_fabric(address, user, port, name, key, vars)
-            return like
-        return replace(like, name=name, address=found["hostname"])
+        options = self._config.lookup(address)
+        others = {option: str(value) for option, value in options.items() if option != "hostname"}
+        question = (user, port, key, vars.get("known_hosts"), *sorted(others.items()))
+        settings = self._resolved.get(question)
+        if settings is None or not re.fullmatch(r"[\w.-]+", address):
+            settings = self._resolved[question] = self._resolve(address, user, port, name, key, vars)
+            return settings
+        return replace(settings, name=name, address=options["hostname"])
 
-    def _through_fabric(
+    def _resolve(
         self, address: str, user: str | None, port: int | None, name: str, key: str | None, vars: Mapping[str, str]
     ) -> Settings:
         with self._lock:
@@ -97,35 +100,36 @@ class SSHSettings:
                 user=user,
                 port=port,
                 config=self._fabric,
-                gateway=False,  # hops are ours to connect: Fabric's own accept every host key
+                gateway=False,  # the dialler connects jump hosts: Fabric's gateways accept every host key
                 forward_agent=False,  # never, whatever the file says
                 connect_timeout=0,
                 connect_kwargs={"key_filename": []},  # or Fabric collects the keys of all hosts in the shared config
             )
-        found = connection.ssh_config
-        if (user or port) and (found.get("proxycommand") or "%" in found.get("proxyjump", "")):
+        options = connection.ssh_config
+        if (user or port) and (options.get("proxycommand") or "%" in options.get("proxyjump", "")):
             # What the user says beats the file, also where the file refers to it as %r and %p.
-            said = {name: str(value) for name, value in (("user", user), ("port", port)) if value}
-            found = self._config.lookup(address, said)
-        files = found.get("userknownhostsfile")
+            given = {option: str(value) for option, value in (("user", user), ("port", port)) if value}
+            options = self._config.lookup(address, given)
+        known_hosts = options.get("userknownhostsfile")
         if vars.get("known_hosts"):
-            files = shlex.quote(vars["known_hosts"])
-        jump = found.get("proxyjump") or ""
+            known_hosts = shlex.quote(vars["known_hosts"])
+        jump = options.get("proxyjump") or "none"
+        jumps = () if jump.lower() == "none" else tuple(hop.strip() for hop in jump.split(","))
         return Settings(
             name=name,
             address=connection.host,
             user=connection.user,
             port=connection.port,
-            keys=(key,) if key else tuple(found.get("identityfile", ())),
-            certificates=tuple(_words(found.get("certificatefile", ""))),
-            only_these_keys=bool(key) or found.get("identitiesonly", "no").lower() == "yes",
-            alias=found.get("hostkeyalias"),
-            known_hosts=tuple(_words(files)) if files else None,
+            keys=(key,) if key else tuple(options.get("identityfile", ())),
+            certificates=tuple(_words(options.get("certificatefile", ""))),
+            only_these_keys=bool(key) or options.get("identitiesonly", "no").lower() == "yes",
+            alias=options.get("hostkeyalias"),
+            known_hosts=tuple(_words(known_hosts)) if known_hosts else None,
             own_known_hosts=bool(vars.get("known_hosts")),
-            accept_new=found.get("stricthostkeychecking", "").lower() == "accept-new",
-            timeout=_seconds(found.get("connecttimeout")),
-            command=found.get("proxycommand") if not jump or jump.lower() == "none" else None,
-            jumps=() if not jump or jump.lower() == "none" else tuple(hop.strip() for hop in jump.split(",")),
+            accept_new=options.get("stricthostkeychecking", "").lower() == "accept-new",
+            timeout=_seconds(options.get("connecttimeout")),
+            command=None if jumps else options.get("proxycommand"),
+            jumps=jumps,
         )
 
 
@@ -140,8 +144,8 @@ def _seconds(text: str | None) -> float | None:
     return float(text) if text and text.isdigit() and int(text) > 0 else None
 
 
-def _safe(path: Path) -> None:
+def _require_safe(path: Path) -> None:
     """As OpenSSH: a configuration that others can write may not say which programs we start."""
-    found = path.stat()
-    if found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
+    status = path.stat()
+    if status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH:
         raise UsageError(f"{path} can be written by others", hint=f"chmod go-w {shlex.quote(str(path))}")
