@@ -283,11 +283,10 @@ def make_screen(options: OutputOptions, out: Any, err: Any, interrupts: Interrup
 
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
-    from importlib.resources import files
-
+    from ipexctl.data import read_data
     from ipexctl.decide.diagnosis.known_errors import parse_errors
 
-    return parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8"))
+    return parse_errors(read_data("errors.toml"))
 
 
 def ask_passphrase(question: str) -> str | None:

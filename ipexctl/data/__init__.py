@@ -1,1 +1,8 @@
-"""Facts as data files, each row with its source and its why. Read with ``importlib.resources``."""
+"""Facts as data files, each row with its source and its why."""
+
+from importlib.resources import files
+
+
+def read_data(name: str) -> str:
+    """The text of a file of this directory, such as ``stacks.toml``; the modules of `decide` parse it."""
+    return files("ipexctl.data").joinpath(name).read_text("utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,11 +15,7 @@ from typing import Any, Literal
 from ipexctl.decide.releases.framework_options import Option
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same library under its old name
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "variable", "word", "option"]
 _MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
@@ -69,7 +64,7 @@ class Use:
 
 def words(text: str) -> tuple[Word, ...]:
     """The words of ``migrate.toml``."""
-    return tuple(Word(**item) for item in tomllib.loads(text)["word"])
+    return tuple(Word(**item) for item in parse_toml(text)["word"])
 
 
 def of_options(options: Iterable[Option]) -> tuple[Word, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
+from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse
 from ipexctl.model.errors import Exit
@@ -34,10 +34,9 @@ class Comparison:
 
 def known() -> tuple[migration.Word, ...]:
     """All words that are looked for."""
-    data = files("ipexctl.data")
     return (
-        *migration.words(data.joinpath("migrate.toml").read_text("utf-8")),
-        *migration.of_options(parse(data.joinpath("options.toml").read_text("utf-8"))),
+        *migration.words(read_data("migrate.toml")),
+        *migration.of_options(parse(read_data("options.toml"))),
     )
 
 

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import time
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import parse_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit
@@ -119,7 +119,7 @@ def test_stages_come_in_order(start):
 
 
 def report(events):
-    folding = Folding(parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8")))
+    folding = Folding(parse_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
         folding.take(Stamped(time.time() + number / 1000, event))
     return folding.report()

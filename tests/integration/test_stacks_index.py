@@ -12,19 +12,19 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib import resources
 
 import pytest
 
 from ipexctl.act.packages import index
 from ipexctl.act.packages.index import Limits
+from ipexctl.data import read_data
 from ipexctl.decide.releases import parse
 from ipexctl.decide.releases.resolve import minor
 from ipexctl.decide.releases.table import number
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import StackRelease, StackRequest
 
-TABLE = parse(resources.files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+TABLE = parse(read_data("stacks.toml"))
 IPEX = "intel-extension-for-pytorch"
 # glibc of the manylinux names from before PEP 600.
 GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}

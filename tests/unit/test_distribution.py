@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ipexctl.model.toml import parse_toml
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPI_TORCH = ROOT / "impi_torch/src/impi_torch"
@@ -23,7 +20,7 @@ IMPI_TORCH = ROOT / "impi_torch/src/impi_torch"
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    metadata: dict[str, Any] = tomllib.loads(text)["project"]
+    metadata: dict[str, Any] = parse_toml(text)["project"]
     return metadata
 
 

@@ -21,8 +21,8 @@ ROOT = Path(ipexctl.__file__).parent
 # Each floor, and the floors it may import. `loop` stands beside `cli`: it hands one story to the sinks.
 BELOW = {
     "cli": {"cli", "loop", "verbs", "decide", "act", "show", "model"},
-    "loop": {"verbs", "decide", "act", "show", "model"},
-    "verbs": {"verbs", "decide", "act", "show", "model"},
+    "loop": {"verbs", "decide", "act", "show", "model", "data"},
+    "verbs": {"verbs", "decide", "act", "show", "model", "data"},
     "decide": {"decide", "model"},
     "act": {"act", "model"},
     "show": {"show", "model"},

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse
 from ipexctl.model.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-DATA = files("ipexctl.data")
 KNOWN = (
-    *migration.words(DATA.joinpath("migrate.toml").read_text("utf-8")),
-    *migration.of_options(parse(DATA.joinpath("options.toml").read_text("utf-8"))),
+    *migration.words(read_data("migrate.toml")),
+    *migration.of_options(parse(read_data("options.toml"))),
 )
 
 SCRIPT = """\

@@ -33,14 +33,10 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.stack import Lock, Wheel
 from ipexctl.model.text import without_secrets as without_secrets
+from ipexctl.model.toml import parse_toml
 
 if TYPE_CHECKING:
     import urllib3
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same library under its old name
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +366,7 @@ def parse_lock(text: str) -> tuple[Wheel, ...]:
     """The wheels of a pylock.toml. Raises `UsageError` for a package without a wheel or without a hash."""
     wheels = []
     bad = []
-    for package in tomllib.loads(text).get("packages", ()):
+    for package in parse_toml(text).get("packages", ()):
         files = package.get("wheels") or ([package["archive"]] if package.get("archive") else [])
         name = package["name"]
         if not files or not files[0].get("hashes", {}).get("sha256"):

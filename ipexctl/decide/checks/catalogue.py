@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
@@ -11,11 +10,7 @@ from typing import get_args
 from ipexctl.model.errors import UsageError
 from ipexctl.model.findings import Level
 from ipexctl.model.text import printable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ Catalogue = Mapping[str, Entry]
 def parse_catalogue(text: str) -> Catalogue:
     """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
     found = {}
-    for code, item in tomllib.loads(text).items():
+    for code, item in parse_toml(text).items():
         if item["level"] not in get_args(Level):
             raise ValueError(f"{code}: level {item['level']!r}")
         upstream = tuple(item.get("upstream", ()))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 _LOOKED_AT = 1 << 16  # letters of each text
 _LINE = 1000  # letters of a line: no pattern may take long over one that has no end
@@ -47,7 +43,7 @@ KnownErrors = Sequence[KnownError]
 def parse_errors(text: str) -> KnownErrors:
     """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
     found = []
-    for code, item in tomllib.loads(text).items():
+    for code, item in parse_toml(text).items():
         try:
             known = KnownError(
                 code,

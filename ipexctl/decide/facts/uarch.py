@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Uarchs:
 def parse_uarchs(text: str) -> Uarchs:
     """The table of ``cpus.toml``."""
     rows: dict[tuple[str, int], tuple[_Row, ...]] = {}
-    for family in tomllib.loads(text)["family"]:
+    for family in parse_toml(text)["family"]:
         rows[family["vendor"], family["family"]] = tuple(
             (
                 _ranges(cpu["models"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,11 +10,7 @@ from typing import Literal
 from ipexctl.decide.releases.table import number
 from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same library under its old name
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 Kind = Literal["key", "launch", "argument"]
 Knows = Literal["yes", "idle", "not yet", "no more"]
@@ -68,7 +63,7 @@ def parse(text: str) -> tuple[Option, ...]:
             item["instead"],
             item["source"],
         )
-        for item in tomllib.loads(text)["option"]
+        for item in parse_toml(text)["option"]
     )
 
 

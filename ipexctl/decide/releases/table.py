@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ipexctl.model.stack import Index, StackRelease
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same library under its old name
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.model.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ def family(version: str) -> str:
 
 def parse(text: str) -> Table:
     """The table. Raises `KeyError`/`ValueError` for a table that is not well-formed (a fault of ours, tested)."""
-    data = tomllib.loads(text)
+    data = parse_toml(text)
     indexes = {
         name: Index(name, item["url"], item["kind"], tuple(item["packages"]), item["why"])
         for name, item in data["index"].items()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
+from ipexctl.data import read_data
 from ipexctl.decide.releases.framework_options import Option, parse
 
 
 def options() -> tuple[Option, ...]:
     """All of them, from ``data/options.toml``."""
-    return parse(resources.files("ipexctl.data").joinpath("options.toml").read_text("utf-8"))
+    return parse(read_data("options.toml"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
+from ipexctl.data import read_data
 from ipexctl.decide.facts import Bundle, Uarchs, parse_facts, parse_uarchs, probe, unframe
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, FactsRead, StepOutcome
@@ -87,7 +88,7 @@ def look(
 
 def table() -> Uarchs:
     """The microarchitectures that come with ipexctl."""
-    return parse_uarchs(files("ipexctl.data").joinpath("cpus.toml").read_text("utf-8"))
+    return parse_uarchs(read_data("cpus.toml"))
 
 
 def _silent(host: Host, words: str) -> Failure:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.act.context import Context
+from ipexctl.data import read_data
 from ipexctl.decide.checks import (
     Catalogue,
     CheckHit,
@@ -171,12 +171,12 @@ def explain(code: str) -> Generator[Event, None, None]:
 
 def catalogue() -> Catalogue:
     """The findings that come with ipexctl."""
-    return parse_catalogue(files("ipexctl.data").joinpath("findings.toml").read_text("utf-8"))
+    return parse_catalogue(read_data("findings.toml"))
 
 
 def versions() -> Table:
     """The version table that comes with ipexctl."""
-    return parse_table(files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+    return parse_table(read_data("stacks.toml"))
 
 
 def _tell(

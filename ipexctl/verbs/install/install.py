@@ -27,6 +27,7 @@ from ipexctl.act.packages import index
 from ipexctl.act.packages.index import Limits
 from ipexctl.act.packages.wheelhouse import opened
 from ipexctl.act.sessions import Session
+from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.planning.install import HostState, Plan, Rates, as_observed, origins, plan, pylock, unpacked
@@ -72,7 +73,7 @@ _IMPORT = 300.0  # seconds the import check may take: torch from a cold network 
 
 def table() -> Table:
     """The version table that came with this ipexctl."""
-    return parse(resources.files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+    return parse(read_data("stacks.toml"))
 
 
 def install(

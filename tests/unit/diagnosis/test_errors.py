@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import diagnose, parse_errors
 
-ERRORS = parse_errors(files("ipexctl.data").joinpath("errors.toml").read_text("utf-8"))
+ERRORS = parse_errors(read_data("errors.toml"))
 
 
 @pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import string
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide.checks import Cluster, advice, common_level, explain, parse_catalogue, run_checks
 from ipexctl.decide.facts.isa import isa_level
 from ipexctl.decide.releases import parse as parse_table
@@ -19,8 +19,8 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from tests.unit.doctor.corpus import ROOT
 
-CATALOGUE = parse_catalogue(files("ipexctl.data").joinpath("findings.toml").read_text("utf-8"))
-TABLE = parse_table(files("ipexctl.data").joinpath("stacks.toml").read_text("utf-8"))
+CATALOGUE = parse_catalogue(read_data("findings.toml"))
+TABLE = parse_table(read_data("stacks.toml"))
 GIB = 1 << 30
 AVX2 = frozenset(["avx2", "fma"])
 VNNI = AVX2 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"])

@@ -8,10 +8,10 @@ import pytest
 
 from ipexctl.decide.facts import Bundle, parse_facts
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.facts.uarch import tomllib
+from ipexctl.model.toml import parse_toml
 from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
 
-DATA = tomllib.loads((ROOT / "ipexctl" / "data" / "cpus.toml").read_text())
+DATA = parse_toml((ROOT / "ipexctl" / "data" / "cpus.toml").read_text())
 
 
 def test_every_row_has_a_source_and_a_level_that_exists() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,7 @@ from ipexctl.decide.releases import parse, resolve
 from ipexctl.decide.releases.runtime import candidates, layout, runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.stack import Lock, Stack, StackRequest, Wheel
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ipexctl.model.toml import parse_toml
 
 ROOT = Path(__file__).parents[3]
 STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
@@ -120,7 +115,7 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
 
 
 def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
-    data = tomllib.loads(pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
+    data = parse_toml(pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
     assert [package["name"] for package in data["packages"]] == ["numpy", "torch"]
     numpy, torch = (package["wheels"][0] for package in data["packages"])
     assert numpy == {"name": NUMPY.filename, "path": '/odd "place"/numpy.whl', "hashes": {"sha256": "b" * 64}}

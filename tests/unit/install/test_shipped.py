@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 from ipexctl.act.bundled_files import impi_torch
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same library under its old name
-    import tomli as tomllib
+from ipexctl.model.toml import parse_toml
 
 PROJECT = Path(__file__).parents[3] / "impi_torch"
 
 
 def test_the_wheel_says_what_the_project_file_says(tmp_path: Path) -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    project = parse_toml((PROJECT / "pyproject.toml").read_text())["project"]
     with zipfile.ZipFile(impi_torch(tmp_path)) as wheel:
         info = next(name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
         said = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())

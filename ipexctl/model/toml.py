@@ -1,0 +1,17 @@
+"""TOML text, read with the standard library, or with tomli on Python 3.10: the one import of either."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The top-level table of a document. Raises `ValueError`."""
+    table: dict[str, Any] = tomllib.loads(text)
+    return table
