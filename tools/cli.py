@@ -34,7 +34,8 @@ def contexts(command: Any, name: str, parent: Any = None) -> Iterator[Any]:
     context = command.context_class(command, info_name=name, parent=parent, **settings)
     yield context
     for inner, sub in getattr(command, "commands", {}).items():
-        yield from contexts(sub, inner, context)
+        if not sub.hidden:
+            yield from contexts(sub, inner, context)
 
 
 def shown(context: Any) -> str:

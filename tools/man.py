@@ -74,6 +74,8 @@ def command_section(context: Any) -> Iterator[str]:
         if record := parameter.get_help_record(context):
             names, text = record
             yield f".TP\n.B {escaped(names)}\n{escaped(text)}"
+    if examples := getattr(command, "examples", ()):
+        yield "\n".join([".PP\nExamples:", ".nf", *map(escaped, examples), ".fi"])
 
 
 def exit_status() -> Iterator[str]:

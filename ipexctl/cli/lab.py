@@ -1,16 +1,17 @@
-"""The embedded cluster: ``lab up|down|status`` and ``demo``."""
+"""The embedded cluster: ``lab up|down|status|demo``."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.flags import Json, Output, Screen, perform
+from ipexctl.cli.command import command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
+    from ipexctl.cli.options import DemoFlags, LabFlags
     from ipexctl.loop import Workflow
 
 app = typer.Typer()
@@ -18,50 +19,34 @@ lab_app = typer.Typer(no_args_is_help=True, help="A small cluster on this machin
 app.add_typer(lab_app, name="lab")
 
 
-@lab_app.command("up")
-def lab_up(
-    hosts: Annotated[int, typer.Option("--hosts", min=1, max=64, help="How many hosts.")] = 2,
-    json: Json = False,
-    output: Output = Screen.auto,
-) -> None:
+@command(lab_app, "up", examples=("ipexctl lab up", "ipexctl lab up --hosts 4"))
+def lab_up(context: Context, flags: LabFlags) -> Workflow:
     """Start the lab: SSH servers on loopback, a hostfile, keys."""
-    values = dict(locals())
-    perform(lambda context: _lab().up(hosts, context.state / "lab"), values)
+    from ipexctl.verbs.lab import up
+
+    return up(flags.hosts, context.state / "lab")
 
 
-@lab_app.command("down")
-def lab_down(json: Json = False, output: Output = Screen.auto) -> None:
+@command(lab_app, "down", examples=("ipexctl lab down", "ipexctl lab down --json"))
+def lab_down(context: Context) -> Workflow:
     """Stop the lab and everything that was started in it."""
-    values = dict(locals())
-    perform(lambda context: _lab().down(context.state / "lab"), values)
+    from ipexctl.verbs.lab import down
+
+    return down(context.state / "lab")
 
 
-@lab_app.command("status")
-def lab_status(json: Json = False, output: Output = Screen.auto) -> None:
-    """Say which hosts of the lab are up."""
-    values = dict(locals())
-    perform(lambda context: _lab().status(context.state / "lab"), values)
+@command(lab_app, "status", examples=("ipexctl lab status", "ipexctl lab status --json"))
+def lab_status(context: Context) -> Workflow:
+    """Print which hosts of the lab are up."""
+    from ipexctl.verbs.lab import status
+
+    return status(context.state / "lab")
 
 
-def _lab() -> Any:
-    from ipexctl.verbs import lab
+@command(app, "demo", acting=True, hidden=True)
+@command(lab_app, "demo", acting=True, examples=("ipexctl lab demo", "ipexctl lab demo --hosts 3 --keep"))
+def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
+    """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
+    from ipexctl.verbs.demo import demo
 
-    return lab
-
-
-@app.command()
-def demo(
-    hosts: Annotated[int, typer.Option("--hosts", min=1, max=16, help="How many lab hosts.")] = 2,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab up afterwards.")] = False,
-    json: Json = False,
-    output: Output = Screen.auto,
-) -> None:
-    """The main job on this machine: from lab up to lab down. With doctor, install, sync and run between."""
-    values = dict(locals())
-
-    def tell(context: Context) -> Workflow:
-        from ipexctl.verbs.demo import demo as verb
-
-        return verb(hosts, context, os.environ, keep=keep)
-
-    perform(tell, values, acting=True)
+    return demo(flags.hosts, context, os.environ, keep=flags.keep)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,44 +10,11 @@ from typer.core import TyperGroup
 
 from ipexctl import __version__
 from ipexctl.cli import accelerate, job, lab, measure, play, runs, stack
-
-
-def _set_verbosity(context: typer.Context, count: int) -> None:
-    """``-v`` before and after a command's name add up. The level of our logger is what `DebugLog` shows."""
-    logger = logging.getLogger("ipexctl")
-    levels = [logging.NOTSET, logging.INFO, logging.DEBUG]
-    before = levels.index(logger.level) if context.parent and logger.level in levels else 0
-    logger.setLevel(levels[min(before + count, 2)])
-
-
-Verbose = Annotated[
-    int,
-    typer.Option(
-        "-v", "--verbose", count=True, expose_value=False, show_default=False, callback=_set_verbosity,
-        help="Print each command executed on a host to standard error; -vv: all of debug.log.",
-    ),
-]  # fmt: skip
-
-
-def _verbose_option() -> Any:
-    """``-v`` as an option of any command, made as Typer makes options."""
-    single = typer.Typer(add_completion=False)
-    single.command()(_take_verbose)
-    command: Any = typer.main.get_command(single)
-    return command.params[0]
-
-
-def _take_verbose(verbose: Verbose = 0) -> None:
-    """The signature of a command that takes nothing but ``-v``."""
+from ipexctl.cli.command import VERBOSITY
 
 
 class Group(TyperGroup):
-    """Gives every command ``-v``; wrong values are told in our words, whatever checks them."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        for command in _commands(self):
-            command.params.append(_verbose_option())
+    """Reports wrong values in the same words, whatever checks them."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,14 +24,6 @@ class Group(TyperGroup):
 
             error.message = said({"msg": error.message})
             raise
-
-
-def _commands(group: Any) -> Iterator[Any]:
-    for command in group.commands.values():
-        if hasattr(command, "commands"):
-            yield from _commands(command)
-        else:
-            yield command
 
 
 app = typer.Typer(
@@ -96,7 +53,16 @@ def _top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Verbose = 0,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "-v",
+            "--verbose",
+            show_default=False,
+            help="Print each command executed on a host to standard error; -vv: all of debug.log.",
+            **VERBOSITY,
+        ),
+    ] = 0,
 ) -> None:
     pass
 

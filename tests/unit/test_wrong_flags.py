@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from ipexctl import loop
 from ipexctl.cli import app
-from ipexctl.cli.flags import Dialect, Emit, task
+from ipexctl.cli.command import make_model
+from ipexctl.cli.options import Dialect, Emit
 from ipexctl.decide.launch import emit
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
+from ipexctl.model.tasks import Run
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_an_option_behind_the_script_is_told_of_and_left_to_it(
 
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     with pytest.raises(UsageError) as refused:
-        task("Run", {"script": "train.py", "mpi": "mvapich", "env_file": ()})
+        make_model(Run, {"script": "train.py", "mpi": "mvapich", "env_file": None})
     assert refused.value.reasons == (
         "--mpi must be auto, impi, mpich, openmpi or a path that begins with /, not 'mvapich'",
     )
@@ -113,5 +116,5 @@ def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path
 
 
 def test_only_what_can_be_written_is_offered() -> None:
-    assert {one.value for one in Dialect} <= set(DIALECTS)
-    assert {one.value for one in Emit} == set(emit.FORMS)
+    assert set(get_args(Dialect)) <= set(DIALECTS)
+    assert set(get_args(Emit)) == set(emit.FORMS)

@@ -1,0 +1,380 @@
+"""Commands from functions: the annotations of a function name the models whose fields are the command's options.
+
+``command`` registers such a function. Its options are built when the command is first used, so that the list of
+commands loads no pydantic. When it runs, each annotated parameter gets its value: a task (`model.tasks`), flags
+(`cli.options`), the selected hosts, the context. What the function returns is the workflow that is performed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from inspect import Parameter, Signature, get_annotations, getdoc
+from pathlib import Path
+from types import NoneType, SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ipexctl.model.flags import Flag
+
+if TYPE_CHECKING:
+    from ipexctl.act.context import Context
+    from ipexctl.loop import OutputOptions, Workflow
+    from ipexctl.model.hosts import Inventory
+
+_FIRST, _LAST = ("Options", "Hosts"), ("Output", "Connection")  # sections of the help; the others stand between
+_METAVARS = {float: "SECONDS", int: "N"}
+_DRY = ("dry_run", "check", "emit", "list_steps")  # flags with which a command changes nothing
+
+
+class HostSelection:
+    """The hosts that ``--hostfile``, ``--hosts`` and ``--limit`` select; they are read when asked for."""
+
+    def __init__(self, hostfile: str | None = None, hosts: str | None = None, limit: str | None = None) -> None:
+        self.hostfile, self.hosts, self.limit = hostfile, hosts, limit
+        self.warnings: list[str] = []  # printed when the command begins
+
+    def inventory(self) -> Inventory:
+        """The selected hosts. Raises `UsageError`."""
+        from ipexctl.loop import state_directory
+        from ipexctl.verbs.common.select import select
+
+        inventory = select(
+            hostfile=self.hostfile,
+            hosts=self.hosts,
+            limit=self.limit,
+            environ=os.environ,
+            cwd=Path.cwd(),
+            runs=state_directory() / "runs",
+        )
+        self.warnings = [*inventory.warnings]
+        return inventory
+
+
+class Option(NamedTuple):
+    """An option or an argument of a command, as its model describes it."""
+
+    path: str  # Model.field
+    type: Any
+    default: Any  # `Parameter.empty` if required
+    flag: Flag
+    help: str
+    key: str  # the word in playbooks; the option is the same word with hyphens
+    low: float | None
+    high: float | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def help_text(self) -> str:
+        """The help with the default, which every text names as ``(default: …)``."""
+        if self.default in (None, Parameter.empty, ()) or isinstance(self.default, bool) or "default: " in self.help:
+            return self.help
+        value = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        return (
+            f"{self.help[:-2]}; default: {value})."
+            if self.help.endswith(").")
+            else f"{self.help[:-1]} (default: {value})."
+        )
+
+    def parameter(self) -> Parameter:
+        """The parameter of which Typer makes this option."""
+        kinds = (
+            [kind for kind in get_args(self.type) if kind is not NoneType] if NoneType in get_args(self.type) else []
+        )
+        kind = kinds[0] if kinds else self.type
+        default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)
+        if get_origin(kind) in (tuple, dict):
+            kind, default = list[str], default if default is Parameter.empty else None
+        shown: dict[str, Any] = {
+            "min": self.low,
+            "max": self.high,
+            "help": self.help_text,
+            "show_default": False,
+            "metavar": metavar,
+        }
+        shown |= {"rich_help_panel": self.flag.group} | _behaviour(self.path)
+        word = "--" + self.key.replace("_", "-")
+        if kind is bool:
+            word += f"/--no-{word[2:]}" if default or kinds else ""
+        short = [name for name in self.flag.names if not name.startswith("--")]
+        long = [name for name in self.flag.names if name.startswith("--")]
+        info = typer.Argument(**shown) if self.flag.argument else typer.Option(*short, word, *long, **shown)
+        annotation = Annotated[kind if default is not None else kind | None, info]  # type: ignore[valid-type]
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _behaviour(path: str) -> dict[str, Any]:
+    """What an option does besides holding a value."""
+    from ipexctl.cli import completion
+
+    behaviours: dict[str, dict[str, Any]] = {
+        "HostFlags.limit": {"autocompletion": completion.limit},
+        "Fetch.from_": {"autocompletion": completion.limit},
+        "PlayFlags.tags": {"autocompletion": completion.tag},
+        "PlayFlags.skip_tags": {"autocompletion": completion.tag},
+        "PlayFlags.start_at": {"autocompletion": completion.step},
+        "OutputFlags.verbose": VERBOSITY,
+        "PlayFlags.schema": {"callback": _print_schema, "is_eager": True},
+        "RunIdFlags.run": {"autocompletion": completion.run},
+        "ReplayFlags.run": {"autocompletion": completion.saved},
+    }
+    return behaviours.get(path, {})
+
+
+def _set_verbosity(context: typer.Context, count: int) -> None:
+    """``-v`` before and after a command's name add up. The level of our logger is what `DebugLog` shows."""
+    logger = logging.getLogger("ipexctl")
+    levels = [logging.NOTSET, logging.INFO, logging.DEBUG]
+    before = levels.index(logger.level) if context.parent and logger.level in levels else 0
+    logger.setLevel(levels[min(before + count, 2)])
+
+
+VERBOSITY: dict[str, Any] = {"count": True, "expose_value": False, "callback": _set_verbosity, "metavar": None}
+
+
+def _print_schema(asked: bool) -> None:
+    if asked:
+        import json
+
+        from ipexctl.decide.parsing.playbook import schema
+
+        typer.echo(json.dumps(schema(), indent=2))
+        raise typer.Exit
+
+
+@cache
+def read_options(model: Any) -> tuple[Option, ...]:
+    """The options of a pydantic model or of a dataclass, in the order of its fields."""
+    return tuple(_options(model))
+
+
+def _options(model: type[Any]) -> Iterator[Option]:
+    if dataclasses.is_dataclass(model):
+        hints = get_type_hints(model, include_extras=True)
+        for field in dataclasses.fields(model):
+            kind, flag = get_args(hints[field.name])
+            default = None if callable(field.default_factory) else field.default
+            default = Parameter.empty if default is dataclasses.MISSING else default
+            key, path = field.name.rstrip("_"), _path(model, field.name)
+            yield Option(path, kind, default, flag, flag.help, key, flag.low, flag.high)
+        return
+    for name, info in model.model_fields.items():
+        flag = next(each for each in info.metadata if isinstance(each, Flag))
+        default = Parameter.empty if info.is_required() else None if info.default_factory else info.default
+        low, high = (next((getattr(m, word) for m in info.metadata if hasattr(m, word)), None) for word in ("ge", "le"))
+        key, text = info.alias or name, info.description or ""
+        yield Option(f"{model.__name__}.{name}", info.annotation, default, flag, text, key, low, high)
+
+
+def _path(model: type[Any], name: str) -> str:
+    """``Model.field``, with the class in which the field stands."""
+    return next(f"{base.__name__}.{name}" for base in model.__mro__ if name in get_annotations(base))
+
+
+def make_model(model: Any, values: Mapping[str, Any]) -> Any:
+    """The task or the flags of these values, by field name; None is the default. Raises `UsageError`."""
+    from pydantic import ValidationError
+
+    from ipexctl.model.errors import UsageError
+    from ipexctl.model.said import said
+
+    fields: dict[str, Any] = {}
+    for option in read_options(model):
+        value = values.get(option.name)
+        if get_origin(option.type) is dict:
+            fields[option.name] = parse_pairs(f"--{option.key}", value or ())
+        elif value is not None:
+            fields[option.name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        reasons = [
+            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {said(each)}, not {each['input']!r:.80}"
+            for each in error.errors(include_url=False)
+        ]
+        raise UsageError("the options cannot be used", reasons=reasons) from None
+
+
+def parse_pairs(flag: str, words: list[str] | tuple[()]) -> dict[str, str]:
+    """The NAME=VALUE words of a flag as a mapping. Raises `UsageError`."""
+    from ipexctl.model.errors import UsageError
+    from ipexctl.model.text import printable
+
+    bad = [f"'{printable(word)}'" for word in words if not word.partition("=")[0] or "=" not in word]
+    if bad:
+        raise UsageError(f"{flag} takes NAME=value, not {', '.join(bad)}")
+    return dict(word.split("=", 1) for word in words)
+
+
+class _Generated:
+    """A command whose options are built when they are first used, and whose help has sections and examples."""
+
+    build: Callable[[], Any]
+    examples: tuple[str, ...]
+
+    @cached_property
+    def _built(self) -> Any:
+        return type(self).build()
+
+    @property
+    def params(self) -> list[Any]:
+        return self._built.params  # type: ignore[no-any-return]
+
+    @params.setter
+    def params(self, _: object) -> None:
+        """Typer sets those of the function it was given, which has none."""
+
+    @property
+    def callback(self) -> Any:
+        return self._built.callback
+
+    @callback.setter
+    def callback(self, _: object) -> None:
+        """Typer sets the function it was given, which does nothing."""
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[Any]] = {"Arguments": [], **{title: [] for title in _FIRST}}
+        for param in self.get_params(ctx):
+            argument = param.param_type_name == "argument"
+            title = "Arguments" if argument else getattr(param, "rich_help_panel", None) or "Options"
+            if record := param.get_help_record(ctx):
+                sections.setdefault(title, []).append(record)
+        for title in sorted(sections, key=lambda title: _LAST.index(title) if title in _LAST else -1):
+            if sections[title]:
+                with formatter.section(title):
+                    formatter.write_dl(sections[title])
+        if isinstance(self, TyperGroup):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, _: Any, formatter: Any) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class _Command(_Generated, TyperCommand):
+    pass
+
+
+class _Group(_Generated, TyperGroup):
+    pass
+
+
+def command(
+    app: typer.Typer,
+    name: str = "",
+    *,
+    examples: tuple[str, ...] = (),
+    acting: bool | Callable[[Any], bool] = False,
+    output: Callable[[Any], dict[str, Any]] | None = None,
+    contacts: bool = True,
+    without: str = "",
+    preset: dict[str, Any] | None = None,
+    hidden: bool = False,
+    script: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as a command of ``app``, or as its callback if it has no ``name``.
+
+    ``acting`` commands are recorded, unless a flag such as --dry-run keeps them from acting. ``output`` gives fields
+    of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
+    shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
+    the first argument are those of a script.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        names = [kind for name, kind in function.__annotations__.items() if name != "return"]
+        own = [name for name in names if name not in _INJECTED]
+        if "HostSelection" in names:
+            own = ["HostFlags", *own, *(["ConnectionFlags"] if contacts else [])]
+
+        def invoke(ctx: typer.Context, **values: Any) -> None:
+            if ctx.invoked_subcommand:
+                return
+            flags = SimpleNamespace(**values | (preset or {}))
+            acts = acting(flags) if callable(acting) else acting
+            acts = acts and not any(getattr(flags, name, None) for name in _DRY)
+            _perform(function, ctx, vars(flags), output(flags) if output else {}, acting=acts)
+
+        def build() -> Any:
+            options: dict[str, Option] = {}
+            for option in (option for name in (*own, "OutputFlags") for option in read_options(find_model(name))):
+                options.setdefault(option.name, option)  # a command's own --output wins
+            parameters = [option.parameter() for name, option in options.items() if name != without]
+            context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+            invoke.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
+            invoke.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
+            built = typer.Typer(add_completion=False)
+            built.command()(invoke)
+            return typer.main.get_command(built)
+
+        generated = {"build": staticmethod(build), "examples": examples}
+        settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
+        if name:
+            settings["context_settings"] = {"allow_interspersed_args": False} if script else None
+            app.command(name, cls=type("Command", (_Generated, TyperCommand), generated), **settings)(lambda: None)
+        else:
+            app.callback(cls=type("Group", (_Generated, TyperGroup), generated), **settings)(lambda: None)
+        return function
+
+    return register
+
+
+_INJECTED = {"Context", "HostSelection", "OutputOptions", "typer.Context"}
+
+
+def find_model(name: str) -> Any:
+    """The task or the flags of this name."""
+    from ipexctl.cli import options
+    from ipexctl.model import tasks
+
+    return getattr(tasks, name, None) or getattr(options, name)
+
+
+def _perform(
+    function: Callable[..., Any], ctx: typer.Context, values: dict[str, Any], overrides: dict[str, Any], *, acting: bool
+) -> None:
+    """Performs the workflow of a command, and warnings about its hosts; ends the program with the exit code."""
+    from ipexctl import loop
+
+    options = make_output_options(values | overrides)
+    hosts = HostSelection(**{name: values.get(name) for name in ("hostfile", "hosts", "limit")})
+    injected = {"HostSelection": hosts, "OutputOptions": options, "typer.Context": ctx}
+
+    def call(**more: Any) -> Any:
+        given = injected | more
+        return function(
+            **{
+                name: given[kind] if kind in _INJECTED else make_model(find_model(kind), values)
+                for name, kind in function.__annotations__.items()
+                if name != "return"
+            }
+        )
+
+    def make_workflow(context: Context) -> Workflow:
+        from ipexctl.model.events import Message
+
+        workflow = call(Context=context)
+        yield next(workflow)
+        yield from (Message(text, "warning") for text in hosts.warnings)
+        return (yield from workflow)
+
+    direct = "OutputOptions" in function.__annotations__.values()
+    raise typer.Exit(int(call() if direct else loop.run_command(make_workflow, options, acting=acting)))
+
+
+def make_output_options(values: Mapping[str, Any]) -> OutputOptions:
+    """How the command connects and prints."""
+    from ipexctl.loop import OutputOptions
+
+    same = {field.name: values[field.name] for field in dataclasses.fields(OutputOptions) if field.name in values}
+    accept_new = values.get("accept_new_host_keys", False)
+    return OutputOptions(**same | {"accept_new": accept_new, "label": "host" if values.get("label_hosts") else "rank"})
