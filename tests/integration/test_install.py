@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages import index as index_of_wheels
-from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
+from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.launch.mpi_launchers import under
 from ipexctl.decide.launch.tuning import preloads
@@ -39,7 +39,7 @@ from ipexctl.verbs.common.mpi import wish_of
 from ipexctl.verbs.common.probe import observe
 from ipexctl.verbs.doctor.verify import verify
 from ipexctl.verbs.install.install import install, table
-from ipexctl.verbs.install.lock import locked
+from ipexctl.verbs.install.lock import load_or_create_lock
 from ipexctl.verbs.install.uninstall import uninstall
 from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
@@ -424,7 +424,7 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_t
     context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
     with pytest.raises(UsageError) as caught:
-        list(locked(Install(), stack, context, environ, HASTY, table(), {}))
+        list(load_or_create_lock(Install(), stack, context, environ, HASTY, table(), {}))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons
@@ -709,13 +709,15 @@ class Loading:
         code = f"""
 import os, threading
 from pathlib import Path
-from ipexctl.act.packages.index import Limits, Sources, fetch
+from ipexctl.act.packages.download import download_wheels
+from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import Wheel
 wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
 def told(have, size, name): print(have, flush=True)
 try:
-    fetch([wheel], Path({str(self.cache)!r}), Sources(), os.environ, Limits(stall={stall}), told, threading.Event())
+    limits = Limits(stall={stall})
+    download_wheels([wheel], Path({str(self.cache)!r}), Sources(), os.environ, limits, told, threading.Event())
 except UsageError as error:
     print(error.reasons[0])
 """
@@ -773,7 +775,7 @@ def test_who_waits_for_a_download_that_stands_still_says_so_in_time(loading: Loa
     said = loading.start(stall=1.0).communicate(timeout=20)[0].splitlines()[-1]
     first.kill()
     first.communicate()
-    assert said == f"{loading.built.filename}: another ipexctl that loads it makes no progress for 1 s"
+    assert said == f"{loading.built.filename}: another ipexctl that downloads it makes no progress for 1 s"
 
 
 @pytest.mark.parametrize("moment", [0.5, 1.0, 1.6, 2.2])
@@ -821,15 +823,15 @@ def test_a_failure_of_a_step_is_a_step_failure(bench: Bench, index: Index) -> No
 
 def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench: Bench) -> None:
     """As on a Mac. The wheel is a double; that its program is for Linux is the index's promise."""
-    tool = index_of_wheels.find_uv()
+    tool = find_uv()
     double = wheels.wheel("uv", tool.version, {f"uv-{tool.version}.data/scripts/uv": "#!/bin/sh\necho uv 1\n"})
     with serving(Index([double])) as index:
-        sources = index_of_wheels.Sources(index=index.url)
+        sources = Sources(index=index.url)
         cache = bench.path / "cache"
-        found = index_of_wheels.uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Darwin", "arm64"))
+        found = find_uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Darwin", "arm64"))
     assert Path(found.path).read_text().startswith("#!/bin/sh")
     assert os.access(found.path, os.X_OK)
-    assert index_of_wheels.uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Linux", "x86_64")) is tool
+    assert find_uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Linux", "x86_64")) is tool
 
 
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:
@@ -919,10 +921,10 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
     asked = {**WISH, "python": ("3.11", "3.12"), "index_url": index.url}
     task = Wheels(directory=str(house), **asked)
 
-    def fetch() -> Played:
+    def download_wheels() -> Played:
         return bench.tell(lambda _, context: wheels_fetch(task, context, environ=bench.environ, limits=QUICK))
 
-    fetched = fetch()
+    fetched = download_wheels()
     assert fetched.exit == Exit.OK
     (planned,) = [event.text for event in fetched.events if isinstance(event, Planned)]
     lines = planned.splitlines()
@@ -933,7 +935,7 @@ def test_fetched_wheels_are_enough_to_install_without_any_index(bench: Bench, in
         built.filename for built in index.wheels if built.project != "intel-extension-for-pytorch"
     )
     before = len(index.asked)
-    assert fetch().answer["fetched"] == []
+    assert download_wheels().answer["fetched"] == []
     assert len(index.asked) == before
     assert bench.play(wheels=str(house)).exit == Exit.OK
 

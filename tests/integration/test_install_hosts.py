@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.sources import Limits
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Progress, StepEnded
@@ -118,7 +118,7 @@ def test_hosts_without_a_way_out_get_the_wheels_from_the_controller(site: Site) 
 
 def test_a_host_with_a_slow_way_to_the_index_gets_the_wheels_from_the_controller(site: Site) -> None:
     slow = site.cluster.address("node2")
-    site.limits = replace(site.limits, worth=1)
+    site.limits = replace(site.limits, measured=1)
 
     def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
         if client != slow or not (path.startswith("/files/torch") and path.endswith(".whl")):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.packages.index import find_uv
+from ipexctl.act.packages.resolve import find_uv
 from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.desk import Desk, Told

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ipexctl.act.packages import index
-from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.resolve import find_uv, resolve_wheels
+from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
 from ipexctl.decide.releases import parse
 from ipexctl.decide.releases.resolve import minor
@@ -31,7 +31,7 @@ GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 # One index only: uv takes a version from the first that has it, and a mirror may have it for one Python alone.
 # Only on Intel's own page, or there for more Pythons than on the default index (facts of 2026-11-20).
 ENVIRON = {name: value for name, value in os.environ.items() if name not in {"UV_FIND_LINKS", "UV_INDEX"}}
-SOURCES = replace(index.pip_settings(os.environ), extra=(), find_links=(), merged=False)
+SOURCES = replace(read_pip_settings(os.environ), extra=(), find_links=(), merged=False)
 ELSEWHERE = {(IPEX, "1.10.0"), (IPEX, "1.10.100")}
 
 pytestmark = pytest.mark.timeout(180)
@@ -48,12 +48,12 @@ class Release:
 
 def ask(requirement: str, python: str) -> Release:
     """One exact version, looked up by uv with pip's settings, without what it requires."""
-    argv = [index.find_uv().path, "pip", "compile", "-", "--universal", "--no-deps", "--no-header", "--no-build"]
+    argv = [find_uv().path, "pip", "compile", "-", "--universal", "--no-deps", "--no-header", "--no-build"]
     argv += ["--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads", "--python-version", python]
     done = subprocess.run(
         argv,
         input=requirement,
-        env=SOURCES.environment(ENVIRON),
+        env=SOURCES.build_environment(ENVIRON),
         cwd="/",
         capture_output=True,
         text=True,
@@ -136,7 +136,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
     def resolve(row: StackRelease) -> dict[str, str]:
         stack = resolve(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
         assert (stack.row.torch, stack.row.ipex, minor(stack.python)) == (row.torch, row.ipex, stack.python)
-        wheels = index.resolve(index.find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
+        wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
 
     rows = [row for row in TABLE.rows if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
@@ -156,8 +156,8 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
     newest = max((row for row in TABLE.rows if row.ipex), key=lambda row: number(row.ipex))
     try:
-        alone = index.resolve(
-            index.find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON
+        alone = resolve_wheels(
+            find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON
         )
     except UsageError as refusal:
         if "does not answer" in refusal.sentence:
@@ -171,5 +171,5 @@ def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict
     assert releases["impi-rt", wrong.version].glibc, "it is there"
     asked = [f"impi-rt=={wrong.version}"]
     with pytest.raises(UsageError, match="libfabric"):
-        index.resolve(index.find_uv(), asked, "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON)
+        resolve_wheels(find_uv(), asked, "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON)
     assert TABLE.impi["newest"] == wrong.instead

@@ -23,8 +23,9 @@ from urllib.parse import unquote
 from ipexctl import __version__
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.packages import index
-from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.download import cache_path, download_wheels, measure_rate, read_unpacked_size
+from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
+from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import opened
 from ipexctl.act.sessions import Session
 from ipexctl.data import read_data
@@ -63,7 +64,7 @@ from ipexctl.verbs.common.select import without
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.distribute import WHEELS, Artifact, spread
 from ipexctl.verbs.install.install_sessions import Ask, InstallSessions, Workflow
-from ipexctl.verbs.install.lock import locked, mpi_of, read_lock, sources_of, wish_of
+from ipexctl.verbs.install.lock import build_request, build_sources, choose_mpi, load_or_create_lock, read_lock
 
 _BUILD = 3600.0  # seconds one host may take to unpack everything
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
@@ -95,8 +96,8 @@ def install(
     wish = _wish(task)
     _check_input(task, inventory)
     if task.locked:
-        wish = wish_of(lock := read_lock(task), wish)
-        task = task.model_copy(update={"mpi": mpi_of(lock, task.mpi)})
+        wish = build_request(lock := read_lock(task), wish)
+        task = task.model_copy(update={"mpi": choose_mpi(lock, task.mpi)})
     resolve(wish, {}, rows)  # a combination that exists nowhere is refused before any host is contacted
     yield Started("install", f"install {wish}", inventory.names)
     if task.wheels and not Path(task.wheels).is_dir():
@@ -116,7 +117,7 @@ def install(
         engine = found
         stack = with_mpi(stack, engine)
     venv = _venv(task, inventory, facts)
-    stack, lock = yield from locked(task, stack, context, environ, limits, rows, facts)
+    stack, lock = yield from load_or_create_lock(task, stack, context, environ, limits, rows, facts)
     work = _Work(
         task=task,
         inventory=inventory,
@@ -273,8 +274,8 @@ class _Work(InstallSessions):
         }
         tool, seen = _NO_TOOL, dict(ready_already)
         if others := [name for name in names if name not in ready_already]:
-            sources = sources_of(self.task, self.environ)
-            tool = index.uv_for_hosts(index.find_uv(), self.context.cache, sources, self.limits, self.environ)
+            sources = build_sources(self.task, self.environ)
+            tool = find_uv_for_hosts(find_uv(), self.context.cache, sources, self.limits, self.environ)
             looked = yield from self.look(others, tool)
             seen = {name: (ready_already | looked)[name] for name in names if name in ready_already | looked}
         made, unfit = plan(self.stack, self.lock, self.venv, seen, self.task.wheels_from)
@@ -314,11 +315,11 @@ class _Work(InstallSessions):
 
     # -- its parts
 
-    def look(self, names: Sequence[str], tool: index.Tool) -> Workflow[dict[str, HostState]]:
+    def look(self, names: Sequence[str], tool: Tool) -> Workflow[dict[str, HostState]]:
         files = [
             {"path": str(path), "size": wheel.size}
             for wheel in self.lock.wheels
-            if wheel.size and (path := index.place(self.context.cache, wheel)).is_file()
+            if wheel.size and (path := cache_path(self.context.cache, wheel)).is_file()
         ]
         program = resources.files("ipexctl.remote.session").joinpath("install.py").read_text("utf-8")
         wanted = {"version": tool.version, "path": tool.path, "size": tool.size, "sha256": tool.sha256}
@@ -336,12 +337,12 @@ class _Work(InstallSessions):
         they would all download; then how fast we send to one of them, and get what we lack. None: it is not open."""
         far = [wheel for wheel in self.lock.wheels if not wheel.local]
         names = [name for name in made.builders if not seen[name].unreachable]
-        if self.task.wheels_from != "auto" or not names or sum(wheel.size for wheel in far) < self.limits.worth:
+        if self.task.wheels_from != "auto" or not names or sum(wheel.size for wheel in far) < self.limits.measured:
             return None
-        sources = sources_of(self.task, self.environ)
+        sources = build_sources(self.task, self.environ)
         wheel = max(far, key=lambda wheel: wheel.size)
-        login = unquote(sources.login(wheel.url, self.environ))
-        asked = {"url": index.redacted(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
+        login = unquote(sources.find_login(wheel.url, self.environ))
+        asked = {"url": redact_url(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
         found = yield from self.each(names, "measure the download", self.command("speed", lambda _: asked))
         rates = {name: float(said["rate"]) for name, said in found.items()}
         if not rates:
@@ -361,11 +362,11 @@ class _Work(InstallSessions):
             return self.done(next(iter(rates)), work)
 
         up = yield from self.each([next(iter(rates))], "measure the sending", send)
-        missing = sum(wheel.size for wheel in far if not index.place(self.context.cache, wheel).is_file())
+        missing = sum(wheel.size for wheel in far if not cache_path(self.context.cache, wheel).is_file())
         down = 0.0
         if missing:
             down = yield from in_background(
-                lambda _: index.speed(wheel.url, sources, self.environ, self.limits, _MOMENT, _SAMPLE), self.stop
+                lambda _: measure_rate(wheel.url, sources, self.environ, self.limits, _MOMENT, _SAMPLE), self.stop
             )
         return Rates(rates, next(iter(up.values()), 0.0), down, missing)
 
@@ -392,7 +393,7 @@ class _Work(InstallSessions):
                 wheel
                 for wheel in self.lock.wheels
                 if (made.steps[name].wheels_from == "controller" or wheel.local)
-                and str(index.place(self.context.cache, wheel)) not in seen[name].visible
+                and str(cache_path(self.context.cache, wheel)) not in seen[name].visible
             ]
             for name in builders
         }
@@ -401,10 +402,10 @@ class _Work(InstallSessions):
             return {name: {} for name in builders}
         step = "fetch the wheels"
         yield StepStarted("", step)
-        sources = sources_of(self.task, self.environ)
+        sources = build_sources(self.task, self.environ)
         try:
             paths = yield from in_background(
-                lambda tell: index.fetch(
+                lambda tell: download_wheels(
                     wanted,
                     self.context.cache,
                     sources,
@@ -429,7 +430,7 @@ class _Work(InstallSessions):
         builders: Sequence[str],
         seen: Mapping[str, HostState],
         wheels: Mapping[str, Mapping[str, Path]],
-        tool: index.Tool,
+        tool: Tool,
     ) -> dict[str, list[Artifact]]:
         """What has to get to each builder: wheels it cannot fetch, and uv."""
         known = {wheel.name: wheel for wheel in self.lock.wheels}
@@ -451,13 +452,13 @@ class _Work(InstallSessions):
         made: Plan,
         seen: Mapping[str, HostState],
         wheels: Mapping[str, Mapping[str, Path]],
-        tool: index.Tool,
+        tool: Tool,
     ) -> Workflow[None]:
         """uv, the wheels from here, and the environment itself, on one host of each file system."""
-        sources = sources_of(self.task, self.environ)
-        urls = [replace(wheel, url=sources.with_login(wheel.url, self.environ)) for wheel in self.lock.wheels]
+        sources = build_sources(self.task, self.environ)
+        urls = [replace(wheel, url=sources.add_login(wheel.url, self.environ)) for wheel in self.lock.wheels]
         told = replace(self.lock, wheels=tuple(urls))  # with passwords: for the hosts' ears only
-        sizes = {name: index.unpacked_size(path) for some in wheels.values() for name, path in some.items()}
+        sizes = {name: read_unpacked_size(path) for some in wheels.values() for name, path in some.items()}
 
         def build(link: Link, emit: Emit) -> Mapping[str, Any] | Failure:
             name, step = link.host.name, "install"
@@ -466,7 +467,7 @@ class _Work(InstallSessions):
                 paths = {
                     wheel.name: str(place)
                     for wheel in self.lock.wheels
-                    if str(place := index.place(self.context.cache, wheel)) in seen[name].visible
+                    if str(place := cache_path(self.context.cache, wheel)) in seen[name].visible
                     and (made.steps[name].wheels_from == "controller" or wheel.local)
                 }
                 paths |= {package: f"{self.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
@@ -588,7 +589,7 @@ class _Work(InstallSessions):
 
     def answered(self, made: Plan, *, dry: bool = False) -> Workflow[Mapping[str, Any]]:
         if any(failure.code in {"hash", "index", "wheel"} for failure in self.failed.values()):
-            index.forget(self.context.cache, self.lock)
+            forget_lock(self.context.cache, self.lock)
         changed = [
             name
             for name, step in made.steps.items()
@@ -640,10 +641,10 @@ def _verified(found: Mapping[str, Any]) -> tuple[StepOutcome, str]:
     return "ok", " · ".join(part for part in parts if part)
 
 
-_NO_TOOL = index.Tool("", "", 0, "")
+_NO_TOOL = Tool("", "", 0, "")
 
 
-def _uv(tool: index.Tool) -> str:
+def _uv(tool: Tool) -> str:
     return f"bin/uv-{tool.version}"
 
 

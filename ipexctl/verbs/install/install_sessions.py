@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.packages import index
 from ipexctl.act.sessions import RemoteError, Session
 from ipexctl.decide.planning.install import groups, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
-from ipexctl.model.text import printable
+from ipexctl.model.text import printable, without_secrets
 
 T = TypeVar("T")
 
@@ -135,7 +134,7 @@ def _worded(host: str, trouble: RemoteError, venv: str) -> Failure:
         else:
             what = f"no space left while unpacking ({what})"
         return Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space")
-    said = [line.strip(" ×├─▶╰│\t") for line in index.without_secrets(str(more.get("said") or "")).splitlines()]
+    said = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(more.get("said") or "")).splitlines()]
     said = [line for line in said if line]
     if trouble.code == "hash":
         words = " ".join(line for line in said if "ash mismatch" in line or "sha256:" in line or "xpected" in line)

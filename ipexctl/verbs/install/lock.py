@@ -1,4 +1,4 @@
-"""The exact wheels of a stack: which, from where, with which hashes. Worked out here once, then remembered."""
+"""The lock of a stack: its exact wheels with URLs and hashes, resolved once, then saved and read again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from typing import Literal
 
 from ipexctl.act.bundled_files import impi_torch
 from ipexctl.act.context import Context
-from ipexctl.act.packages import index
-from ipexctl.act.packages.index import Limits, Sources
+from ipexctl.act.packages.download import hash_file, measure_sizes, probe_index
+from ipexctl.act.packages.resolve import (
+    find_uv,
+    forget_lock,
+    load_lock,
+    manylinux_platform,
+    resolve_wheels,
+    save_lock,
+)
+from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.decide.releases.resolve import with_gloo
@@ -29,37 +37,37 @@ _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
 
-def locked(
+def load_or_create_lock(
     task: Install,
     stack: Stack,
     context: Context,
     environ: Mapping[str, str],
     limits: Limits,
-    rows: Table,
+    table: Table,
     facts: Mapping[str, Facts],
 ) -> Generator[Event, None, tuple[Stack, Lock]]:
-    """The exact wheels: those of the user's lock file, remembered from an earlier time, or resolved now; and the stack,
-    which is Gloo's where nobody asked for impi and the indexes have no mpi4py.
+    """The lock from the user's lock file, from the cache, or resolved now; and the stack, with the backend gloo if impi
+    was not requested and the indexes have no mpi4py.
 
-    Raises `UsageError` (exit 4). Writes ``task.lock`` where it is asked for.
+    Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set.
     """
     if task.locked:
-        lock = _own(read_lock(task), context)
-        if lock.mpi != _mpi(stack):
-            reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_mpi(stack)}"]
+        lock = _adopt_impi_torch(read_lock(task), context)
+        if lock.mpi != _format_mpi(stack):
+            reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_format_mpi(stack)}"]
             raise UsageError("the hosts' MPI is not that of the lock file", reasons=reasons, exit=Exit.STEP)
         return stack, lock
     try:
-        lock = yield from _locked(task, stack, context, environ, limits, rows, facts)
-    except UsageError as refusal:
-        if not _dispensable(task, stack, refusal):
+        lock = yield from _create_lock(task, stack, context, environ, limits, table, facts)
+    except UsageError as error:
+        if not _can_use_gloo(task, stack, error):
             raise
-        asked, gloo = _inputs(task, stack, context, environ), with_gloo(stack, _NO_MPI4PY)
-        lock = yield from _locked(task, gloo, context, environ, limits, rows, facts)
-        # The answer to what was asked for: the next install with these words asks no index.
-        index.forget(context.cache, lock)
-        lock = replace(lock, inputs=asked)
-        index.remember(context.cache, lock)
+        inputs, gloo = _hash_inputs(task, stack, context, environ), with_gloo(stack, _NO_MPI4PY)
+        lock = yield from _create_lock(task, gloo, context, environ, limits, table, facts)
+        # Saved for the original request: the next install of it needs no index.
+        forget_lock(context.cache, lock)
+        lock = replace(lock, inputs=inputs)
+        save_lock(context.cache, lock)
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = with_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
@@ -68,29 +76,29 @@ def locked(
     return stack, lock
 
 
-def _mpi(stack: Stack) -> str:
+def _format_mpi(stack: Stack) -> str:
     return f"{stack.launcher.dialect} {stack.launcher.program}" if stack.launcher else ""
 
 
-def _dispensable(task: Install, stack: Stack, refusal: UsageError) -> bool:
-    """Whether Gloo will do: nobody asked for impi, and the indexes answered that they have no mpi4py."""
-    return refusal.code == "no-mpi4py" and stack.backend == "impi" and task.backend != "impi"
+def _can_use_gloo(task: Install, stack: Stack, error: UsageError) -> bool:
+    """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
+    return error.code == "no-mpi4py" and stack.backend == "impi" and task.backend != "impi"
 
 
-def _own(lock: Lock, context: Context) -> Lock:
-    """A lock of another controller, with impi_torch as this one packs it. Raises `UsageError` if that is another."""
-    held = next((wheel for wheel in lock.wheels if wheel.name == _IMPI), None)
-    if held is None or not held.local:
+def _adopt_impi_torch(lock: Lock, context: Context) -> Lock:
+    """The lock with this controller's own wheel of impi_torch. Raises `UsageError` if its version differs."""
+    local = next((wheel for wheel in lock.wheels if wheel.name == _IMPI), None)
+    if local is None or not local.local:
         return lock
     path = impi_torch(context.cache)
-    if index.digest(path) != held.sha256:
+    if hash_file(path) != local.sha256:
         raise UsageError(
-            f"the lock holds another impi_torch {held.version} than this ipexctl brings",
+            f"the lock holds another impi_torch {local.version} than this ipexctl brings",
             hint="use the ipexctl that wrote the lock, or lock anew: leave out --locked",
             exit=Exit.STEP,
         )
-    mine = replace(held, url=path.as_uri())
-    return replace(lock, wheels=tuple(mine if wheel is held else wheel for wheel in lock.wheels))
+    bundled = replace(local, url=path.as_uri())
+    return replace(lock, wheels=tuple(bundled if wheel is local else wheel for wheel in lock.wheels))
 
 
 def read_lock(task: Install) -> Lock:
@@ -108,8 +116,8 @@ def read_lock(task: Install) -> Lock:
         raise UsageError(f"{name} is not a lock file of ipexctl", hint=hint) from None
 
 
-def mpi_of(lock: Lock, asked: str) -> str:
-    """What a lock wants for ``--mpi``. Raises `UsageError` (exit 2) for one that asks for another MPI."""
+def choose_mpi(lock: Lock, asked: str) -> str:
+    """The value of ``--mpi`` that the lock needs. Raises `UsageError` (exit 2) if ``asked`` is another."""
     dialect, _, program = lock.mpi.partition(" ")
     if asked not in {"auto", dialect, program} and (asked != "wheel" or lock.mpi):
         raise UsageError(
@@ -120,19 +128,19 @@ def mpi_of(lock: Lock, asked: str) -> str:
     return program or "wheel"
 
 
-def wish_of(lock: Lock, wish: StackRequest) -> StackRequest:
-    """What a lock asks of the table. Raises `UsageError` (exit 2) for a wish that asks for something else."""
-    held = lock.packages
+def build_request(lock: Lock, request: StackRequest) -> StackRequest:
+    """What a lock asks of the table. Raises `UsageError` (exit 2) for a request that asks for something else."""
+    packages = lock.packages
     known = {
-        "torch": held.get("torch"),
-        "ipex": held.get("intel-extension-for-pytorch"),
-        "oneccl": held.get("oneccl-bind-pt"),
+        "torch": packages.get("torch"),
+        "ipex": packages.get("intel-extension-for-pytorch"),
+        "oneccl": packages.get("oneccl-bind-pt"),
         "python": lock.python,
     }
     reasons = [
         f"{word} {asked} is asked for, the lock has {have or 'none'}"
         for word, have in known.items()
-        if (asked := getattr(wish, word)) and plain(asked) != plain(have or "")
+        if (asked := getattr(request, word)) and plain(asked) != plain(have or "")
     ]
     if reasons:
         raise UsageError(
@@ -140,80 +148,80 @@ def wish_of(lock: Lock, wish: StackRequest) -> StackRequest:
         )
     torch, ipex, oneccl = (plain(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
     track: Track = "ipex" if ipex else "native"
-    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in held else "gloo"
+    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in packages else "gloo"
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
 
 
-def _locked(
+def _create_lock(
     task: Install,
     stack: Stack,
     context: Context,
     environ: Mapping[str, str],
     limits: Limits,
-    rows: Table,
+    table: Table,
     facts: Mapping[str, Facts],
 ) -> Generator[Event, None, Lock]:
-    sources = sources_of(task, environ)
-    own = _own_pins(task, stack, context)
-    inputs = _inputs(task, stack, context, environ)
-    if lock := index.remembered(context.cache, inputs):
+    sources = build_sources(task, environ)
+    own = _extra_requirements(task, stack, context)
+    inputs = _hash_inputs(task, stack, context, environ)
+    if lock := load_lock(context.cache, inputs):
         return lock
-    tool = index.find_uv()
+    tool = find_uv()
     yield StepStarted("", "lock the wheels")
     notes: list[str] = []
     down: list[str] = []
-    if not (task.index_url or task.wheels or sources.only):
-        sources, down = _with_row(stack, sources, environ, limits)
+    if not (task.index_url or task.wheels or sources.no_index):
+        sources, down = _add_release_indexes(stack, sources, environ, limits)
     asked = [*stack.pins, *own, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
-        wheels = index.resolve(tool, asked, stack.python, stack.glibc, sources, limits, environ)
-    except UsageError as refusal:
-        yield StepEnded("", "lock the wheels", "skipped" if _dispensable(task, stack, refusal) else "failed")
-        raise _explained(refusal, stack, down, rows, facts) from None
-    wheels = index.measured(wheels, sources, environ, limits)
-    lock = Lock(wheels, stack.python, inputs, mpi=_mpi(stack))
+        wheels = resolve_wheels(tool, asked, stack.python, stack.glibc, sources, limits, environ)
+    except UsageError as error:
+        yield StepEnded("", "lock the wheels", "skipped" if _can_use_gloo(task, stack, error) else "failed")
+        raise _add_missing_indexes(error, stack, down, table, facts) from None
+    wheels = measure_sizes(wheels, sources, environ, limits)
+    lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack))
     torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
     if torch and "+" not in torch.version and any(wheel.name.startswith("nvidia-") for wheel in wheels):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
         notes.append(f"torch {torch.version} is the build for CUDA, with its libraries {mib(lock.size)}{because}")
     lock = replace(lock, notes=tuple(notes))
-    index.remember(context.cache, lock)
+    save_lock(context.cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{len(wheels)} wheels, {mib(lock.size)}")
     return lock
 
 
-def _own_pins(task: Install, stack: Stack, context: Context) -> list[str]:
+def _extra_requirements(task: Install, stack: Stack, context: Context) -> list[str]:
     """What is asked for beyond the row."""
     # By its path, so that no index can offer something else of that name.
     own = [f"{_IMPI} @ {impi_torch(context.cache).as_uri()}"] if stack.backend == "impi" else []
     return own + (["intel-openmp"] if task.omp == "intel" else [])
 
 
-def _inputs(task: Install, stack: Stack, context: Context, environ: Mapping[str, str]) -> str:
+def _hash_inputs(task: Install, stack: Stack, context: Context, environ: Mapping[str, str]) -> str:
     """The hash of all that decides which wheels it will be."""
-    sources = sources_of(task, environ)
-    own = _own_pins(task, stack, context)
+    sources = build_sources(task, environ)
+    own = _extra_requirements(task, stack, context)
     files = {name: Path(name).read_text("utf-8", "replace") for name in task.requirements}
     question = {
         "pins": (*stack.pins, *own),
         "python": stack.python,
-        "platform": index.platform(stack.glibc),
+        "platform": manylinux_platform(stack.glibc),
         "with": task.with_,
         "requirements": list(files.values()),
         "wheels": task.wheels and str(Path(task.wheels).absolute()),
-        "sources": [index.redacted(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
+        "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
         "indexes": [found.url for found in stack.indexes],
-        **({"mpi": _mpi(stack)} if stack.launcher else {}),
+        **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
         **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
     }
     return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def sources_of(task: Install, environ: Mapping[str, str]) -> Sources:
+def build_sources(task: Install, environ: Mapping[str, str]) -> Sources:
     """What the user said: flags over variables over files."""
     if task.wheels:
-        return Sources(find_links=(str(Path(task.wheels).absolute()),), only=True)
-    pip = index.pip_settings(environ)
+        return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True)
+    pip = read_pip_settings(environ)
     own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
     return replace(
         pip,
@@ -223,7 +231,9 @@ def sources_of(task: Install, environ: Mapping[str, str]) -> Sources:
     )
 
 
-def _with_row(stack: Stack, sources: Sources, environ: Mapping[str, str], limits: Limits) -> tuple[Sources, list[str]]:
+def _add_release_indexes(
+    stack: Stack, sources: Sources, environ: Mapping[str, str], limits: Limits
+) -> tuple[Sources, list[str]]:
     """The indexes of the row too, as far as they answer; and those that do not."""
     wanted = [
         found
@@ -235,7 +245,7 @@ def _with_row(stack: Stack, sources: Sources, environ: Mapping[str, str], limits
     results: dict[str, bool] = {}
     threads = [
         threading.Thread(
-            target=lambda found=found: results.update({found.url: index.answers(found.url, sources, environ, limits)})
+            target=lambda found=found: results.update({found.url: probe_index(found.url, sources, environ, limits)})
         )
         for found in wanted
     ]
@@ -251,23 +261,23 @@ def _with_row(stack: Stack, sources: Sources, environ: Mapping[str, str], limits
     ), [found.url for found in wanted if not results.get(found.url)]
 
 
-def _explained(
-    refusal: UsageError, stack: Stack, down: Sequence[str], rows: Table, facts: Mapping[str, Facts]
+def _add_missing_indexes(
+    error: UsageError, stack: Stack, down: Sequence[str], table: Table, facts: Mapping[str, Facts]
 ) -> UsageError:
-    """The same refusal, with the indexes that were down and the rows that do without them. None of these is taken by
+    """The same error, with the indexes that were down and the table that do without them. None of these is taken by
     itself: somebody must ask for it."""
     if not down:
-        return refusal
-    reasons = [*(f"this index does not answer: {url}" for url in down), *refusal.reasons]
-    hint = refusal.hint
+        return error
+    reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
+    hint = error.hint
     others: dict[str, str] = {}
-    for wish in (
+    for request in (
         StackRequest(torch=stack.row.torch, backend="gloo"),
         StackRequest(backend="gloo"),
         StackRequest(track="native"),
     ):
         try:
-            row = resolve(wish, facts, rows).row
+            row = resolve(request, facts, table).row
         except UsageError:
             continue
         words = f"--torch {row.torch} " + ("--backend gloo" if row.ipex else "--track native")
@@ -276,4 +286,4 @@ def _explained(
     if others:
         reasons += [f"{name} does without it: {words}" for name, words in others.items()]
         hint = f"another row: {next(iter(others.values()))}"
-    return UsageError(refusal.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=refusal.code)
+    return UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code)

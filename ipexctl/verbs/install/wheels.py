@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages import index
-from ipexctl.act.packages.index import Limits
+from ipexctl.act.packages.download import cache_path, download_wheels, hash_file
+from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import held, is_archive, pack
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
@@ -22,7 +22,7 @@ from ipexctl.model.stack import Stack, StackRequest, Wheel
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.install import table
-from ipexctl.verbs.install.lock import locked, sources_of
+from ipexctl.verbs.install.lock import build_sources, load_or_create_lock
 
 
 def wheels_fetch(
@@ -54,7 +54,7 @@ def wheels_fetch(
     asked = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from locked(asked, stack, context, environ, limits, rows, {})
+        _, lock = yield from load_or_create_lock(asked, stack, context, environ, limits, rows, {})
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     todo = [
@@ -77,10 +77,10 @@ def wheels_fetch(
         return value
     step, stop = "fetch the wheels", threading.Event()
     yield StepStarted("", step)
-    sources = sources_of(asked, environ)
+    sources = build_sources(asked, environ)
     try:
         yield from in_background(
-            lambda tell: index.fetch(
+            lambda tell: download_wheels(
                 todo,
                 context.cache,
                 sources,
@@ -98,7 +98,7 @@ def wheels_fetch(
         yield Ended("wheels", Exit.STEP)
         return {}
     if one_file and todo:
-        files = {wheel.filename: index.place(context.cache, wheel) for wheel in todo}
+        files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
         yield from in_background(
             lambda tell: pack(
                 directory, files, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
@@ -108,7 +108,7 @@ def wheels_fetch(
     elif not one_file:
         directory.mkdir(parents=True, exist_ok=True)
         for wheel in todo:
-            _place(index.place(context.cache, wheel), directory / wheel.filename)
+            _place(cache_path(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", step, "changed" if todo else "ok", f"{_wheels(len(todo))} into {directory}")
     yield Answer(value)
     yield Ended("wheels", Exit.OK)
@@ -139,7 +139,7 @@ def _wheels(count: int) -> str:
 
 
 def _there(path: Path, wheel: Wheel) -> bool:
-    return path.is_file() and index.digest(path) == wheel.sha256
+    return path.is_file() and hash_file(path) == wheel.sha256
 
 
 def _place(source: Path, target: Path) -> None:

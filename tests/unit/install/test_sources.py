@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.packages.index import Sources, parse_lock, pip_files, pip_settings, platform, redacted, without_secrets
+from ipexctl.act.packages.resolve import manylinux_platform, parse_pylock
+from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.model.errors import UsageError
+from ipexctl.model.text import without_secrets
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -16,24 +18,24 @@ def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> Non
     high.write_text(
         "[global]\nindex_url = https://high.example/simple\n[install]\nextra-index-url =\n  https://a/\n  https://b/\n"
     )
-    found = pip_settings({}, [low, high, tmp_path / "none"])
+    found = read_pip_settings({}, [low, high, tmp_path / "none"])
     assert found.index == "https://high.example/simple"
     assert found.extra == ("https://a/", "https://b/")
     assert found.find_links == ("/wheels",)
-    assert (found.certificate, found.merged, found.only) == ("/ca.pem", True, False)
-    over = pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
-    assert (over.index, over.only) == ("https://env.example/simple", True)
+    assert (found.certificate, found.merged, found.no_index) == ("/ca.pem", True, False)
+    over = read_pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
+    assert (over.index, over.no_index) == ("https://env.example/simple", True)
 
 
 def test_a_broken_file_of_pip_is_pips_to_complain_about(tmp_path: Path) -> None:
     bad = tmp_path / "bad.conf"
     bad.write_bytes(b"index-url = \xff no section\n")
-    assert pip_settings({}, [bad]) == Sources()
+    assert read_pip_settings({}, [bad]) == Sources()
 
 
 def test_pip_can_be_told_to_read_no_file() -> None:
-    assert pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": "/dev/null"}) == []
-    assert Path("/home/u/.config/pip/pip.conf") in pip_files({"HOME": "/home/u"})
+    assert find_pip_files({"HOME": "/home/u", "PIP_CONFIG_FILE": "/dev/null"}) == []
+    assert Path("/home/u/.config/pip/pip.conf") in find_pip_files({"HOME": "/home/u"})
 
 
 @pytest.mark.parametrize(
@@ -49,36 +51,36 @@ def test_pip_can_be_told_to_read_no_file() -> None:
     ],
 )
 def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
-    assert platform(glibc) == f"x86_64-manylinux_{name}"
+    assert manylinux_platform(glibc) == f"x86_64-manylinux_{name}"
 
 
 def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
     sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), merged=True)
-    env = sources.environment({"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
+    env = sources.build_environment({"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
     assert env == {
         "UV_DEFAULT_INDEX": "https://u:geheim@i/simple",
         "UV_INDEX": "https://x/",
         "UV_FIND_LINKS": "/w,https://page/,/mine",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
-    assert "geheim" not in " ".join(sources.named())
+    assert "geheim" not in " ".join(sources.list_names())
 
 
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine other.example login me password a/b\n")
     environ = {"HOME": str(tmp_path)}
     sources = Sources(index="https://u:p%40ss@host.example/simple")
-    assert sources.login("https://host.example/files/x.whl", environ) == "u:p%40ss"
-    assert sources.login("http://host.example/files/x.whl", environ) == ""
-    assert sources.login("https://host.example.evil/x.whl", environ) == ""
-    assert sources.login("https://other.example/x.whl", environ) == "me:a%2Fb"
-    assert sources.with_login("https://host.example/x.whl", environ) == "https://u:p%40ss@host.example/x.whl"
-    assert sources.with_login("https://nobody.example/x.whl", environ) == "https://nobody.example/x.whl"
+    assert sources.find_login("https://host.example/files/x.whl", environ) == "u:p%40ss"
+    assert sources.find_login("http://host.example/files/x.whl", environ) == ""
+    assert sources.find_login("https://host.example.evil/x.whl", environ) == ""
+    assert sources.find_login("https://other.example/x.whl", environ) == "me:a%2Fb"
+    assert sources.add_login("https://host.example/x.whl", environ) == "https://u:p%40ss@host.example/x.whl"
+    assert sources.add_login("https://nobody.example/x.whl", environ) == "https://nobody.example/x.whl"
 
 
 def test_messages_have_no_passwords() -> None:
-    assert redacted("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
-    assert redacted("/a/directory") == "/a/directory"
+    assert redact_url("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
+    assert redact_url("/a/directory") == "/a/directory"
     assert without_secrets("error for https://u:p@h/x and http://t@k/") == "error for https://h/x and http://k/"
 
 
@@ -98,5 +100,5 @@ version = "3"
 wheels = [{ url = "https://h/unsigned-3-py3-none-any.whl" }]
 """
     with pytest.raises(UsageError) as caught:
-        parse_lock(text)
+        parse_pylock(text)
     assert caught.value.reasons == ("bad 2: no wheel with a sha256", "unsigned 3: no wheel with a sha256")

@@ -1,0 +1,348 @@
+"""Wheels over HTTP: probed, measured, downloaded into the controller's cache and checked against their hashes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import ssl
+import threading
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from ipexctl.act.packages.sources import Limits, Sources, redact_url
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.stack import Wheel
+from ipexctl.model.text import without_secrets
+
+if TYPE_CHECKING:
+    import urllib3
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            hashed.update(piece)
+    return hashed.hexdigest()
+
+
+class _Http:
+    """One connection pool; proxies and certificate authorities from the environment."""
+
+    def __init__(self, sources: Sources, environ: Mapping[str, str], limits: Limits) -> None:
+        import urllib3
+
+        self._sources, self._environ = sources, environ
+        context = ssl.create_default_context()
+        for file in (sources.certificate, environ.get("SSL_CERT_FILE")):
+            if file and Path(file).is_file():
+                context.load_verify_locations(file)
+        self._timeout = urllib3.Timeout(connect=limits.probe * 2, read=limits.stall / limits.tries)
+        self._options: dict[str, Any] = {"ssl_context": context, "maxsize": 8, "retries": False}
+        self._direct = urllib3.PoolManager(**self._options)
+        self._proxies = urllib.request.getproxies()
+        self._proxied: dict[str, urllib3.ProxyManager] = {}
+        self._lock = threading.Lock()
+
+    def get(self, url: str, *, method: str = "GET", start: int = 0) -> urllib3.BaseHTTPResponse:
+        import urllib3
+
+        parts = urlsplit(url)
+        headers = {"Accept-Encoding": "identity", "User-Agent": "ipexctl"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        if login := self._sources.find_login(url, self._environ):
+            headers.update(urllib3.make_headers(basic_auth=unquote(login)))
+        proxy = self._proxies.get(parts.scheme)
+        pool: Any = self._direct
+        if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
+            with self._lock:
+                pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
+        response: urllib3.BaseHTTPResponse = pool.request(
+            method,
+            redact_url(url),
+            headers=headers,
+            timeout=self._timeout,
+            preload_content=False,
+            redirect=5,
+        )
+        return response
+
+
+def probe_index(url: str, sources: Sources, environ: Mapping[str, str], limits: Limits) -> bool:
+    """Whether an index answers within ``limits.probe`` seconds; for a local directory, whether it exists."""
+    import urllib3
+
+    if "://" not in url or url.startswith("file:"):
+        return Path(urlsplit(url).path).exists()
+    try:
+        http = _Http(sources, environ, replace(limits, stall=limits.probe, tries=1, probe=limits.probe / 2))
+        response = http.get(url)
+        response.close()
+        return response.status < 500
+    except (urllib3.exceptions.HTTPError, OSError):
+        return False
+
+
+def measure_sizes(
+    wheels: Sequence[Wheel], sources: Sources, environ: Mapping[str, str], limits: Limits
+) -> tuple[Wheel, ...]:
+    """The wheels with their sizes (0 where the server does not tell): for the plan and for disk space."""
+    import urllib3
+
+    http = _Http(sources, environ, limits)
+
+    def measure(wheel: Wheel) -> Wheel:
+        if wheel.size:
+            return wheel
+        try:
+            if wheel.local:
+                return replace(wheel, size=local_path(wheel).stat().st_size)
+            response = http.get(wheel.url, method="HEAD")
+            response.close()
+            size = int(response.headers.get("Content-Length") or 0) if response.status == 200 else 0
+            return replace(wheel, size=size)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            return wheel
+
+    with ThreadPoolExecutor(16) as pool:
+        return tuple(pool.map(measure, wheels))
+
+
+def measure_rate(
+    url: str, sources: Sources, environ: Mapping[str, str], limits: Limits, seconds: float, most: int
+) -> float:
+    """Bytes a second at which the controller downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
+    import urllib3
+
+    begun, received = time.monotonic(), 0
+    try:
+        response = _Http(sources, environ, replace(limits, stall=seconds + 2, tries=1)).get(url)
+        try:
+            for piece in response.stream(64 << 10) if response.status == 200 else ():
+                received += len(piece)
+                if received >= most or time.monotonic() - begun > seconds:
+                    break
+        finally:
+            response.close()
+    except (urllib3.exceptions.HTTPError, OSError, ValueError):
+        return 0.0
+    return received / max(time.monotonic() - begun, 1e-6)
+
+
+def local_path(wheel: Wheel) -> Path:
+    """The file of a wheel with a ``file:`` URL."""
+    return Path(unquote(urlsplit(wheel.url).path))
+
+
+def cache_path(cache: Path, wheel: Wheel) -> Path:
+    """Where the controller keeps the file; a local one stays where it is."""
+    return local_path(wheel) if wheel.local else cache / "wheels" / wheel.sha256 / wheel.filename
+
+
+def download_wheels(
+    wheels: Sequence[Wheel],
+    cache: Path,
+    sources: Sources,
+    environ: Mapping[str, str],
+    limits: Limits,
+    progress: Callable[[int, int, str], None],
+    stop: threading.Event,
+) -> dict[str, Path]:
+    """Downloads every wheel into the cache and checks its hash; path by package name.
+
+    Resumes an earlier download, tries ``limits.tries`` times, and keeps no file with a wrong hash. ``progress`` gets
+    (bytes done, bytes in all or 0, file name). Raises `UsageError` (exit 4) with every wheel that failed.
+    """
+    http = _Http(sources, environ, limits)
+    done: dict[str, int] = {}
+    total = sum(wheel.size for wheel in wheels) if all(wheel.size for wheel in wheels) else 0
+    lock = threading.Lock()
+
+    def report(wheel: Wheel, have: int) -> None:
+        with lock:
+            done[wheel.filename] = have
+            progress(sum(done.values()), total, wheel.filename)
+
+    def obtain(wheel: Wheel) -> str | None:
+        path = cache_path(cache, wheel)
+        try:
+            if path.is_file() and hash_file(path) == wheel.sha256:
+                report(wheel, path.stat().st_size)
+                return None
+            if wheel.local:
+                return f"{wheel.filename}: {'changed since it was locked' if path.exists() else 'no longer exists'}"
+            return _download(http, wheel, path, limits, report, stop)
+        except OSError as error:
+            return f"{wheel.filename}: {error.strerror or error}"
+
+    with ThreadPoolExecutor(4) as pool:
+        problems = [problem for problem in pool.map(obtain, wheels) if problem]
+    if problems:
+        raise UsageError("some wheels could not be downloaded", reasons=problems, exit=Exit.STEP)
+    return {wheel.name: cache_path(cache, wheel) for wheel in wheels}
+
+
+def _download(
+    http: _Http, wheel: Wheel, path: Path, limits: Limits, report: Callable[[Wheel, int], None], stop: threading.Event
+) -> str | None:
+    """None, or the error of the last try. Two processes that want the same wheel download it once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with _hold_part(part, lambda have: report(wheel, have), limits, stop):
+        if path.is_file() and hash_file(path) == wheel.sha256:  # another process has just finished it
+            report(wheel, path.stat().st_size)
+            return None
+        return _download_whole(http, wheel, part, path, limits, report, stop)
+
+
+@contextmanager
+def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: threading.Event) -> Iterator[None]:
+    """Holds the lock of the unfinished file; while another ipexctl has it, waits and reports how many bytes it has.
+
+    The kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not
+    grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself).
+    """
+    size, moved = -1, time.monotonic()
+    while (handle := _lock_part(part)) is None:
+        status = _stat(part)
+        have = status.st_size if status else 0
+        if have != size:
+            size, moved = have, time.monotonic()
+            report(have)
+        if time.monotonic() - moved > limits.stall:
+            raise TimeoutError(f"another ipexctl that downloads it makes no progress for {limits.stall:g} s")
+        if stop.wait(0.1):
+            raise InterruptedError("stopped")
+    try:
+        yield
+    finally:
+        if not os.fstat(handle).st_size:
+            part.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock_part(part: Path) -> int | None:
+    """A descriptor that holds the lock on the file, created if missing; None while another process holds it."""
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        return handle  # a file system without locks: the hash detects what two processes mixed up
+    status = _stat(part)
+    if status and os.path.samestat(status, os.fstat(handle)):
+        return handle
+    os.close(handle)  # it was finished between the two calls, and renamed to the wheel
+    return None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _download_whole(
+    http: _Http,
+    wheel: Wheel,
+    part: Path,
+    path: Path,
+    limits: Limits,
+    report: Callable[[Wheel, int], None],
+    stop: threading.Event,
+) -> str | None:
+    import urllib3
+
+    where = f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}"
+    problem = ""
+    for attempt in range(limits.tries):
+        if stop.is_set():
+            return f"{wheel.filename}: stopped"
+        if attempt:
+            stop.wait(0.5 * attempt)
+        try:
+            problem = _download_part(http, wheel, part, limits, report, stop)
+        except urllib3.exceptions.HTTPError as error:
+            problem = _describe_error(error)
+        if not problem:
+            sha256 = hash_file(part)
+            if sha256 == wheel.sha256:
+                part.replace(path)
+                return None
+            size = part.stat().st_size
+            os.truncate(part, 0)  # not removed: it carries the lock
+            problem = f"damaged: sha256 {sha256[:16]}… of {size} bytes, expected {wheel.sha256[:16]}…" + (
+                f" of {wheel.size} bytes" if wheel.size else ""
+            )
+            if attempt:  # damaged twice: the file on the index is wrong
+                break
+    return f"{where}: {problem}"
+
+
+def _download_part(
+    http: _Http, wheel: Wheel, part: Path, limits: Limits, report: Callable[[Wheel, int], None], stop: threading.Event
+) -> str:
+    start = part.stat().st_size
+    response = http.get(wheel.url, start=start)
+    try:
+        if response.status == 416:  # the file is complete already: the hash decides
+            return ""
+        if response.status not in {200, 206}:
+            return f"HTTP {response.status}"
+        if response.status == 200:
+            start = 0
+        length = response.headers.get("Content-Length")
+        have, counted, since = start, start, time.monotonic()
+        with part.open("ab" if start else "wb") as file:
+            for piece in response.stream(1 << 18):
+                file.write(piece)
+                have += len(piece)
+                report(wheel, have)
+                now = time.monotonic()
+                if stop.is_set():
+                    return "stopped"
+                if have - counted >= 64 << 10:
+                    counted, since = have, now
+                elif now - since > limits.stall / limits.tries:
+                    return f"no progress for {limits.stall / limits.tries:g} s"
+        if length and have < start + int(length):
+            return f"cut off: {have} of {start + int(length)} bytes"
+        return ""
+    finally:
+        response.close()
+
+
+def _describe_error(error: Exception) -> str:
+    text = str(error)
+    for word, reason in (
+        ("timed out", "no answer in time"),
+        ("refused", "connection refused"),
+        ("resolve", "the host name does not resolve"),
+        ("IncompleteRead", "the connection was closed before the end"),
+    ):
+        if word in text:
+            return reason
+    return without_secrets(text)[:200]
+
+
+def read_unpacked_size(path: Path) -> int:
+    """Bytes a wheel takes once unpacked; 0 for a file that is no archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(info.file_size for info in archive.infolist())
+    except (OSError, zipfile.BadZipFile):
+        return 0

@@ -1,0 +1,257 @@
+"""The exact wheels of a stack: resolved by uv on the controller, and the locks of earlier resolutions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from packaging.version import Version
+
+from ipexctl.act.packages.download import download_wheels, hash_file, local_path
+from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.stack import Lock, Wheel
+from ipexctl.model.text import without_secrets
+from ipexctl.model.toml import parse_toml
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program to send to hosts."""
+
+    path: str
+    version: str
+    size: int
+    sha256: str
+
+
+def find_uv() -> Tool:
+    """The uv installed with ipexctl, for the controller. Raises `UsageError` where it is missing."""
+    try:
+        import uv
+    except ImportError:
+        raise UsageError("uv is not installed beside ipexctl", hint="pip install uv", exit=Exit.STEP) from None
+    try:
+        path = Path(uv.find_uv_bin())
+    except FileNotFoundError:
+        raise UsageError(
+            "uv is installed without its program", hint="pip install --force-reinstall uv", exit=Exit.STEP
+        ) from None
+    completed = subprocess.run(
+        (str(path), "--version"), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, text=True
+    )
+    _, _, version = completed.stdout.partition(" ")
+    version = version.split()[0] if version.strip() else "0"
+    return Tool(str(path), version, path.stat().st_size, hash_file(path))
+
+
+def find_uv_for_hosts(
+    tool: Tool,
+    cache: Path,
+    sources: Sources,
+    limits: Limits,
+    environ: Mapping[str, str],
+    machine: tuple[str, str] = (platform.system(), platform.machine()),
+) -> Tool:
+    """The same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
+
+    Raises `UsageError` (exit 4).
+    """
+    if machine == ("Linux", "x86_64"):
+        return tool
+    path = cache / "uv" / tool.version / "uv"
+    if not path.is_file():
+        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources, limits, environ)
+        wheel = download_wheels(wheels, cache, sources, environ, limits, lambda *_: None, threading.Event())["uv"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".uv.{os.getpid()}")
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+            part.write_bytes(archive.read(name))
+        part.chmod(0o755)
+        part.replace(path)
+    return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
+
+
+_MANYLINUX = (
+    (2, 40),
+    (2, 39),
+    (2, 38),
+    (2, 37),
+    (2, 36),
+    (2, 35),
+    (2, 34),
+    (2, 33),
+    (2, 32),
+    (2, 31),
+    (2, 28),
+    (2, 17),
+)
+
+
+def manylinux_platform(glibc: str) -> str:
+    """uv's name of the newest manylinux platform that hosts with this glibc ("2.36", empty: not known) support."""
+    have = Version(glibc).release[:2] if glibc else (2, 28)
+    return "x86_64-manylinux_{}_{}".format(*next((level for level in _MANYLINUX if level <= have), (2, 17)))
+
+
+def resolve_wheels(
+    tool: Tool,
+    requirements: Sequence[str],
+    python: str,
+    glibc: str,
+    sources: Sources,
+    limits: Limits,
+    environ: Mapping[str, str],
+) -> tuple[Wheel, ...]:
+    """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts.
+
+    Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
+    """
+    env = sources.build_environment(environ)
+    # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
+    env.update(
+        UV_HTTP_TIMEOUT=str(max(1, int(limits.stall / limits.tries))),
+        UV_HTTP_RETRIES=str(limits.tries - 1),
+        UV_NO_PROGRESS="1",
+        NO_COLOR="1",
+    )
+    argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", "--format", "pylock.toml"]
+    argv += ["--generate-hashes", "--no-build", "--no-sources", "--python-version", python]
+    argv += ["--no-index"] if sources.no_index else []
+    argv += ["--python-platform", manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
+    status, output, errors = _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
+    if status is None:
+        raise _explain_uv_error(f"no progress for {limits.stall:g} s", "", sources)
+    if status:
+        raise _explain_uv_error("", errors, sources)
+    return parse_pylock(output)
+
+
+def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:
+    """Runs uv; (status, output, final error lines). Status None: no progress for ``limits.stall`` seconds, that is, it
+    wrote no line of its log and used no second of CPU. A slow index gets the time it needs."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
+        stdin.write(text.encode())
+        stdin.seek(0)
+        child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=log, env=dict(env), cwd=os.sep)
+        try:
+            moved, last = time.monotonic(), (0, 0)
+            while True:
+                try:
+                    child.wait(0.2)
+                    break
+                except subprocess.TimeoutExpired:
+                    now = (os.fstat(log.fileno()).st_size, _cpu_seconds(child.pid))
+                    if now != last:
+                        moved, last = time.monotonic(), now
+                    if time.monotonic() - moved > limits.stall:
+                        return None, "", ""
+        finally:
+            child.kill()
+            child.wait()
+        out.seek(0)
+        log.seek(max(0, os.fstat(log.fileno()).st_size - (256 << 10)))
+        lines = log.read().decode("utf-8", "replace").splitlines()
+        # The log's own lines come first; its last words begin with "error:" or, without a solution, with a cross.
+        final = [n for n, line in enumerate(lines) if line.startswith("error:") or line.lstrip().startswith("×")]
+        return (
+            child.returncode,
+            out.read().decode("utf-8", "replace"),
+            "\n".join(lines[final[0] :] if final else lines[-5:]),
+        )
+
+
+def _cpu_seconds(pid: int) -> int:
+    """Whole seconds of CPU a process has used; 0 where that cannot be told (no /proc)."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
+    text = without_secrets(errors)
+    lines = [line.strip(" ×├─▶╰│\t") for line in text.splitlines()]
+    lines = [line.removeprefix("error: ").removeprefix("cause: ") for line in lines if line]
+    where = ", ".join(sources.list_names())
+    closed = next((line for line in lines if "could not be queried" in line), "")
+    network = re.search(r"Failed to fetch: `([^`]+)`|error sending request for url \(([^)]+)\)", text)
+    if closed:
+        return UsageError(
+            f"the package index wants a login: {where}",
+            reasons=[closed.removeprefix("hint: ")],
+            hint="put it into the URL (https://user:password@host/simple) or into ~/.netrc",
+            exit=Exit.STEP,
+        )
+    if what or network:
+        url = next((group for group in (network.groups() if network else ()) if group), "")
+        where = next((name for name in sources.list_names() if url.startswith(name.rstrip("/") + "/")), where)
+        return UsageError(
+            f"the package index does not answer: {where}",
+            reasons=[what] if what else [f"{url}: {lines[-1]}"],
+            hint="another one: --index-url URL, or a directory with wheels: --wheels DIR",
+            exit=Exit.STEP,
+        )
+    return UsageError(
+        "the wheels of this stack cannot be resolved",
+        reasons=[*[line for line in lines if not line.startswith("hint:")][:6], f"looked in: {where}"],
+        exit=Exit.STEP,
+        code="no-mpi4py" if "mpi4py" in text else "unresolved",
+    )
+
+
+def parse_pylock(text: str) -> tuple[Wheel, ...]:
+    """The wheels of a pylock.toml. Raises `UsageError` for a package without a wheel or without a hash."""
+    wheels = []
+    bad = []
+    for package in parse_toml(text).get("packages", ()):
+        files = package.get("wheels") or ([package["archive"]] if package.get("archive") else [])
+        name = package["name"]
+        if not files or not files[0].get("hashes", {}).get("sha256"):
+            bad.append(f"{name} {package.get('version', '')}: no wheel with a sha256")
+            continue
+        file = files[0]
+        url = file.get("url") or Path(file["path"]).absolute().as_uri()
+        version = package.get("version") or unquote(url.rpartition("/")[2]).split("-")[1]
+        wheels.append(Wheel(name, version, url, file["hashes"]["sha256"], int(file.get("size") or 0)))
+    if bad:
+        raise UsageError("some packages have no wheels that could be checked", reasons=bad, exit=Exit.STEP)
+    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
+
+
+def load_lock(cache: Path, inputs: str) -> Lock | None:
+    """The lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
+    try:
+        lock = Lock.read(json.loads((cache / "locks" / f"{inputs}.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    complete = all(local_path(wheel).is_file() for wheel in lock.wheels if wheel.local)
+    return lock if lock.inputs == inputs and complete else None
+
+
+def forget_lock(cache: Path, lock: Lock) -> None:
+    """Removes the saved lock, so that the next install resolves again."""
+    (cache / "locks" / f"{lock.inputs}.json").unlink(missing_ok=True)
+
+
+def save_lock(cache: Path, lock: Lock) -> None:
+    """Saves the lock under its inputs."""
+    folder = cache / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{lock.inputs}.{os.getpid()}"
+    temporary.write_text(json.dumps(lock.public(), indent=1), encoding="utf-8")
+    temporary.replace(folder / f"{lock.inputs}.json")

@@ -1,0 +1,141 @@
+"""Where wheels come from: package indexes and directories, as uv, pip and the user configure them.
+
+uv reads its own configuration itself; that of pip is translated here. URLs may carry a user name and a password; those
+reach uv through its environment, never through an argument list or a message.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``stall`` seconds without progress end an attempt, ``tries`` attempts are made, a probe takes ``probe`` seconds.
+    From ``measured`` bytes on, the rates of the controller and the hosts are measured before a download."""
+
+    stall: float = 60.0
+    tries: int = 3
+    probe: float = 5.0
+    measured: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where wheels may come from. ``index`` None is the default package index; ``no_index`` forbids any index.
+
+    ``merged``: all indexes count alike, as with pip; otherwise only the first that has a package is used for it.
+    """
+
+    index: str | None = None
+    extra: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    merged: bool = False
+    certificate: str | None = None
+
+    def build_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """``environ`` with these sources in uv's variables."""
+        env = dict(environ)
+        if self.index:
+            env.pop("UV_INDEX_URL", None)
+            env["UV_DEFAULT_INDEX"] = self.index
+        if self.extra:
+            env["UV_INDEX"] = " ".join([*self.extra, *env.get("UV_INDEX", "").split()])
+        if self.find_links:
+            env["UV_FIND_LINKS"] = ",".join([*self.find_links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
+        if self.merged:
+            env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+        if self.certificate:
+            env.setdefault("SSL_CERT_FILE", self.certificate)
+        return env
+
+    def find_login(self, url: str, environ: Mapping[str, str]) -> str:
+        """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
+        (uv removes them from the URLs of a lock.)"""
+        parts = urlsplit(url)
+        if parts.username:
+            return f"{parts.username}:{parts.password or ''}"
+        for source in (self.index or "", *self.extra, *self.find_links):
+            known = urlsplit(source)
+            if known.username and (known.scheme, known.hostname, known.port) == (
+                parts.scheme,
+                parts.hostname,
+                parts.port,
+            ):
+                return f"{known.username}:{known.password or ''}"
+        try:
+            file = environ.get("NETRC") or str(Path(environ.get("HOME", "/")) / ".netrc")
+            entry = netrc.netrc(file).authenticators(parts.hostname or "")
+        except (OSError, netrc.NetrcParseError):
+            return ""
+        return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and parts.hostname else ""
+
+    def add_login(self, url: str, environ: Mapping[str, str]) -> str:
+        """The URL with its user name and password, for a host that downloads it itself."""
+        login = self.find_login(url, environ)
+        return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
+
+    def list_names(self) -> tuple[str, ...]:
+        """The sources for messages: without user names and passwords."""
+        indexes = [] if self.no_index else [*self.extra, self.index or "the default package index"]
+        return tuple(redact_url(url) for url in (*self.find_links, *indexes))
+
+
+def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> Sources:
+    """The sources in pip's configuration: files first, PIP_* variables override them (pip's own order)."""
+    settings: dict[str, str] = {}
+    for path in find_pip_files(environ) if files is None else files:
+        parser = configparser.RawConfigParser(strict=False)
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"), source=str(path))
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            continue  # pip ignores a missing file, and reports a damaged one itself
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                settings.update({key.replace("_", "-"): value for key, value in parser.items(section)})
+    for key, value in environ.items():
+        if key.startswith("PIP_") and value:
+            settings[key[4:].lower().replace("_", "-")] = value
+    extra = tuple(settings.get("extra-index-url", "").split())
+    links = settings.get("find-links", "").split()
+    return Sources(
+        index=settings.get("index-url", "").strip() or None,
+        extra=extra,
+        find_links=tuple(_absolute_path(link) for link in links),
+        no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
+        merged=bool(extra),
+        certificate=settings.get("cert", "").strip() or None,
+    )
+
+
+def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
+    """pip's configuration files, lowest first: site-wide, the user's, that of PIP_CONFIG_FILE."""
+    home = Path(environ.get("HOME", "/"))
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    site = [
+        Path(place) / "pip" / "pip.conf" for place in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if place
+    ]
+    user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
+    return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
+
+
+def _absolute_path(link: str) -> str:
+    return link if "://" in link else str(Path(link).expanduser().absolute())
+
+
+def redact_url(url: str) -> str:
+    """The URL without user name and password."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
