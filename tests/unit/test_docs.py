@@ -19,7 +19,8 @@ from ipexctl.decide.parsing import playbook
 from ipexctl.model.errors import Exit
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "examples/README.md")
+PAGES = [*(ROOT / page for page in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 PLAYBOOKS = sorted((ROOT / "playbooks").glob("*.yaml"))
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -106,9 +107,9 @@ def test_the_exit_codes_are_those_of_the_code(page: str) -> None:
 
 
 def test_the_make_targets_named_exist() -> None:
-    made = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     text = "\n".join(page.read_text("utf-8") for page in PAGES)
-    named = set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z]+)", text))
+    named = set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
     assert {"demo", "test"} <= named <= made
 
 
