@@ -1,18 +1,23 @@
-"""What a playbook asks for."""
+"""What a playbook asks for: one schema of its own keys and of those of its steps; the tasks are in `tasks`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
-
-if TYPE_CHECKING:  # pydantic is slow to import, and most commands read no playbook
-    from ipexctl.model.tasks import Task
+from ipexctl.model.tasks import Task
 
 TOGETHER = frozenset({"run", "bench"})
 """Actions whose hosts work together, so that none can be missing."""
+
+_SHARE = re.compile(r"([0-9]{1,4})(?:\.0)?|([0-9]{1,3}(?:\.[0-9]+)?)\s*%")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)\s*%?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +31,83 @@ class Share:
         return max(1, int(hosts * self.number / 100 if self.percent else self.number))
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One task of a play. ``action`` is the key it was written under: doctor, install, sync, run, command …
+def _parse_share(value: Any) -> Any:
+    match = _SHARE.fullmatch(value.strip()) if isinstance(value, str) else None
+    number = float(match[1] or match[2]) if match else 0.0
+    if match and 0 < number <= (100 if match[2] else 9999):
+        return Share(number, percent=bool(match[2]))
+    if isinstance(value, Share):
+        return value
+    raise ValueError("must be a number of hosts, or a percentage such as 25%")
 
-    ``when`` is an expression on a host's facts ("" is always), ``serial`` the sizes of the batches, of which the last
-    repeats (none: all hosts at once). ``max_fail_percentage`` is what may be lost of a step's hosts before the play
-    ends; None is no limit, but for hosts that work `TOGETHER`.
+
+def _parse_percent(value: Any) -> Any:
+    match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    number = float(match[1]) if match else value
+    if number is None or (isinstance(number, int | float) and 0 <= number <= 100):
+        return number
+    raise ValueError("must be a number from 0 to 100")
+
+
+def _check_word(pattern: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError("must be words of letters and digits")
+        return value
+
+    return check
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else () if value is None else (value,)
+
+
+Name = Annotated[str, BeforeValidator(_check_word("[A-Za-z_][A-Za-z0-9_]*"))]
+Tag = Annotated[str, BeforeValidator(_check_word("[A-Za-z0-9_.-]+"))]
+
+
+class FailurePolicy(BaseModel):
+    """How many hosts may fail; of a play the default of its steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    any_errors_fatal: bool = Field(False, description="one host that fails ends the play")
+    max_fail_percentage: Annotated[float | None, BeforeValidator(_parse_percent)] = Field(
+        None, description="how many hosts may be lost before the play ends"
+    )
+
+
+class PlayKeys(FailurePolicy):
+    """The keys of a playbook whose values are plain; ``hosts``, ``vars`` and ``steps`` have parsers of their own."""
+
+    name: str = ""
+    env_allow: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
+
+
+class StepKeys(FailurePolicy):
+    """The keys beside a step's action. ``when`` "" is always; of ``serial`` the last size repeats, () is all at once.
+
+    Without ``max_fail_percentage`` there is no limit, but for actions whose hosts work `TOGETHER`.
     """
+
+    name: str = Field("", description="a title; --start-at begins there")
+    limit: str | None = Field(None, description="a part of the hosts, as --limit")
+    tags: Annotated[tuple[Tag, ...], BeforeValidator(_as_list)] = Field(
+        (), description="words for --tags and --skip-tags"
+    )
+    when: str = Field("", description="only on hosts where this is true of the facts: isa_level >= AVX512_BF16")
+    serial: Annotated[
+        tuple[Annotated[Share, BeforeValidator(_parse_share)], ...],
+        BeforeValidator(_as_list),
+    ] = Field((), description="hosts in batches: a number, a percentage, or a list of them")
+    ignore_errors: bool = Field(False, description="go on, with all hosts, although this fails")
+
+
+class Step(StepKeys):
+    """One task of a play. ``action`` is the key it was written under: doctor, install, sync, run, command …"""
 
     action: str
     task: Task
-    name: str = ""
-    limit: str | None = None
-    tags: tuple[str, ...] = ()
-    when: str = ""
-    serial: tuple[Share, ...] = ()
-    ignore_errors: bool = False
-    any_errors_fatal: bool = False
-    max_fail_percentage: float | None = None
     origin: Origin | None = None
 
     @property
@@ -52,14 +115,15 @@ class Step:
         return self.name or self.action
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
+class Play(BaseModel):
     """Steps in order, and the hosts they are for: a hostfile's path, or an inventory, or neither (flags decide)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     source: str
     steps: tuple[Step, ...]
     name: str = ""
     hostfile: str | None = None
     inventory: Inventory | None = None
-    variables: frozenset[str] = field(default=frozenset(), compare=False)  # that it sets or uses
-    warnings: tuple[str, ...] = field(default=(), compare=False)  # of reading it; a verb says them first
+    variables: frozenset[str] = frozenset()  # that it sets or uses
+    warnings: tuple[str, ...] = ()  # of reading it; a verb says them first

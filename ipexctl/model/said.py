@@ -14,6 +14,7 @@ _SAID = {
     "int_parsing": "must be a whole number",
     "float_parsing": "must be a number",
     "bool_parsing": "must be yes or no",
+    "bool_type": "must be yes or no",
     "too_short": "is empty",
 }
 _PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}

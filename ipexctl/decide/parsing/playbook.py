@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipexctl.decide.parsing import ansible_keys, validators, yaml_nodes
 from ipexctl.decide.parsing.host_entries import assemble
@@ -20,24 +20,19 @@ from ipexctl.decide.parsing.yaml_inventory import read_node
 from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.plays import TOGETHER, Play, Share, Step
+from ipexctl.model.plays import TOGETHER, FailurePolicy, Play, PlayKeys, Share, Step, StepKeys
 from ipexctl.model.said import said
 from ipexctl.model.text import printable
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from ipexctl.model.tasks import Task
 
+Model = TypeVar("Model", bound="BaseModel")
+
 PLAY_KEYS = ("name", "hosts", "vars", "env_allow", "any_errors_fatal", "max_fail_percentage", "steps")
-STEP_KEYS = (
-    "name",
-    "limit",
-    "tags",
-    "when",
-    "serial",
-    "ignore_errors",
-    "any_errors_fatal",
-    "max_fail_percentage",
-)
+STEP_KEYS = ("name", "limit", "tags", "when", "serial", "ignore_errors", "any_errors_fatal", "max_fail_percentage")
 ACTIONS = ("doctor", "install", "sync", "run", "command", "fetch", "bench")
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -49,11 +44,6 @@ _PATHS = frozenset(
 _NEVER_EMPTY = _PATHS | {"workdir", "venv", "python"}
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TAG = re.compile(r"[A-Za-z0-9_.-]+")
-_SHARE = re.compile(r"([0-9]{1,4})(?:\.0)?|([0-9]{1,3}(?:\.[0-9]+)?)\s*%")
-_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)\s*%?")
-_YES = frozenset({"yes", "true", "on", "1"})
-_NO = frozenset({"no", "false", "off", "0"})
 
 
 def parse(
@@ -103,18 +93,16 @@ def schema() -> dict[str, Any]:
         actions[action] = {"anyOf": [{"$ref": f"#/$defs/{action}"}, {"type": "null"}]}
     words = {"anyOf": [text, {"type": "array", "items": text}]}
     truth = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": r"\$\{"}]}
-    shared = {
-        "any_errors_fatal": {**truth, "description": "one host that fails ends the play"},
-        "max_fail_percentage": {**text, "description": "how many hosts may be lost before the play ends"},
+    shapes: dict[str, Any] = {
+        "tags": words,
+        "when": words,
+        "serial": words,
+        "ignore_errors": truth,
+        "any_errors_fatal": truth,
     }
     keys = {
-        "name": {**text, "description": "a title; --start-at begins there"},
-        "limit": {**text, "description": "a part of the hosts, as --limit"},
-        "tags": {**words, "description": "words for --tags and --skip-tags"},
-        "when": {**words, "description": "only on hosts where this is true of the facts: isa_level >= AVX512_BF16"},
-        "serial": {**words, "description": "hosts in batches: a number, a percentage, or a list of them"},
-        "ignore_errors": {**truth, "description": "go on, with all hosts, although this fails"},
-        **shared,
+        name: {**shapes.get(name, text), "description": field.description}
+        for name, field in StepKeys.model_fields.items()
     }
     step = {
         "type": "object",
@@ -134,7 +122,7 @@ def schema() -> dict[str, Any]:
             },
             "vars": {"type": "object", "additionalProperties": text},
             "env_allow": {"type": "array", "items": {"type": "string"}},
-            **shared,
+            **{name: keys[name] for name in FailurePolicy.model_fields},
             "steps": {"type": "array", "items": step, "minItems": 1},
         },
         "required": ["steps"],
@@ -175,17 +163,19 @@ def _models() -> dict[str, type[Task]]:
 def _play(
     root: Map, source: str, base: str, environ: Mapping[str, str], given: Mapping[str, str], problems: InputErrors
 ) -> Play:
-    _known(root, PLAY_KEYS, "a playbook", problems, ansible_keys.PLAY)
-    allowed = _names(root.get("env_allow"), "env_allow", problems)
-    scope = _Scope({}, environ, allowed, problems)
+    _check_keys(root, PLAY_KEYS, "a playbook", problems, ansible_keys.PLAY)
+    # Allowed names are read before anything is replaced: they say what may be.
+    allowed = _validate(PlayKeys, _only(root, ("env_allow",)), problems) or PlayKeys()
+    scope = _Scope({}, environ, allowed.env_allow, problems)
     scope.variables = _variables(root.get("vars"), given, scope, problems)
     hostfile, inventory = _hosts(scope.fill(root.get("hosts")), source, base, problems)
-    policy = _policy(scope.fill(root), _Policy(), problems)
+    plain = _only(scope.fill(root), PlayKeys.model_fields.keys() - {"env_allow"})
+    keys = _validate(PlayKeys, plain, problems) or PlayKeys()
     steps = root.get("steps")
     read: list[Step | None] = []
     if isinstance(steps, Seq):
         for item in steps.items:
-            read.append(_step(scope.fill(item), base, inventory, policy, _carried(read, base), problems))
+            read.append(_step(scope.fill(item), base, inventory, keys, _last_source(read, base), problems))
     if steps is None or _empty(steps) or steps == Seq((), steps.origin):
         problems.add(steps.origin if steps else root.origin, "playbook has no steps")
     elif not isinstance(steps, Seq):
@@ -193,91 +183,55 @@ def _play(
     return Play(
         source=source,
         steps=tuple(step for step in read if step),
-        name=_text(scope.fill(root.get("name")), "name", problems),
+        name=keys.name,
         hostfile=hostfile,
         inventory=inventory,
         variables=frozenset(scope.known),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    """What is said of failures, for all steps or for one."""
-
-    any_errors_fatal: bool = False
-    max_fail_percentage: float | None = None
-
-
-def _policy(node: Map, default: _Policy, problems: InputErrors) -> _Policy:
-    fatal = _truth(node.get("any_errors_fatal"), "any_errors_fatal", problems)
-    percent = _text(node.get("max_fail_percentage"), "max_fail_percentage", problems).strip()
-    found = _PERCENT.fullmatch(percent)
-    if percent and (found is None or float(found[1]) > 100):
-        where = node.get("max_fail_percentage") or node
-        problems.add(where.origin, "max_fail_percentage must be a number from 0 to 100", found=percent)
-        found = None
-    return _Policy(
-        default.any_errors_fatal if fatal is None else fatal,
-        float(found[1]) if found else default.max_fail_percentage,
-    )
-
-
 def _step(
-    node: Node, base: str, inventory: Inventory | None, policy: _Policy, carried: str | None, problems: InputErrors
+    node: Node, base: str, inventory: Inventory | None, play: PlayKeys, source: str | None, problems: InputErrors
 ) -> Step | None:
+    """``source`` is where a fetch looks by default."""
     if not isinstance(node, Map):
         problems.add(node.origin, f"step must be a mapping such as 'doctor:', not {yaml_nodes.kind(node)}")
         return None
-    unknown = _known(node, (*ACTIONS, *STEP_KEYS), "a step", problems, ansible_keys.STEP)
+    unknown = _check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", problems, ansible_keys.STEP)
     actions = [(key, value) for key, value in node.pairs if key.text in ACTIONS]
-    limit = _text(node.get("limit"), "limit", problems) if node.get("limit") else None
-    if limit is not None and inventory is not None:
+    keys = _validate(StepKeys, _only(node, StepKeys.model_fields.keys() - {"when"}), problems) or StepKeys()
+    if keys.limit is not None and inventory is not None:
         try:
-            limited(inventory, limit, "limit")
+            limited(inventory, keys.limit, "limit")
         except UsageError as refused:
             where = node.get("limit") or node
             for reason in refused.reasons or (refused.sentence.removeprefix("limit: "),):
                 problems.add(where.origin, reason.removeprefix("limit: "))
-    tags = _names(node.get("tags"), "tags", problems, _TAG)
-    name = _text(node.get("name"), "name", problems)
-    when = _when(node.get("when"), problems)
-    serial = _serial(node.get("serial"), problems)
-    policy = _policy(node, policy, problems)
-    ignore = bool(_truth(node.get("ignore_errors"), "ignore_errors", problems))
     if len(actions) > 1:
         problems.add(actions[1][0].origin, f"step has {len(actions)} actions: {', '.join(k.text for k, _ in actions)}")
     elif not actions and not unknown:
         problems.add(node.origin, f"step has no action (one of {', '.join(ACTIONS)})")
     action = actions[0][0].text if actions else ""
-    if action in TOGETHER and any(share != Share(100.0, True) for share in serial):
+    if action in TOGETHER and any(share != Share(100.0, True) for share in keys.serial):
         what = f"serial does not fit {action}: its hosts work together, all at once"
         problems.add((node.get("serial") or node).origin, what, hint="limit: HOSTS chooses a part of them")
-    tasks = [_task(key, value, base, carried, problems) for key, value in actions]
+    when = _when(node.get("when"), problems)
+    tasks = [_task(key, value, base, source, problems) for key, value in actions]
     if len(tasks) != 1 or tasks[0] is None:
         return None
-    return Step(
-        action,
-        tasks[0],
-        name,
-        limit,
-        tags,
-        when,
-        serial,
-        ignore,
-        policy.any_errors_fatal,
-        policy.max_fail_percentage,
-        node.origin,
-    )
+    inherited = {name: getattr(play, name) for name in FailurePolicy.model_fields if name not in keys.model_fields_set}
+    given = dict(keys) | inherited | {"when": when}
+    return Step(action=action, task=tasks[0], origin=node.origin, **given)
 
 
-def _carried(before: Sequence[Step | None], base: str) -> str | None:
-    """What the steps above have carried to the hosts last: there a fetch looks, unless it says otherwise."""
+def _last_source(before: Sequence[Step | None], base: str) -> str | None:
+    """What the steps above have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(before):
-        said = getattr(step and step.task, "source", None) if step and step.action == "sync" else None
+        source = getattr(step and step.task, "source", None) if step and step.action == "sync" else None
         if step and step.action == "run" and getattr(step.task, "sync", False):
-            said = getattr(step.task, "script", None)
-        if said is not None:
-            return str(said)
+            source = getattr(step.task, "script", None)
+        if source is not None:
+            return str(source)
     return base or None
 
 
@@ -300,36 +254,36 @@ def _when(node: Node | None, problems: InputErrors) -> str:
     return " and ".join(f"({text})" for text in good) if len(good) > 1 else "".join(good)
 
 
-def _serial(node: Node | None, problems: InputErrors) -> tuple[Share, ...]:
-    """Sizes of batches: a number, a percentage, or a list of them."""
-    if node is None or _empty(node):
-        return ()
-    shares = []
-    for item in node.items if isinstance(node, Seq) else (node,):
-        said = _SHARE.fullmatch(item.text.strip()) if isinstance(item, Scalar) else None
-        number = float(said[1] or said[2]) if said else 0.0
-        if said is None or not 0 < number <= (100 if said[2] else 9999):
-            found = item.text if isinstance(item, Scalar) else yaml_nodes.kind(item)
-            problems.add(item.origin, "serial must be a number of hosts, or a percentage such as 25%", found=found)
-        else:
-            shares.append(Share(number, percent=bool(said[2])))
-    return tuple(shares)
+def _only(node: Map, keys: Collection[str]) -> Map:
+    return Map(tuple((key, value) for key, value in node.pairs if key.text in keys), node.origin)
 
 
-def _truth(node: Node | None, what: str, problems: InputErrors) -> bool | None:
-    if node is None:
-        return None
-    text = node.text.strip().lower() if isinstance(node, Scalar) else ""
-    if text not in _YES | _NO:
-        found = node.text if isinstance(node, Scalar) else yaml_nodes.kind(node)
-        problems.add(node.origin, f"{what} must be yes or no", found=found)
-    return text in _YES
+def _validate(model: type[Model], node: Map, problems: InputErrors, action: str = "") -> Model | None:
+    """The model of a mapping; each error of the schema is added with the place of its value. None if there are any.
 
-
-def _task(action: Scalar, body: Node, base: str, carried: str | None, problems: InputErrors) -> Task | None:
-    """The task of one step, checked by its schema; what the schema says is put where the text stands."""
+    ``action`` is the step's for the keys of its task; the keys of a play or a step themselves have none.
+    """
     from pydantic import ValidationError
 
+    before = len(problems)
+    if not action:
+        for _, value in node.pairs:
+            if isinstance(value, Scalar) and (why := validators.value(value.text)):
+                problems.add(value.origin, why, found=value.text)
+    try:
+        read = model.model_validate({key.text: _plain(value) for key, value in node.pairs})
+    except ValidationError as error:
+        for each in error.errors(include_url=False):
+            wrong = _at(node, each["loc"])
+            path = ".".join(str(part) for part in (action, *each["loc"])) if action else str(each["loc"][0])
+            found = wrong.text if isinstance(wrong, Scalar) else None if action else yaml_nodes.kind(wrong)
+            problems.add(wrong.origin, f"{path} {said(each)}", found=None if each["type"] == "missing" else found)
+        return None
+    return read if len(problems) == before else None
+
+
+def _task(action: Scalar, body: Node, base: str, source: str | None, problems: InputErrors) -> Task | None:
+    """The task of one step, checked by its schema."""
     model = _models()[action.text]
     if _empty(body):
         body = Map((), action.origin)
@@ -337,24 +291,15 @@ def _task(action: Scalar, body: Node, base: str, carried: str | None, problems: 
         problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {yaml_nodes.kind(body)}")
         return None
     valid = [field.alias or name for name, field in model.model_fields.items()]
-    _known(body, valid, action.text, problems)
-    pairs = [
-        (key, _anchored(action.text, key, value, base, problems)) for key, value in body.pairs if key.text in valid
+    _check_keys(body, valid, action.text, problems)
+    pairs = [(key, _anchored(action.text, key, value, base, problems)) for key, value in _only(body, valid).pairs]
+    defaults = {"into": _join(base, "fetched"), "source": (source if action.text == "fetch" else base) or "."}
+    pairs += [
+        (Scalar(name, action.origin, plain=True), Scalar(value, action.origin, plain=False))
+        for name, value in defaults.items()
+        if name in valid and body.get(name) is None
     ]
-    values = {key.text: _plain(value) for key, value in pairs}
-    if "into" in valid:
-        values.setdefault("into", _join(base, "fetched"))
-    if "source" in valid:
-        values.setdefault("source", (carried if action.text == "fetch" else base) or ".")
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        for each in error.errors(include_url=False):
-            node = _at(Map(tuple(pairs), action.origin), each["loc"])
-            path = ".".join(str(part) for part in (action.text, *each["loc"]))
-            found = node.text if isinstance(node, Scalar) and each["type"] != "missing" else None
-            problems.add(node.origin, f"{path} {said(each)}", found=found)
-        return None
+    return _validate(model, Map(tuple(pairs), action.origin), problems, action.text)
 
 
 def _at(node: Node, path: Sequence[int | str]) -> Node:
@@ -417,7 +362,7 @@ def _hosts(
     return None, inventory if len(problems) == before else None
 
 
-def _known(
+def _check_keys(
     node: Map, valid: Iterable[str], of: str, problems: InputErrors, others: Mapping[str, str] = _NONE
 ) -> bool:  # fmt: skip
     """Says which keys are unknown, with what to write instead of the ``others``; whether there were any."""
@@ -454,34 +399,6 @@ def _variables(
         elif key.text not in given:
             variables[key.text] = scope.text(value)
     return variables
-
-
-def _names(
-    node: Node | None, what: str, problems: InputErrors, allowed: re.Pattern[str] = _NAME
-) -> tuple[str, ...]:  # fmt: skip
-    """One word or a list of words."""
-    if node is None or _empty(node):
-        return ()
-    items = node.items if isinstance(node, Seq) else (node,)
-    names = []
-    for item in items:
-        if not isinstance(item, Scalar) or not allowed.fullmatch(item.text):
-            found = item.text if isinstance(item, Scalar) else yaml_nodes.kind(item)
-            problems.add(item.origin, f"{what} must be words of letters and digits", found=found)
-        else:
-            names.append(item.text)
-    return tuple(names)
-
-
-def _text(node: Node | None, what: str, problems: InputErrors) -> str:
-    if node is None:
-        return ""
-    if not isinstance(node, Scalar) or node.is_null:
-        problems.add(node.origin, f"{what} must be a single value, not {yaml_nodes.kind(node)}")
-        return ""
-    if why := validators.value(node.text):
-        problems.add(node.origin, why, found=node.text)
-    return node.text
 
 
 def _empty(node: Node) -> bool:

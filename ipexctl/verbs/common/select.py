@@ -114,7 +114,7 @@ def read_play(
     base = str(given.path.parent.absolute())
     play = playbook.parse(given.text, path, base=base, environ=environ, variables=variables, strict=strict)
     inventory = _anchored(play.inventory, given.path.parent) if play.inventory else None
-    return replace(play, inventory=inventory, warnings=given.warnings)
+    return play.model_copy(update={"inventory": inventory, "warnings": given.warnings})
 
 
 def select_for(

@@ -10,10 +10,10 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.plays import Play, Share, Step
 from ipexctl.model.tasks import Doctor, Run
 
-LOOK = Step("doctor", Doctor(), name="look", tags=("prepare",))
-PUT = Step("doctor", Doctor(), tags=("prepare", "slow"))
-TRAIN = Step("run", Run(script="t.py"), name="train")
-PLAY = Play("p.yaml", (LOOK, PUT, TRAIN))
+LOOK = Step(action="doctor", task=Doctor(), name="look", tags=("prepare",))
+PUT = Step(action="doctor", task=Doctor(), tags=("prepare", "slow"))
+TRAIN = Step(action="run", task=Run(script="t.py"), name="train")
+PLAY = Play(source="p.yaml", steps=(LOOK, PUT, TRAIN))
 NAMES = [f"n{i}" for i in range(10)]
 HOSTS = [Host(name, name) for name in NAMES]
 
@@ -60,16 +60,16 @@ def test_hosts_come_in_batches_of_which_the_last_size_repeats(serial: tuple[Shar
 
 
 def test_when_failures_end_a_play() -> None:
-    step = Step("doctor", Doctor())
+    step = Step(action="doctor", task=Doctor())
     assert ends(step, [], NAMES) == ""
     assert ends(step, NAMES[:9], NAMES) == ""
     assert ends(step, ["elsewhere"], NAMES) == ""
-    assert ends(Step("doctor", Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
-    some = Step("doctor", Doctor(), max_fail_percentage=30)
+    assert ends(Step(action="doctor", task=Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
+    some = Step(action="doctor", task=Doctor(), max_fail_percentage=30)
     assert ends(some, NAMES[:3], NAMES) == ""
     assert ends(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
-    assert ends(Step("doctor", Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
-    rolling = Step("doctor", Doctor(), serial=(Share(2),))
+    assert ends(Step(action="doctor", task=Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
+    rolling = Step(action="doctor", task=Doctor(), serial=(Share(2),))
     assert ends(rolling, NAMES[:1], NAMES[:2]) == ""
     assert ends(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
 
@@ -78,6 +78,6 @@ def test_hosts_that_work_together_cannot_be_missing_unless_it_is_said_how_many()
     assert lacking(TRAIN, ["n1"], NAMES) == ("n1",)
     assert lacking(TRAIN, [], NAMES) == ()
     assert lacking(LOOK, ["n1"], NAMES) == ()
-    few = Step("run", Run(script="t.py"), max_fail_percentage=20)
+    few = Step(action="run", task=Run(script="t.py"), max_fail_percentage=20)
     assert lacking(few, NAMES[:2], NAMES) == ()
     assert lacking(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")
