@@ -187,7 +187,7 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
     found = {
         (event.finding.code, host)
         for event in events
-        if type(event).__name__ == "Found"
+        if type(event).__name__ == "FindingReported"
         for host in event.finding.hosts
     }
     assert {("STK001", "node1"), ("PY001", "node5"), ("MEM004", "node3"), ("LIM001", "node1")} <= found
