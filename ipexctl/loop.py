@@ -209,18 +209,23 @@ class Delivery:
         return failure
 
     def _close(self, failure: Exception | Interrupted | None) -> Exit:
+        from ipexctl.decide.reports import Report
         from ipexctl.show.sinks import print_refusal
 
         report: Report | None = None
         try:
-            report = self._folding.report(lost=self._record.lost() if self._record else {})
+            report = self._folding.report(lost=self._record.lost() if self._record else None)
         except Exception as error:
             failure = failure or error
         described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
         exit = _judge(report, failure, described)
-        public = report.public() if report else {}
-        public |= {"exit": int(exit), "saved": str(self._record.directory) if self._record else None}
-        public |= {"refused": described.sentence} if described else {}
+        public = replace(
+            (report or Report(self._verb, exit)).public(),
+            exit=exit,
+            ok=exit is Exit.OK,
+            saved=str(self._record.directory) if self._record else None,
+            refused=described.sentence if described else None,
+        )
         for sink in (*self._sinks, *self._broken):
             try:
                 sink.close(public)
@@ -252,7 +257,7 @@ _FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribu
 def log_event(event: Event) -> None:
     """Logs what decisions are made of and what comes of them: of facts a summary, of ranks' output nothing."""
     if isinstance(event, FactsRead):
-        _log.debug("facts of %s: %s", event.host, {name: event.facts.get(name) for name in _FACTS})
+        _log.debug("facts of %s: %s", event.host, {name: getattr(event.facts, name) for name in _FACTS})
     elif not isinstance(event, Answer | RankOutput | Progress | RankStage | LauncherOutput):
         _log.debug("%r", event)
 
@@ -316,7 +321,7 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
                     folding.take(stamped)
                     screen.take(stamped)
             report = folding.report()
-            screen.close(report.public() | {"saved": str(directory)})
+            screen.close(replace(report.public(), saved=str(directory)))
             return report.exit
         except Interrupted as interrupted:
             return interrupted.exit

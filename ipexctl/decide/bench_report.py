@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ipexctl.model.answers import BenchResult
+
 NAMES: Mapping[tuple[str, str], str] = {
     ("stock", "eager"): "stock torch",
     ("stock", "compile"): "torch.compile",
@@ -40,16 +42,9 @@ class BenchRow:
         """That of the host in the middle."""
         return median(self.hosts.values()) if self.hosts else None
 
-    def public(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode,
-            "engine": self.engine,
-            "how": self.how,
-            "dtype": self.dtype,
-            "hosts": dict(self.hosts),
-            "cluster": self.cluster,
-            "why": self.why or None,
-        }
+    @property
+    def result(self) -> BenchResult:
+        return BenchResult(self.mode, self.engine, self.how, self.dtype, self.hosts, self.cluster, self.why or None)
 
 
 def rows(

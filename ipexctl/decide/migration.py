@@ -10,9 +10,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ipexctl.decide.releases.framework_options import Option
+from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
@@ -47,19 +48,20 @@ class Use:
     text: str
     word: Word
 
-    def public(self) -> dict[str, object]:
+    @property
+    def answer(self) -> ScriptUse:
         word = self.word
-        return {
-            "line": self.line,
-            "name": self.name,
-            "text": self.text,
-            "of": word.of,
-            "last": word.last,
-            "idle": word.idle or None,
-            "gone": word.gone,
-            "instead": word.instead,
-            "source": word.source,
-        }
+        return ScriptUse(
+            line=self.line,
+            name=self.name,
+            text=self.text,
+            of=word.of,
+            last=word.last,
+            idle=word.idle or None,
+            gone=word.gone,
+            instead=word.instead,
+            source=word.source,
+        )
 
 
 def words(text: str) -> tuple[Word, ...]:
@@ -104,29 +106,29 @@ def report(found: Sequence[Use], file: str) -> str:
     return "\n".join([*lines, "", f"{places}: {', '.join(names)}"])
 
 
-def ratio(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How many times as fast the second run is as the first: by the samples a second that both scripts tell (JSON lines
-    with ``samples_per_s``), else by their whole time. None when one of them did not end well."""
-    if len(runs) == 2 and all(one["good"] for one in runs):
+def compare(host: str, runs: Sequence[ComparedRun]) -> Comparison:
+    """How many times as fast the second run is as the first: by the samples a second that both scripts print (JSON
+    lines with ``samples_per_s``), else by their whole time. None when one of them did not end well."""
+    if len(runs) == 2 and all(run.good for run in runs):
         old, new = runs
-        if old["samples_per_s"] and new["samples_per_s"]:
-            return {"ratio": new["samples_per_s"] / old["samples_per_s"], "by": "samples_per_s"}
-        if old["seconds"] and new["seconds"]:
-            return {"ratio": old["seconds"] / new["seconds"], "by": "seconds"}
-    return {"ratio": None, "by": None}
+        if old.samples_per_s and new.samples_per_s:
+            return Comparison(host, (old, new), new.samples_per_s / old.samples_per_s, "samples_per_s")
+        if old.seconds and new.seconds:
+            return Comparison(host, (old, new), old.seconds / new.seconds, "seconds")
+    return Comparison(host, tuple(runs), None, None)
 
 
-def compared(value: Mapping[str, Any]) -> str:
+def compared(comparison: Comparison) -> str:
     """The comparison for people."""
-    lines = [f"on {value['host']}:"]
-    for one in value["runs"]:
-        seconds = "-" if one["seconds"] is None else f"{one['seconds']:.1f} s"
-        rate = f"{one['samples_per_s']:.1f} samples/s" if one["samples_per_s"] else "tells no samples/s"
-        lines.append(f"  {one['name']:<10}{'failed' if not one['good'] else f'{rate}, {seconds} in all'}")
-    if value["ratio"] is None:
+    lines = [f"on {comparison.host}:"]
+    for run in comparison.runs:
+        seconds = "-" if run.seconds is None else f"{run.seconds:.1f} s"
+        rate = f"{run.samples_per_s:.1f} samples/s" if run.samples_per_s else "tells no samples/s"
+        lines.append(f"  {run.name:<10}{f'{rate}, {seconds} in all' if run.good else 'failed'}")
+    if comparison.ratio is None:
         return "\n".join([*lines, "not compared: both must end well"])
-    by = "samples a second" if value["by"] == "samples_per_s" else "whole time, start included"
-    return "\n".join([*lines, f"without IPEX it is {value['ratio']:.2f} times as fast (by {by})"])
+    by = "samples a second" if comparison.by == "samples_per_s" else "whole time, start included"
+    return "\n".join([*lines, f"without IPEX it is {comparison.ratio:.2f} times as fast (by {by})"])
 
 
 def vanishes(word: Word) -> str:

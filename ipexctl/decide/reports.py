@@ -10,57 +10,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from ipexctl.decide.diagnosis.known_errors import Diagnosis, KnownErrors, diagnose
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, diagnose
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Stamped
-from ipexctl.model.findings import Finding
+from ipexctl.model.findings import Diagnosis, Finding
+from ipexctl.model.reports import (
+    CommandReport,
+    HostOutcome,
+    HostStep,
+    LostOutput,
+    RankOutcome,
+    RankState,
+    RunOutcome,
+)
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
 _SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by their own clocks
-
-RankState = Literal["running", "ok", "failed", "stopped", "lost"]
-
-
-@dataclass(frozen=True, slots=True)
-class HostOutcome:
-    """Steps of one host counted as Ansible's recap does: ``ok`` includes the changed ones."""
-
-    host: str
-    ok: int = 0
-    changed: int = 0
-    unreachable: int = 0
-    failed: int = 0
-    skipped: int = 0
-    steps: tuple[tuple[str, str, str], ...] = ()  # (step, outcome, detail), in order
-    failures: tuple[Failure, ...] = ()
-
-    @property
-    def good(self) -> bool:
-        return not (self.failed or self.unreachable)
-
-
-@dataclass(frozen=True, slots=True)
-class RankOutcome:
-    """One rank. ``at`` is its end in Unix seconds of the controller's clock, as well as it is known; 0 before."""
-
-    rank: int
-    host: str
-    state: RankState
-    stage: str = ""
-    status: int | None = None
-    signal: int = 0
-    at: float = 0.0
-    error: str = ""
-    traceback: str = ""
-    tail: str = ""  # its last lines: 20, or 1 of a rank that ended well
-    out_bytes: int = 0
-    err_bytes: int = 0
-    kernel: str = ""  # its host's kernel log about its death
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,48 +66,48 @@ class Report:
     proved: tuple[str, ...] = ()
     left: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NONE)
     unproved: tuple[str, ...] = ()
-    lost: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    lost: LostOutput | None = None
     warnings: tuple[str, ...] = ()
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able: ``report.json`` of a saved run, and the last line of ``--output json``."""
-        return {
-            "verb": self.verb,
-            "title": self.title,
-            "exit": int(self.exit),
-            "ok": self.exit is Exit.OK,
-            "causes": [int(cause) for cause in self.causes],
-            "started": self.started,
-            "ended": self.ended,
-            "finished": self.finished,
-            "hosts": [_host(host) for host in self.hosts],
-            "failures": [_failure(failure) for failure in self.failures],
-            "findings": [_finding(finding) for finding in self.findings],
-            "warnings": list(self.warnings),
-            "run": self._run() if self.run else None,
-            "lost": dict(self.lost),
-        }
+    def public(self) -> CommandReport:
+        """What ``report.json`` and ``--output json`` say of it."""
+        return CommandReport(
+            verb=self.verb,
+            title=self.title,
+            exit=self.exit,
+            ok=self.exit is Exit.OK,
+            causes=self.causes,
+            started=self.started,
+            ended=self.ended,
+            finished=self.finished,
+            hosts=self.hosts,
+            failures=self.failures,
+            findings=self.findings,
+            warnings=self.warnings,
+            run=self._run() if self.run else None,
+            lost=self.lost,
+        )
 
-    def _run(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "head": self.head,
-            "reason": self.reason,
-            "detail": self.detail,
-            "started": self.run_started,
-            "ended": self.run_ended,
-            "ranks": [_rank(rank) for rank in self.ranks],
-            "first": self.first.rank if self.first else None,
-            "diagnosis": _diagnosis(self.diagnosis),
-            "followers": list(self.followers),
-            "stopped": list(self.stopped),
-            "proved": list(self.proved),
-            "left": {host: list(pids) for host, pids in self.left.items()},
-            "unproved": list(self.unproved),
-        }
+    def _run(self) -> RunOutcome:
+        return RunOutcome(
+            run=self.run,
+            head=self.head,
+            reason=self.reason,
+            detail=self.detail,
+            started=self.run_started,
+            ended=self.run_ended,
+            ranks=self.ranks,
+            first=self.first.rank if self.first else None,
+            diagnosis=self.diagnosis,
+            followers=self.followers,
+            stopped=self.stopped,
+            proved=self.proved,
+            left=self.left,
+            unproved=self.unproved,
+        )
 
 
-def fold(events: Iterable[Stamped], *, lost: Mapping[str, Any] = _NONE, offsets: Mapping[str, float] = _NONE) -> Report:
+def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> Report:
     """The report of a whole stream. See `Folding.report`."""
     folding = Folding()
     for stamped in events:
@@ -252,10 +222,10 @@ class Folding:
                 self._findings[replace(finding, level="warning")] = None
         self._excused = self._run.run if self._run else ""
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         """Nothing to do; with it a Folding can stand among the sinks."""
 
-    def report(self, *, lost: Mapping[str, Any] = _NONE, offsets: Mapping[str, float] = _NONE) -> Report:
+    def report(self, *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> Report:
         """``lost`` is what the record could not store. ``offsets`` maps hosts to seconds their clock is ahead of the
         controller's, where measured; else they are judged from the delays of the ranks' own messages."""
         ranks = self._ranks(offsets)
@@ -320,9 +290,9 @@ class Folding:
     def _causes(
         self,
         ranks: tuple[RankOutcome, ...],
-        left: Mapping[str, Any],
+        left: Mapping[str, tuple[int, ...]],
         unproved: tuple[str, ...],
-        lost: Mapping[str, Any],
+        lost: LostOutput | None,
     ) -> list[Exit]:
         causes = [self._exit, *(failure.kind.exit for failure in self._failures)]
         if not self._finished:
@@ -365,7 +335,7 @@ class Folding:
             unreachable=unreachable,
             failed=max(failed - unreachable, others),
             skipped=sum(outcome == "skipped" for _, outcome, _ in steps),
-            steps=tuple(steps),
+            steps=tuple(HostStep(*step) for step in steps),
             failures=failures,
         )
 
@@ -436,67 +406,3 @@ _REASONS: Mapping[str, Exit] = {
     "limit": Exit.LOST,
     "launch": Exit.STEP,
 }
-
-
-def _host(host: HostOutcome) -> dict[str, Any]:
-    return {
-        "host": host.host,
-        "ok": host.ok,
-        "changed": host.changed,
-        "unreachable": host.unreachable,
-        "failed": host.failed,
-        "skipped": host.skipped,
-        "steps": [{"step": step, "outcome": outcome, "detail": detail} for step, outcome, detail in host.steps],
-        "failures": [_failure(failure) for failure in host.failures],
-    }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "host": failure.host,
-        "kind": failure.kind.value,
-        "what": failure.what,
-        "hint": failure.hint,
-        "code": failure.code,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "code": finding.code,
-        "level": finding.level,
-        "hosts": list(finding.hosts),
-        "title": finding.title,
-        "evidence": finding.evidence,
-        "fix": finding.fix,
-    }
-
-
-def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "code": found.code,
-        "title": found.title,
-        "why": found.why,
-        "fix": found.fix,
-        "evidence": found.evidence,
-    }
-
-
-def _rank(rank: RankOutcome) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "state": rank.state,
-        "stage": rank.stage,
-        "status": rank.status,
-        "signal": rank.signal,
-        "at": rank.at,
-        "error": rank.error,
-        "traceback": rank.traceback,
-        "tail": rank.tail,
-        "out_bytes": rank.out_bytes,
-        "err_bytes": rank.err_bytes,
-        "kernel": rank.kernel,
-    }

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
+from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 
 Stream = Literal["out", "err"]
@@ -81,10 +83,10 @@ class HostFailed:
 
 @dataclass(frozen=True, slots=True)
 class FactsRead:
-    """What a host is, as a JSON-able mapping (`Facts.public()`)."""
+    """What a host is. In JSON the facts are `Facts.public()`."""
 
     host: str
-    facts: Mapping[str, Any]
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,9 @@ class FailuresIgnored:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `--json` prints of this verb: a JSON-able value, the last event before `Ended`."""
+    """What `--json` prints of this verb, the last event before `Ended`."""
 
-    value: Mapping[str, Any]
+    value: AnyAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
+from ipexctl.model.json_values import CpuList, WordSet
 from ipexctl.model.notes import Note
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+Cpus = Annotated[tuple[int, ...], CpuList()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class NumaNode:
     """``cpus`` as the machine prints them: logical CPU numbers, perhaps with off-line ones, perhaps none."""
 
     id: int
-    cpus: tuple[int, ...]
+    cpus: Cpus
     mem_total_kb: int | None = None
 
 
@@ -94,18 +96,18 @@ class Facts:
     threads_per_core: int | None = None
     physical_cores: int | None = None
     logical_online: int | None = None
-    cpus_online: tuple[int, ...] | None = None
-    cpus_offline: tuple[int, ...] | None = None
+    cpus_online: Cpus | None = None
+    cpus_offline: Cpus | None = None
     numa: tuple[NumaNode, ...] | None = None
-    hybrid: Mapping[str, tuple[int, ...]] | None = None  # {"p_cpus": …, "e_cpus": …}
+    hybrid: Mapping[str, Cpus] | None = None  # {"p_cpus": …, "e_cpus": …}
     is_vm: bool | None = None
     mem_total_kb: int | None = None
     cgroup_cpus: float | None = None  # CPU quota in CPUs, None without one
 
-    flags: frozenset[str] = frozenset()
+    flags: Annotated[frozenset[str], WordSet()] = frozenset()
     isa_refused: Mapping[str, Note] = field(default_factory=lambda: _NONE)  # level → why the host does not have it
     cores: tuple[Core, ...] = ()
-    cpus_allowed: tuple[int, ...] | None = None  # what this login may use: affinity and cpuset
+    cpus_allowed: Cpus | None = None  # what this login may use: affinity and cpuset
     hypervisor: str | None = None
     mem_available_kb: int | None = None
     mem_limit_kb: int | None = None  # what the control group allows, None without a limit

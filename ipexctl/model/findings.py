@@ -20,3 +20,14 @@ class Finding:
     evidence: str = ""
     fix: str = ""
     action: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The known error that a failure was found to be. ``evidence`` is the line that shows it."""
+
+    code: str
+    title: str
+    why: str
+    fix: str
+    evidence: str = ""

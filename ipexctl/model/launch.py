@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ipexctl.model.facts import cpu_list
+from ipexctl.model.json_values import JsonRecord
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
 
@@ -21,6 +22,60 @@ class Setting:
     source: str
     secret: bool = False
     by_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVariable(JsonRecord):
+    """A variable for the ranks in JSON; a secret's value is not shown."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost(JsonRecord):
+    """A host of a launch in JSON."""
+
+    label: str
+    interface: str
+    address: str
+    workdir: str
+    python: str
+    preload: tuple[str, ...]
+    env: Mapping[str, PlannedVariable]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRank(JsonRecord):
+    """A rank of a launch in JSON; ``cpus`` and ``workers`` in the kernel's list form."""
+
+    rank: int
+    host: str
+    local: int
+    cpus: str
+    workers: str
+    nodes: tuple[int, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLaunch(JsonRecord):
+    """A launch in JSON, as ``run --dry-run`` answers it. ``port`` None: one that is free at the start."""
+
+    run: str
+    script: str
+    size: int
+    backend: str
+    backend_because: str
+    engine: str
+    mpiexec: tuple[str, ...]
+    mpiexec_env: Mapping[str, str]
+    files: Mapping[str, str]
+    argv: tuple[str, ...]
+    port: int | None
+    hosts: Mapping[str, PlannedHost]
+    ranks: tuple[PlannedRank, ...]
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,46 +190,24 @@ class Launch:
     def size(self) -> int:
         return sum(len(seat.ranks) for seat in self.seats)
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able; secrets are left out."""
-        return {
-            "run": self.run,
-            "script": self.title,
-            "size": self.size,
-            "backend": self.backend,
-            "backend_because": self.because,
-            "engine": self.engine,
-            "mpiexec": list(self.mpiexec),
-            "mpiexec_env": dict(self.mpiexec_env),
-            "files": dict(self.files),
-            "argv": list(self.argv),
-            "port": self.port or None,
-            "hosts": {
-                seat.host: {
-                    "label": seat.label,
-                    "interface": seat.interface,
-                    "address": seat.address,
-                    "workdir": seat.workdir,
-                    "python": seat.python,
-                    "preload": [library.path for library in seat.preload],
-                    "env": {name: _told(setting) for name, setting in sorted(seat.env.items())},
-                }
-                for seat in self.seats
-            },
-            "ranks": [
-                {
-                    "rank": place.rank,
-                    "host": place.host,
-                    "local": place.local,
-                    "cpus": cpu_list(place.cpus),
-                    "workers": cpu_list(place.workers),
-                    "nodes": list(place.nodes),
-                    "env": dict(place.env),
-                }
-                for place in self.places
-            ],
-            "warnings": [str(warning) for warning in self.warnings],
-        }
+    def public(self) -> PlannedLaunch:
+        """What ``--json`` prints of it; secrets are left out."""
+        return PlannedLaunch(
+            run=self.run,
+            script=self.title,
+            size=self.size,
+            backend=self.backend,
+            backend_because=self.because,
+            engine=self.engine,
+            mpiexec=self.mpiexec,
+            mpiexec_env=self.mpiexec_env,
+            files=self.files,
+            argv=self.argv,
+            port=self.port or None,
+            hosts={seat.host: _planned_host(seat) for seat in self.seats},
+            ranks=tuple(_planned_rank(place) for place in self.places),
+            warnings=tuple(map(str, self.warnings)),
+        )
 
     def __str__(self) -> str:
         """The dry run: rank map, launcher line, environment per host with the source of each value."""
@@ -184,8 +217,18 @@ class Launch:
 _WORKERS = {"ccl": "oneCCL workers", "impi": "impi worker"}
 
 
-def _told(setting: Setting) -> dict[str, str]:
-    return {"value": "(secret)" if setting.secret else setting.value, "source": setting.source}
+def _planned_host(seat: NodePlan) -> PlannedHost:
+    env = {
+        name: PlannedVariable("(secret)" if setting.secret else setting.value, setting.source)
+        for name, setting in sorted(seat.env.items())
+    }
+    preload = tuple(library.path for library in seat.preload)
+    return PlannedHost(seat.label, seat.interface, seat.address, seat.workdir, seat.python, preload, env)
+
+
+def _planned_rank(place: RankPlacement) -> PlannedRank:
+    cpus, workers = cpu_list(place.cpus), cpu_list(place.workers)
+    return PlannedRank(place.rank, place.host, place.local, cpus, workers, place.nodes, place.env)
 
 
 def _text(launch: Launch) -> list[str]:

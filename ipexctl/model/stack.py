@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from ipexctl.model.json_values import JsonRecord
 from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
@@ -107,6 +108,31 @@ class MpiLauncher:
 
 
 @dataclass(frozen=True, slots=True)
+class StackMpi(JsonRecord):
+    """The MPI that starts the ranks; the last three only of one that the hosts have: ``name`` is for people."""
+
+    kind: MpiKind
+    version: str
+    dialect: str | None = None
+    program: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackSummary(JsonRecord):
+    """What the marker of an environment and ``--json`` say about a stack."""
+
+    name: str
+    torch: str
+    ipex: str | None
+    oneccl: str | None
+    module: str | None
+    backend: Literal["ccl", "impi", "gloo"]
+    python: str
+    mpi: StackMpi
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """One exact stack for these hosts. ``row`` has lost the members that are not installed (no binding with gloo).
 
@@ -133,22 +159,22 @@ class Stack:
         mpi = f" + {self.launcher}" if self.launcher else mpi
         return f"{self.row.name}{mpi}, Python {self.python}"
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able: what the marker of an environment and ``--json`` say about the stack."""
-        row, launcher = self.row, self.launcher
-        mpi = {"kind": self.mpi, "version": self.mpi_version}
-        if launcher:
-            mpi |= {"dialect": launcher.dialect, "program": launcher.program, "name": str(launcher)}
-        return {
-            "name": self.name,
-            "torch": row.torch,
-            "ipex": row.ipex or None,
-            "oneccl": row.oneccl or None,
-            "module": row.module if row.oneccl else None,
-            "backend": self.backend,
-            "python": self.python,
-            "mpi": mpi,
-        }
+    @property
+    def summary(self) -> StackSummary:
+        """What is written of it: into markers, locks and answers."""
+        row, mpi = self.row, StackMpi(self.mpi, self.mpi_version)
+        if launcher := self.launcher:
+            mpi = StackMpi(self.mpi, self.mpi_version, launcher.dialect, launcher.program, str(launcher))
+        return StackSummary(
+            self.name,
+            row.torch,
+            row.ipex or None,
+            row.oneccl or None,
+            row.module if row.oneccl else None,
+            self.backend,
+            self.python,
+            mpi,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ipexctl.model.answers import DoctorAnswer, SpeedCheck
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding, Level
 from ipexctl.show import phrases
 from ipexctl.show.typeset import (
     BAD,
@@ -37,71 +39,63 @@ _STACK = (
 )
 
 
-def doctor(value: Mapping[str, Any]) -> list[RenderableType]:
-    """Hosts that are alike share a row, the commonest first; what differs from it is marked ``≠``."""
+def doctor(answer: DoctorAnswer) -> list[RenderableType]:
+    """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    dark: list[str] = []
-    for entry in value.get("hosts") or ():
-        name = str(entry.get("host", "?"))
-        if entry.get("facts"):
-            rows.setdefault(_facts(entry["facts"]), []).append(name)
+    unprobed: list[str] = []
+    for entry in answer.hosts:
+        if entry.facts:
+            rows.setdefault(_cells(entry.facts), []).append(entry.host)
         else:
-            dark.append(name)
+            unprobed.append(entry.host)
     items: list[RenderableType] = []
     if rows:
         items += [_HostsTable(rows), ""]
-    findings = sorted(
-        value.get("findings") or (), key=lambda f: (tuple(_LEVELS).index(f.get("level", "info")), f.get("code", ""))
-    )
-    explained = {host for finding in findings for host in finding.get("hosts") or ()}
-    if unknown := [host for host in dark if host not in explained]:
+    findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
+    explained = {host for finding in findings for host in finding.hosts}
+    if unknown := [host for host in unprobed if host not in explained]:
         items += [Line(text(("✗ ", BAD), f"nothing is known of {phrases.hosts(unknown)}"), 2), ""]
     if findings:
-        items += [line for one in findings for line in _finding(one, len(value.get("hosts") or ()))]
+        items += [line for finding in findings for line in _finding(finding, len(answer.hosts))]
         items.append("")
-    if value.get("speed"):
-        items += [*speed(value["speed"]), ""]
-    for done in value.get("fixed") or ():
-        items.append(labelled("fixed", (phrases.hosts(done["hosts"]), STRONG), f"  {done['did']}"))
-    if value.get("common_isa"):
-        items.append(labelled("common", (str(value["common_isa"]), STRONG), " on every host that answered"))
-    advice = value.get("advice")
-    for line in [advice] if isinstance(advice, str) else advice or ():
-        items.append(labelled("advice", str(line)))
-    # What keeps a host from being looked at is counted with the hosts, not once more with the errors.
-    counts = Counter(f.get("level") for f in findings if not f.get("hosts") or not set(f["hosts"]) <= set(dark))
-    said = [phrases.plural(counts[level], level) for level in ("error", "warning") if counts[level]]
-    said += [f"{phrases.plural(len(dark), 'host')} could not be looked at"] if dark else []
-    fit = bool(rows) and not counts["error"] and not dark
+    if answer.speed:
+        items += [*speed(answer.speed), ""]
+    for fix in answer.fixed or ():
+        items.append(labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.did}"))
+    if answer.common_isa:
+        items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
+    items += [labelled("advice", line) for line in answer.advice]
+    # What keeps a host from being probed is counted with the hosts, not once more with the errors.
+    counts = Counter(finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed})
+    parts = [phrases.plural(counts[level], level) for level in _COUNTED if counts[level]]
+    parts += [f"{phrases.plural(len(unprobed), 'host')} could not be looked at"] if unprobed else []
+    fit = bool(rows) and not counts["error"] and not unprobed
     items.append(
-        labelled("fit" if fit else "not fit", (", ".join(said) or "no error, no warning", GOOD if fit else BAD))
+        labelled("fit" if fit else "not fit", (", ".join(parts) or "no error, no warning", GOOD if fit else BAD))
     )
     return items
 
 
-def _facts(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """One row of the table but its host; ``?`` where the host could not tell."""
+_COUNTED: tuple[Level, ...] = ("error", "warning")
 
-    def said(value: Any) -> str:
+
+def _cells(facts: Facts) -> tuple[str, ...]:
+    """One row of the table but its host; ``?`` for what is not known."""
+
+    def shown(value: object) -> str:
         return "?" if value is None else str(value)
 
-    cores = "×".join(said(facts.get(key)) for key in ("sockets", "cores_per_socket", "threads_per_core"))
-    memory, numa = facts.get("mem_total_kb"), facts.get("numa")
-    installed = facts.get("installed") or {}
-    packages = installed.get("packages") or {}
-    python = installed.get("python") or next(
-        (p.get("version") for p in facts.get("pythons") or () if p.get("usable", True)), None
-    )
-    model, glibc = facts.get("uarch") or facts.get("model_name"), facts.get("glibc")
+    cores = "×".join(map(shown, (facts.sockets, facts.cores_per_socket, facts.threads_per_core)))
+    memory, numa, installed = facts.mem_total_kb, facts.numa, facts.installed
+    packages = installed.packages if installed else {}
+    usable = next((python.version for python in facts.pythons if python.usable), None)
+    model = facts.uarch or facts.model_name
     return (
-        _two(said(facts.get("isa_level")), _short(str(model)) if model else ""),
+        _two(shown(facts.isa_level), _short(model) if model else ""),
         cores if cores != "?×?×?" else "?",
-        _two(
-            phrases.size(memory * 1024) if isinstance(memory, int | float) else "?",
-            "? NUMA" if numa is None else f"{len(numa)} NUMA",
-        ),
-        _two(said(facts.get("distribution")).replace(" GNU/Linux", ""), f"glibc {glibc}" if glibc else ""),
-        said(python),
+        _two("?" if memory is None else phrases.size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"),
+        _two(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
+        shown((installed and installed.python) or usable),
         "\n".join(f"{short} {packages[name]}" for name, short in _STACK if name in packages) or "none",
     )
 
@@ -149,33 +143,33 @@ def _names(names: list[str]) -> Text:
 
 def _folded(names: Sequence[str], room: int) -> str:
     """``node[01-04,07]``, cut after a whole number."""
-    said = phrases.hosts(names, most=3)
-    if len(said) <= room:
-        return said
-    cut = max(said.rfind(mark, 0, room) for mark in ",[ ") + 1
-    return said[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in said[:cut] else "")
+    names_ = phrases.hosts(names, most=3)
+    if len(names_) <= room:
+        return names_
+    cut = max(names_.rfind(mark, 0, room) for mark in ",[ ") + 1
+    return names_[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in names_[:cut] else "")
 
 
-def _finding(finding: Mapping[str, Any], count: int) -> list[RenderableType]:
-    """Code, hosts and what is wrong; below, what shows it and what helps."""
-    mark, style = _LEVELS.get(finding.get("level", "info"), ("i", QUIET))
-    named = [str(host) for host in finding.get("hosts") or ()]
-    if len(named) == count > 1:
+def _finding(finding: Finding, count: int) -> list[RenderableType]:
+    """Code, hosts and what is wrong; below, the evidence and the fix."""
+    mark, style = _LEVELS[finding.level]
+    names = finding.hosts
+    if len(names) == count > 1:
         who = "every host"
-    elif len(named) > _NAMED:
-        who = f"{len(named)} of {count} hosts: {_folded(named, 32)}"
+    elif len(names) > _NAMED:
+        who = f"{len(names)} of {count} hosts: {_folded(names, 32)}"
     else:
-        who = phrases.hosts(named)
-    code = f"{mark}  {finding.get('code', '')!s:<6}  "
-    title = text((code, style), *([(f"{who}  ", STRONG)] if named else []), *_first_line(finding.get("title", "")))
-    evidence, fix = str(finding.get("evidence") or ""), str(finding.get("fix") or "")
-    if finding.get("level") == "info":  # good to know, in one line: --explain and --json tell the rest
-        evidence, fix = "", fix if finding.get("action", True) else ""
+        who = phrases.hosts(names)
+    code = f"{mark}  {finding.code:<6}  "
+    title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), _one_line(finding.title))
+    evidence, fix = finding.evidence, finding.fix
+    if finding.level == "info":  # good to know, in one line: --explain and --json have the details
+        evidence, fix = "", fix if finding.action else ""
     hang = len(code)
     items: list[RenderableType] = [Line(title, hang)]
     items += sentences(evidence, hang, QUIET) if evidence else []
     if fix:
-        items.append(Line(text(" " * hang, "fix: ", *_first_line(fix)), hang, copied=True))
+        items.append(Line(text(" " * hang, "fix: ", _one_line(fix)), hang, copied=True))
     return items
 
 
@@ -183,36 +177,38 @@ _BARS = 16  # hosts that have a row each; of more, the slowest and the median
 _FIGURES = (("fp32", "fp32", 1.0), ("bf16", "bf16", 1.0), ("memory", "memory", 1e9), ("network", "network", 1e6))
 
 
-def speed(value: Mapping[str, Any]) -> list[RenderableType]:
+def speed(check: SpeedCheck) -> list[RenderableType]:
     """What ``--bench`` measured, as bars: the longest is the fastest host's."""
-    rows = {str(host["host"]): dict(host) for host in value.get("hosts") or ()}
-    pairs = [pair for pair in value.get("pairs") or () if pair.get("rate")]
-    for pair in pairs:
-        for name in (pair["first"], pair["second"]):
+    rows: dict[str, dict[str, float]] = {
+        host.host: {"fp32": host.fp32 or 0.0, "bf16": host.bf16 or 0.0, "memory": host.memory or 0.0, "network": 0.0}
+        for host in check.hosts
+    }
+    for pair in check.pairs:
+        for name in (pair.first, pair.second):
             if name in rows:
-                rows[name]["network"] = max(rows[name].get("network") or 0.0, pair["rate"])
-    best = {key: max((row.get(key) or 0.0 for row in rows.values()), default=0.0) for key, *_ in _FIGURES}
+                rows[name]["network"] = max(rows[name]["network"], pair.rate or 0.0)
+    best = {key: max((row[key] for row in rows.values()), default=0.0) for key, *_ in _FIGURES}
     columns = [(key, title, unit) for key, title, unit in _FIGURES if best[key]]
     if not columns:
         return []
     names = list(rows)
     if len(rows) > _BARS:
-        names.sort(key=lambda name: min((rows[name].get(key) or 0.0) / best[key] for key, *_ in columns))
-        rows["median"] = {key: median([row[key] for row in rows.values() if row.get(key)]) for key, *_ in columns}
+        names.sort(key=lambda name: min(rows[name][key] / best[key] for key, *_ in columns))
+        rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key, *_ in columns}
         names = [*names[: _BARS // 2], "median"]
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(len(columns) + 1):
         grid.add_column(no_wrap=True)
     grid.add_row(text(("speed", QUIET)), *(text((_headed(key, title, best[key]), QUIET)) for key, title, _ in columns))
     for name in names:
-        cells = [_bar(rows[name].get(key), best[key], unit) for key, _, unit in columns]
-        grid.add_row(text((name, STRONG)), *cells)
+        grid.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], unit) for key, _, unit in columns))
     items: list[RenderableType] = [grid]
-    if len(value.get("hosts") or ()) > _BARS:
-        items.append(text((f"the {_BARS // 2} slowest of {len(value['hosts'])} hosts", QUIET)))
-    delays = [pair["latency"] for pair in pairs if pair.get("latency")]
+    if len(check.hosts) > _BARS:
+        items.append(text((f"the {_BARS // 2} slowest of {len(check.hosts)} hosts", QUIET)))
+    measured = [pair for pair in check.pairs if pair.rate]
+    delays = [pair.latency for pair in measured if pair.latency]
     if delays:
-        items.append(text((f"between hosts: {pairs[0]['tool']}, {median(delays) * 1e6:.0f} µs", QUIET)))
+        items.append(text((f"between hosts: {measured[0].tool}, {median(delays) * 1e6:.0f} µs", QUIET)))
     return items
 
 
@@ -221,7 +217,7 @@ def _headed(key: str, title: str, best: float) -> str:
     return f"{title} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
 
 
-def _bar(value: float | None, best: float, unit: float) -> Text:
+def _bar(value: float, best: float, unit: float) -> Text:
     if not value:
         return text(("-", QUIET))
     eighths = max(1, round(64 * value / best))
@@ -232,5 +228,5 @@ def _bar(value: float | None, best: float, unit: float) -> Text:
     return text((bar, WARN if slow else GOOD), " " * (9 - len(bar)), number)
 
 
-def _first_line(value: Any) -> list[str]:
-    return [" ".join(str(value).splitlines())]
+def _one_line(value: str) -> str:
+    return " ".join(value.splitlines())

@@ -11,8 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -22,11 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ipexctl.model import events as e
+from ipexctl.model.answers import is_dry
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
+from ipexctl.model.reports import CommandReport
 from ipexctl.show import phrases, screens, typeset
-from ipexctl.show.answer_state import AnswerState, untold
 from ipexctl.show.board import Board, HostView, RankView
+from ipexctl.show.explained import explains_failures, unexplained
 from ipexctl.show.keys import Keys
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import visible
@@ -367,7 +368,8 @@ class Live:
         self._detached = False
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
-        self._story = AnswerState()
+        self._explained = False
+        self._dry = False
         self._view = View(self._board)
         self._view.can_detach = on_detach is not None
         self._above: deque[list[RenderableType]] = deque()
@@ -396,11 +398,14 @@ class Live:
                 raise self.error
             self._last = (stamped.at, self._clock())
             self._board.take(stamped)
-            if (value := self._story.take(event)) is not None:
-                self._failures = untold(self._failures, value)
+            if isinstance(event, e.Started | e.Answer | e.Ended):
+                self._explained = explains_failures(event)
+            if isinstance(event, e.Answer):
+                self._dry = is_dry(event.value)
+                self._failures = unexplained(self._failures, event.value)
                 self._head()
                 self._tell_failures()
-                self._above.append(screens.answer(self._story.verb, value, self._story.plan))
+                self._above.append(screens.answer(event.value))
             match event:
                 case e.Output():
                     pass
@@ -425,7 +430,7 @@ class Live:
             self._thread = threading.Thread(target=self._draw_all, name="screen", daemon=True)
             self._thread.start()
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         """Erases the live part and prints what stays. The terminal is as it was before."""
         if self._closed:
             return
@@ -438,7 +443,7 @@ class Live:
         with self._lock:
             self._tell_failures()
             if report:
-                self._above.append([*screens.ending(report, dry=self._story.dry), *screens.saved(report)])
+                self._above.append([*screens.ending(report, dry=self._dry), *screens.saved(report)])
         self._print_above()
         self._out.flush()
 
@@ -485,7 +490,7 @@ class Live:
     def _draw(self) -> None:
         width, height = self._console.size
         with self._lock:
-            if self._failures and not self._story.explains and self._clock() - self._first_failure >= self.SETTLE:
+            if self._failures and not self._explained and self._clock() - self._first_failure >= self.SETTLE:
                 self._tell_failures()
             above = [item for items in self._above for item in items]
             self._above.clear()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rich.console import Console
 
 from ipexctl.model import events as e
+from ipexctl.model.answers import is_dry
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
+from ipexctl.model.reports import CommandReport
 from ipexctl.show import screens, typeset
-from ipexctl.show.answer_state import AnswerState, untold
 from ipexctl.show.board import Board
+from ipexctl.show.explained import unexplained
 from ipexctl.show.live import View
 
 
@@ -25,7 +26,7 @@ def picture(
     height: int = 24,
     at: float | None = None,
     title: str = "ipexctl",
-    report: Mapping[str, Any] | None = None,
+    report: CommandReport | None = None,
 ) -> str:
     """SVG text. ``at`` is in seconds after the first event; without it, the verb's answer and the report are drawn.
 
@@ -43,7 +44,7 @@ def picture(
         highlight=False,
         legacy_windows=False,
     )
-    board, story = Board(), AnswerState()
+    board, dry = Board(), False
     view = View(board)
     view.keys = view.can_detach = True
     failures: list[Failure] = []
@@ -55,15 +56,16 @@ def picture(
         board.take(stamped)
         if isinstance(stamped.event, e.HostFailed):
             failures.append(stamped.event.failure)
-        if (value := story.take(stamped.event)) is not None:
-            failures = untold(failures, value)
-        for item in screens.answer(story.verb, value, story.plan) if at is None and value is not None else ():
-            console.print(item)
+        if isinstance(stamped.event, e.Answer):
+            answer = stamped.event.value
+            failures, dry = unexplained(failures, answer), is_dry(answer)
+            for item in screens.answer(answer) if at is None else ():
+                console.print(item)
     if at is not None:
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
     for line in typeset.failures(failures) if at is None else ():
         console.print(line)
-    for item in screens.ending(report, dry=story.dry) if at is None and report else ():
+    for item in screens.ending(report, dry=dry) if at is None and report else ():
         console.print(item)
     svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

@@ -21,6 +21,7 @@ from typing import Any
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.show import event_json
 from ipexctl.show.sanitise import visible
 
@@ -151,7 +152,7 @@ class Record:
         if not isinstance(event, e.Progress):
             self._flush()
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         """Ends the record: writes ``report.json``, old or new, never half. Safe to call twice."""
         if self._closed:
             return
@@ -170,22 +171,16 @@ class Record:
         self._open.clear()
         self._events = -1
 
-    def lost(self) -> dict[str, Any]:
-        """What could not be stored; empty when everything was. ``ranks`` maps a rank to bytes, ``bytes`` is their sum,
-        ``events`` counts lines of events.jsonl, ``files`` names documents."""
+    def lost(self) -> LostOutput | None:
+        """What could not be stored; None when everything was."""
         ranks: dict[str, int] = {}
         for (rank, _), file in self._files.items():
             if file.lost:
                 ranks[str(rank)] = ranks.get(str(rank), 0) + file.lost
         if not (ranks or self._events_lost or self._documents_lost):
-            return {}
-        return {
-            "bytes": sum(ranks.values()),
-            "ranks": ranks,
-            "events": self._events_lost,
-            "files": list(self._documents_lost),
-            "why": ", ".join(sorted(self._told)),
-        }
+            return None
+        why = ", ".join(sorted(self._told))
+        return LostOutput(sum(ranks.values()), ranks, self._events_lost, tuple(self._documents_lost), why)
 
     def _output(self, at: float, event: e.Output) -> None:
         key = (event.rank, event.stream)
@@ -362,13 +357,16 @@ def saved(runs: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
 
 
-def is_finished(directory: Path) -> bool:
-    """Whether the record was closed with a report."""
+def read_report(directory: Path) -> CommandReport | None:
+    """The report of a saved run; None while it goes on, and of one that is damaged."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        json.loads((directory / REPORT).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return True
+        report = json.loads((directory / REPORT).read_bytes())
+        report["lost"] = report.get("lost") or None
+        return TypeAdapter(CommandReport).validate_python(report)
+    except (OSError, ValueError, TypeError, AttributeError, ValidationError):
+        return None
 
 
 def retain(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
@@ -378,7 +376,7 @@ def retain(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
     """
     spared = {path.resolve() for path in spare}
     every = saved(runs)
-    old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and is_finished(path)]
+    old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and read_report(path)]
     removed = []
     for path in old:
         try:

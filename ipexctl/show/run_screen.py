@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
+from ipexctl.model.answers import ListedRun, PsAnswer
+from ipexctl.model.json_values import to_json
+from ipexctl.model.reports import RankOutcome, RunOutcome
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible, visible_lines
 from ipexctl.show.tables import Rows
@@ -25,38 +28,48 @@ from ipexctl.show.typeset import (
 )
 
 
-def card(report: Mapping[str, Any]) -> list[RenderableType]:
+class Cleanup(Protocol):
+    """What was proved of a run's hosts: see `CleanupChecked`."""
+
+    @property
+    def proved(self) -> Sequence[str]: ...
+    @property
+    def left(self) -> Mapping[str, Sequence[int]]: ...
+    @property
+    def unproved(self) -> Sequence[str]: ...
+
+
+def card(run: RunOutcome) -> list[RenderableType]:
     """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
-    run = report["run"]
-    ranks: list[Mapping[str, Any]] = run["ranks"]
-    took = phrases.duration(run["ended"] - run["started"])
-    by = {rank["rank"]: rank for rank in ranks}
-    hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
+    ranks = run.ranks
+    took = phrases.duration(run.ended - run.started)
+    by = {rank.rank: rank for rank in ranks}
+    hosts = list(dict.fromkeys(rank.host for rank in ranks))
     many = f"{phrases.plural(len(ranks), 'rank')} on {phrases.plural(len(hosts), 'host')}"
     items: list[RenderableType] = []
-    if run["first"] is not None:
-        items += _first_failure(by[run["first"]], run)
+    if run.first is not None:
+        items += _first_failure(by[run.first], run)
         items += _diagnosis(run)
-        if run["followers"]:
-            items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run['followers'], by)}"))
-        if run["stopped"]:
-            items.append(labelled("  then", f"ended by us: {phrases.plural(len(run['stopped']), 'rank')}"))
-    elif run["reason"] == "done" and all(rank["state"] == "ok" for rank in ranks):
+        if run.followers:
+            items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}"))
+        if run.stopped:
+            items.append(labelled("  then", f"ended by us: {phrases.plural(len(run.stopped), 'rank')}"))
+    elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
         items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
         items.append(_summary(ranks))
-    elif not run["reason"]:
-        items.append(text(f"run {run['run']} goes on: {many} (ipexctl attach {run['run']})"))
+    elif not run.reason:
+        items.append(text(f"run {run.run} goes on: {many} (ipexctl attach {run.run})"))
     else:
-        items.append(text(("✗ ", BAD), f"{_REASONS[run['reason']]} after {took}"))
-        items += sentences(run["detail"], 2) if run["detail"] else []
-        if run["stopped"]:
-            items.append(labelled("  ended", f"by us: {phrases.ranks(run['stopped'])}"))
-    if run["first"] is None and run["reason"] not in ("", "done"):
+        items.append(text(("✗ ", BAD), f"{_REASONS[run.reason]} after {took}"))
+        items += sentences(run.detail, 2) if run.detail else []
+        if run.stopped:
+            items.append(labelled("  ended", f"by us: {phrases.ranks(run.stopped)}"))
+    if run.first is None and run.reason not in ("", "done"):
         items += _diagnosis(run)
-    gone = [rank["rank"] for rank in ranks if rank["state"] == "lost" or (run["reason"] and rank["state"] == "running")]
+    gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
-    return [*items, *proof(run)]
+    return [*items, *proof(run.run, run)]
 
 
 _REASONS = {
@@ -69,24 +82,24 @@ _REASONS = {
 }
 
 
-def _first_failure(rank: Mapping[str, Any], run: Mapping[str, Any]) -> list[RenderableType]:
-    after = phrases.duration(rank["at"] - run["started"])
-    first = f" (first of {len(run['followers']) + 1} that failed)" if run["followers"] else ""
+def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
+    after = phrases.duration(rank.at - run.started)
+    first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     items: list[RenderableType] = [
         Line(
-            text(("✗ ", BAD), (f"rank {rank['rank']} on {rank['host']} {how(rank)}", STRONG), f" after {after}{first}"),
+            text(("✗ ", BAD), (f"rank {rank.rank} on {rank.host} {how(rank)}", STRONG), f" after {after}{first}"),
             2,
         )
     ]
-    said = (rank["traceback"] or rank["tail"]).strip("\n") or rank["error"]
+    said = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = visible_lines(said, "drop")[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
-    if rank["error"] and rank["error"] not in said:
-        items.append(Line(text(f"  {rank['error']}"), 2))
-    if rank.get("kernel"):
-        items.append(Line(text(f"  kernel: {rank['kernel']}"), 10))
-    if not run.get("diagnosis") and (hint := _hint(rank)):
+    if rank.error and rank.error not in said:
+        items.append(Line(text(f"  {rank.error}"), 2))
+    if rank.kernel:
+        items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
+    if not run.diagnosis and (hint := _hint(rank)):
         items.append(labelled("  hint", hint, copied=True))
     return items
 
@@ -94,95 +107,94 @@ def _first_failure(rank: Mapping[str, Any], run: Mapping[str, Any]) -> list[Rend
 _LAST_WORDS = 30
 
 
-def _diagnosis(run: Mapping[str, Any]) -> list[RenderableType]:
+def _diagnosis(run: RunOutcome) -> list[RenderableType]:
     """What the failure is known as, and what helps."""
-    found = run.get("diagnosis")
+    found = run.diagnosis
     if not found:
         return []
-    items: list[RenderableType] = [labelled("  known", (found["title"], STRONG))]
-    items += [labelled("", found["why"])] if found["why"] else []
-    return [*items, labelled("  hint", found["fix"], copied=True)]
+    items: list[RenderableType] = [labelled("  known", (found.title, STRONG))]
+    items += [labelled("", found.why)] if found.why else []
+    return [*items, labelled("  hint", found.fix, copied=True)]
 
 
-def how(rank: Mapping[str, Any]) -> str:
+def how(rank: RankOutcome) -> str:
     """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``."""
-    if rank["signal"]:
-        number = rank["signal"]
-        if "out of memory" in rank["error"]:
-            return f"was killed ({rank['error'][rank['error'].index('out of memory') :]})"
+    if rank.signal:
+        number = rank.signal
+        if "out of memory" in rank.error:
+            return f"was killed ({rank.error[rank.error.index('out of memory') :]})"
         name = phrases.signal_name(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
-    return f"exited with code {rank['status']}"
+    return f"exited with code {rank.status}"
 
 
-def _hint(rank: Mapping[str, Any]) -> str:
+def _hint(rank: RankOutcome) -> str:
     """Only what the way a rank ended tells by itself."""
-    if rank["signal"] == 9 or "out of memory" in rank["error"]:
+    if rank.signal == 9 or "out of memory" in rank.error:
         return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
-    if rank["signal"] == 4:
+    if rank.signal == 4:
         return "an instruction this CPU does not have: ipexctl doctor"
-    if rank["status"] == 127:
+    if rank.status == 127:
         return "a command or a library was not found: ipexctl doctor"
     return ""
 
 
-def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, Mapping[str, Any]]) -> str:
-    where = phrases.hosts(by[number]["host"] for number in numbers if number in by)
+def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> str:
+    where = phrases.hosts(by[number].host for number in numbers if number in by)
     return f"{phrases.ranks(numbers)} on {where}"
 
 
-def _summary(ranks: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
     """A line per rank with its last words; of many, a line per host."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(3):
         grid.add_column(no_wrap=True)
     grid.add_column(overflow="ellipsis", no_wrap=True)
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
+    by_host: dict[str, list[RankOutcome]] = {}
     for rank in ranks:
-        by_host.setdefault(rank["host"], []).append(rank)
+        by_host.setdefault(rank.host, []).append(rank)
     if len(ranks) <= 16:
         for rank in ranks:
-            grid.add_row(f"  rank {rank['rank']}", text(rank["host"]), "exit 0", text((_last(rank), QUIET)))
+            grid.add_row(f"  rank {rank.rank}", text(rank.host), "exit 0", text((_last(rank), QUIET)))
     else:
         for host, members in list(by_host.items())[:16]:
-            numbers = phrases.ranks([rank["rank"] for rank in members])
+            numbers = phrases.ranks([rank.rank for rank in members])
             grid.add_row(f"  {numbers}", text(host), "exit 0", text((_last(members[0]), QUIET)))
         if len(by_host) > 16:
             grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
     return grid
 
 
-def _last(rank: Mapping[str, Any]) -> str:
-    lines = [line for line in rank["tail"].replace("\r", "\n").split("\n") if line.strip()]
+def _last(rank: RankOutcome) -> str:
+    lines = [line for line in rank.tail.replace("\r", "\n").split("\n") if line.strip()]
     return visible(lines[-1], "drop") if lines else ""
 
 
-def proof(run: Mapping[str, Any]) -> list[RenderableType]:
+def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
+    """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
-    for host, pids in run["left"].items():
+    for host, pids in cleanup.left.items():
         left = f"{phrases.plural(len(pids), 'process')} left on {host}: "
         items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
-    if run["left"]:
-        items.append(labelled("  hint", f"ipexctl reap {run['run']}", copied=True))
-    elif run["proved"]:
-        items.append(text(f"0 processes left on {phrases.plural(len(run['proved']), 'host')}"))
-    if run["unproved"]:
-        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(run['unproved'])}"), 2))
+    if cleanup.left:
+        items.append(labelled("  hint", f"ipexctl reap {run}", copied=True))
+    elif cleanup.proved:
+        items.append(text(f"0 processes left on {phrases.plural(len(cleanup.proved), 'host')}"))
+    if cleanup.unproved:
+        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(cleanup.unproved)}"), 2))
     return items
 
 
-def runs(value: Mapping[str, Any]) -> list[RenderableType]:
-    """The runs kept on hosts, and directories that nobody looks after."""
-    named, silent = list(value.get("hosts") or ()), list(value.get("unreachable") or ())
-    answered = [host for host in named if host not in silent]
-    items: list[RenderableType] = [_Runs(value["runs"])] if value["runs"] else []
+def runs(value: PsAnswer) -> list[RenderableType]:
+    """The runs on hosts, and orphan directories."""
+    silent = value.unreachable
+    answered = [host for host in value.hosts if host not in silent]
+    items: list[RenderableType] = [_Runs(value.runs)] if value.runs else []
     if not items and answered:
-        which = (
-            f"on the {phrases.plural(len(answered), 'host')} that answered" if silent else f"on {_these(len(named))}"
-        )
-        items.append(text(f"no runs {which}"))
-    if value.get("stray"):
-        items += ["", Rows(value["stray"])] if items else [Rows(value["stray"])]
+        which = f"the {phrases.plural(len(answered), 'host')} that answered" if silent else _these(len(value.hosts))
+        items.append(text(f"no runs on {which}"))
+    if value.orphans:
+        items += ["", Rows(to_json(value.orphans))] if items else [Rows(to_json(value.orphans))]
     return items
 
 
@@ -196,16 +208,16 @@ class _Runs:
     LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts")  # the first gives way first
     TITLE = 20  # its last words may be missing
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[ListedRun]) -> None:
         self._rows = [self._shown(row) for row in rows]
 
     @staticmethod
-    def _shown(row: Mapping[str, Any]) -> dict[str, str]:
-        state = f"{row['state']} ({row['reason']})" if row.get("reason") else str(row["state"])
-        hosts, few = (phrases.hosts(map(str, row["hosts"]), most) for most in (3, 1))
-        cells = {"run": row["run"], "state": state, "ranks": row["ranks"], "hosts": hosts, "started": row["started"]}
-        cells |= {"head": row["head"], "owner": row["owner"], "watchers": row["watchers"], "title": row["title"]}
-        cells |= {"few": few}
+    def _shown(row: ListedRun) -> dict[str, str]:
+        state = f"{row.state} ({row.reason})" if row.reason else row.state
+        hosts, few = (phrases.hosts(row.hosts, most) for most in (3, 1))
+        cells: dict[str, object] = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts}
+        cells |= {"started": row.started, "head": row.head, "owner": row.owner, "watchers": row.watchers}
+        cells |= {"title": row.title, "few": few}
         return {name: _one_line(cell) for name, cell in cells.items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -231,5 +243,5 @@ class _Runs:
         return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
 
 
-def _one_line(value: Any) -> str:
+def _one_line(value: object) -> str:
     return " ".join(str(value).splitlines())

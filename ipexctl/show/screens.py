@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 
+from ipexctl.model.answers import (
+    AccelerateAnswer,
+    AnyAnswer,
+    BenchAnswer,
+    CommandAnswer,
+    CommandOutput,
+    DoctorAnswer,
+    DryRun,
+    EmitAnswer,
+    ExplainAnswer,
+    FailedCommand,
+    FailedTransfer,
+    FetchAnswer,
+    FetchedHost,
+    HostsAnswer,
+    InitAnswer,
+    InstallAnswer,
+    LabAnswer,
+    LintAnswer,
+    MigrateAnswer,
+    PlayAnswer,
+    PlayedStep,
+    PlayListAnswer,
+    PsAnswer,
+    ReapAnswer,
+    RunAnswer,
+    RunPlanAnswer,
+    StacksAnswer,
+    StacksWhyAnswer,
+    StopAnswer,
+    SyncAnswer,
+    SyncedHost,
+    UninstallAnswer,
+    UnknownAnswer,
+    VerifyAnswer,
+    WheelsAnswer,
+)
+from ipexctl.model.json_values import to_json
+from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.show import phrases
-from ipexctl.show.answer_state import is_dry
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
 from ipexctl.show.tables import generic
@@ -28,175 +65,168 @@ from ipexctl.show.typeset import (
 )
 
 
-def answer(verb: str, value: Mapping[str, Any], plan: str = "") -> list[RenderableType]:
-    """The screen of a verb's `Answer`; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
-    if is_dry(value):
-        return whole(str(value.get("plan") or plan))
-    try:
-        return _answer(verb, value)
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # of another version, or damaged
-        return generic(value)
+def answer(value: AnyAnswer) -> list[RenderableType]:
+    """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
+    match value:
+        case PlayAnswer():
+            return steps(value.steps)
+        case PlayListAnswer():
+            return generic({"steps": to_json(value.list_)})
+        case DryRun() | RunPlanAnswer():
+            return whole(value.plan)
+        case SyncAnswer() | FetchAnswer() | WheelsAnswer() | InstallAnswer() if value.dry:
+            return whole(value.plan or "")
+        case DoctorAnswer():
+            return doctor(value)
+        case ExplainAnswer():
+            return paragraphs(value.text)
+        case InstallAnswer():
+            return install(value)
+        case CommandAnswer():
+            return commands(value.hosts)
+        case VerifyAnswer():
+            return verified(value)
+        case PsAnswer():
+            return runs(value)
+        case SyncAnswer() | FetchAnswer():
+            return transferred(value.hosts)
+        case RunAnswer():
+            return []
+        case StopAnswer():
+            return [*generic({"run": value.run, "reason": value.reason}), *proof(value.run, value)]
+        case ReapAnswer():
+            return [*generic({"reaped": value.reaped}), *proof("", value)]
+        case StacksAnswer() | StacksWhyAnswer() | EmitAnswer() | HostsAnswer() | BenchAnswer() | MigrateAnswer():
+            return whole(value.text)
+        case AccelerateAnswer() if value.text is not None:
+            return whole(value.text)
+        case UninstallAnswer() | WheelsAnswer() | LintAnswer() | InitAnswer() | LabAnswer() | AccelerateAnswer():
+            return generic(to_json(value))
+        case UnknownAnswer():
+            return generic(value.value)
 
 
-def _answer(verb: str, value: Mapping[str, Any]) -> list[RenderableType]:
-    if "steps" in value and "play" in value:
-        return steps(value["steps"])
-    if "list" in value:
-        return generic({"steps": value["list"]})
-    if verb == "doctor" and "findings" in value:
-        return doctor(value)
-    if verb == "install":
-        return install(value)
-    if verb == "command" and "hosts" in value:
-        return commands(value["hosts"])
-    if verb == "doctor" and "text" in value:
-        return paragraphs(str(value["text"]))
-    if verb == "verify" and "hosts" in value:
-        return verified(value)
-    if "text" in value:  # the answer for people; its other keys are for programs
-        return whole(str(value["text"]))
-    if verb == "ps":
-        return runs(value)
-    if verb in ("sync", "fetch") and "hosts" in value:
-        return carried(value["hosts"])
-    if verb in ("run", "attach"):
-        return []
-    if "proved" in value:
-        rest = {key: inner for key, inner in value.items() if key not in ("proved", "left", "unproved")}
-        return [*generic(rest), *proof({"run": "", **value})]
-    return generic(value)
+def ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
+    """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
+    items: list[RenderableType] = card(report.run) if report.run else []
+    playing = report.verb in ("play", "demo")
+    if report.hosts and not dry and (playing or (report.verb in ("install", "sync", "fetch") and not report.refused)):
+        items += ["", *recap(report.hosts)] if items else recap(report.hosts)
+    return [*items, *(lost(report.lost) if report.lost else [])]
 
 
-def ending(report: Mapping[str, Any], *, dry: bool = False) -> list[RenderableType]:
-    """The screen of `Report.public()`: the run's card, the recap, what is not stored. Failures are told before."""
-    items: list[RenderableType] = []
-    if report.get("run"):
-        items += card(report)
-    counted = report.get("verb") in ("play", "demo", "install", "sync", "fetch") and report.get("hosts") and not dry
-    if counted and (report.get("verb") in ("play", "demo") or not report.get("refused")):
-        items += ["", *recap(report["hosts"])] if items else recap(report["hosts"])
-    return [*items, *lost(report.get("lost") or {})]
+def saved(report: CommandReport) -> list[RenderableType]:
+    """Where the run is saved."""
+    return [labelled("saved", report.saved)] if report.saved else []
 
 
-def saved(report: Mapping[str, Any]) -> list[RenderableType]:
-    """Where the run is saved: the key ``saved``, a path, may be added to a report."""
-    return [labelled("saved", str(report["saved"]))] if report.get("saved") else []
-
-
-def lost(what: Mapping[str, Any]) -> list[RenderableType]:
+def lost(output: LostOutput) -> list[RenderableType]:
     """What the record could not store."""
-    if not what:
-        return []
-    ranks = what.get("ranks") or {}
-    parts = [f"{count} bytes of rank {rank}" for rank, count in list(ranks.items())[:8]]
-    parts += [f"{what.get('bytes', 0)} bytes in all"] if len(ranks) > 8 else []
-    parts += [f"{what['events']} events"] if what.get("events") else []
-    parts += [str(name) for name in what.get("files") or ()]
-    return [Line(text(("! ", WARN), f"not stored: {', '.join(parts)} ({what.get('why', '')})"), 2)]
+    parts = [f"{count} bytes of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
+    parts += [f"{output.bytes} bytes in all"] if len(output.ranks) > 8 else []
+    parts += [f"{output.events} events"] if output.events else []
+    return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]
 
 
-def install(value: Mapping[str, Any]) -> list[RenderableType]:
-    """Which stack is where now, and on which hosts that changed. Failures are told apart."""
-    stack = value.get("stack") or {}
-    names = (("torch", "torch"), ("ipex", "intel_extension_for_pytorch"), ("oneccl", "oneccl_bind_pt"))
-    parts = [f"{name} {stack[key]}" for key, name in names if stack.get(key)]
-    mpi = stack.get("mpi") or {}
-    parts += [f"{mpi['kind']} {mpi.get('version') or ''}".rstrip()] if mpi.get("kind") else []
-    parts += [f"Python {stack['python']}"] if stack.get("python") else []
-    items: list[RenderableType] = [text((" · ".join(parts), STRONG))] if parts else []
-    for key, style in (("changed", GOOD), ("unchanged", QUIET), ("failed", BAD)):
-        if value.get(key):
-            items.append(labelled(key, (phrases.hosts(value[key]), style)))
-    if value.get("venv"):
-        items.append(labelled("venv", str(value["venv"])))
+def install(value: InstallAnswer) -> list[RenderableType]:
+    """Which stack the hosts have now, and on which of them that changed. Failures are shown by themselves."""
+    items: list[RenderableType] = []
+    if stack := value.stack:
+        versions = (("torch", stack.torch), ("ipex", stack.ipex), ("oneccl", stack.oneccl))
+        parts = [f"{name} {version}" for name, version in versions if version]
+        parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
+        items.append(text((" · ".join(parts), STRONG)))
+    for name, hosts, style in (
+        ("changed", value.changed, GOOD),
+        ("unchanged", value.unchanged, QUIET),
+        ("failed", tuple(value.failed), BAD),
+    ):
+        if hosts:
+            items.append(labelled(name, (phrases.hosts(hosts), style)))
+    if value.venv:
+        items.append(labelled("venv", value.venv))
     return items
 
 
-def carried(hosts: Mapping[str, Mapping[str, Any]]) -> list[RenderableType]:
-    """What was sent or brought, how much of it and where to; hosts with the same together. Failures are told apart."""
+def transferred(hosts: Mapping[str, SyncedHost | FetchedHost | FailedTransfer]) -> list[RenderableType]:
+    """What was sent or fetched, how much of it and where to; equal hosts share a line. Failures are shown by
+    themselves."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for host, did in hosts.items():
-        if "failed" not in did:
-            into, name = str(did.get("workdir") or did["directory"]), ""
-            if "directory" in did and into.endswith(f"/{host}"):  # a directory for each host
+    for host, transfer in hosts.items():
+        if not isinstance(transfer, FailedTransfer):
+            into, name = transfer.workdir if isinstance(transfer, SyncedHost) else transfer.directory, ""
+            if isinstance(transfer, FetchedHost) and into.endswith(f"/{host}"):  # a directory for each host
                 into, name = into.removesuffix(host), "each"
-            groups.setdefault((_amount(did), into, name), []).append(str(host))
+            groups.setdefault((_amount(transfer), into, name), []).append(host)
     items: list[RenderableType] = []
     for (what, into, each), names in groups.items():
-        place = into + (phrases.hosts(names) if each else "")
-        items.append(Line(text(("✓ ", GOOD), (phrases.hosts(names), STRONG), f"  {what.replace('{}', place)}"), 2))
+        directory = into + (phrases.hosts(names) if each else "")
+        items.append(Line(text(("✓ ", GOOD), (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"), 2))
     return items
 
 
-def _amount(did: Mapping[str, Any]) -> str:
-    """``3 files, 1.2 KiB to {}``, with a place for the directory."""
-    said = [f"{phrases.plural(did['files'], 'file')}, {phrases.size(did['bytes'])}"] if did["files"] else []
-    if did.get("removed"):
-        said.append(f"{did['removed']} removed")
-    if said:
-        return f"{', '.join(said)} {'into' if 'directory' in did else 'to'} {{}}"
-    if did.get("changed"):
-        return "directories only, to {}"
-    same = f"{phrases.plural(did['same'], 'file')} the same in {{}}" if did.get("same") else ""
-    return f"nothing to do, {same or '{} is the same'}" if same or "workdir" in did else "nothing there"
+def _amount(transfer: SyncedHost | FetchedHost) -> str:
+    """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
+    sync = isinstance(transfer, SyncedHost)
+    parts = [f"{phrases.plural(transfer.files, 'file')}, {phrases.size(transfer.bytes)}"] if transfer.files else []
+    if isinstance(transfer, SyncedHost) and transfer.removed:
+        parts.append(f"{transfer.removed} removed")
+    if parts:
+        return f"{', '.join(parts)} {'to' if sync else 'into'} {{}}"
+    if isinstance(transfer, SyncedHost):
+        return "directories only, to {}" if transfer.changed else "nothing to do, {} is the same"
+    same = f"{phrases.plural(transfer.same, 'file')} the same in {{}}"
+    return f"nothing to do, {same}" if transfer.same else "nothing there"
 
 
-def verified(value: Mapping[str, Any]) -> list[RenderableType]:
-    """Which stack each host has, by its name; hosts with the same one together. Failures are told apart."""
+def verified(value: VerifyAnswer) -> list[RenderableType]:
+    """Which stack each host has, by its name; hosts with the same one share a line. Failures are shown by
+    themselves."""
     groups: dict[tuple[str, bool], list[str]] = {}
-    for host, found in value["hosts"].items():
-        stack, failed = (found.get("stack") or {}).get("name"), host in (value.get("failed") or {})
+    for host, verified in value.hosts.items():
+        stack, failed = (verified.stack or {}).get("name"), host in value.failed
         if stack or not failed:
-            groups.setdefault((str(stack or "no name"), failed), []).append(str(host))
+            groups.setdefault((str(stack or "no name"), failed), []).append(host)
     items: list[RenderableType] = []
-    for (stack, failed), names in groups.items():
+    for (stack_name, failed), names in groups.items():
         mark: Part = ("✗ ", BAD) if failed else ("✓ ", GOOD)
-        same = f"complete{' and the same' if len(names) > 1 else ''}"
-        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {stack}{'' if failed else f': {same}'}"), 2))
+        same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"
+        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {stack_name}{same}"), 2))
     return items
 
 
-def commands(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """What a command said on each host; hosts where it said the same are told together."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
+def commands(rows: Sequence[CommandOutput | FailedCommand]) -> list[RenderableType]:
+    """What a command wrote on each host; hosts where it wrote the same share an entry."""
+    groups: dict[tuple[int, str, str], list[str]] = {}
     for row in rows:
-        if "failed" not in row:
-            groups.setdefault((row["status"], row["out"], row["err"]), []).append(str(row["host"]))
+        if isinstance(row, CommandOutput):
+            groups.setdefault((row.status, row.out, row.err), []).append(row.host)
     items: list[RenderableType] = []
-    for (status, *said), names in groups.items():
+    for (status, *output), names in groups.items():
         mark: Part = ("✗ ", BAD) if status else ("✓ ", GOOD)
         items.append(Line(text(mark, (phrases.hosts(names), STRONG), f" exit {status}" if status else ""), 2))
-        items += [line for part in said if part.strip() for line in whole(part, 2)]
+        items += [line for part in output if part.strip() for line in whole(part, 2)]
     return items
 
 
-def steps(rows: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+def steps(rows: Sequence[PlayedStep]) -> list[RenderableType]:
     """How each step of a play ended."""
     items: list[RenderableType] = []
     for row in rows:
-        code = row.get("exit")
-        mark: Part = ("- ", QUIET) if code is None else ("✗ ", BAD) if code else ("✓ ", GOOD)
-        how = ["not begun" if code is None else f"exit {code}" if code else "", str(row.get("note") or "")]
-        if code is None and row.get("note"):
-            del how[0]
-        said = ", ".join(word for word in how if word)
-        name = str(row.get("step") or row.get("action") or "")
-        items.append(Line(text(mark, name, (f"  {said}" if said else "", QUIET)), 2))
+        mark: Part = ("- ", QUIET) if row.exit is None else ("✗ ", BAD) if row.exit else ("✓ ", GOOD)
+        words = [] if row.exit is None or not row.exit else [f"exit {row.exit}"]
+        words += [row.note] if row.note else ["not begun"] if row.exit is None else []
+        items.append(Line(text(mark, row.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))
     return items
 
 
-def recap(hosts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
-    rows: dict[tuple[Any, ...], list[str]] = {}
+    rows: dict[tuple[tuple[int, ...], str, int], list[str]] = {}
     for index, host in enumerate(hosts):
-        counts = tuple(host[key] for key in _COUNTS)
+        counts: tuple[int, ...] = (host.ok, host.changed, host.unreachable, host.failed, host.skipped)
         alone = index if len(hosts) <= 24 else 0
-        rows.setdefault((counts, _why(host), alone), []).append(str(host["host"]))
+        rows.setdefault((counts, _why(host), alone), []).append(host.host)
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     for _ in _COUNTS:
@@ -216,7 +246,7 @@ def recap(hosts: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 
 
-def _why(host: Mapping[str, Any]) -> str:
-    step = next((step["step"] for step in host["steps"] if step["outcome"] == "failed"), "")
-    what = next((failure["code"] or failure["what"] for failure in host["failures"]), "")
+def _why(host: HostOutcome) -> str:
+    step = next((step.step for step in host.steps if step.outcome == "failed"), "")
+    what = next((failure.code or failure.what for failure in host.failures), "")
     return " ".join(": ".join(word for word in (step, what) if word).splitlines())

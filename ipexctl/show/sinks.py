@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from ipexctl.model import events as e
+from ipexctl.model.answers import AnyAnswer, is_dry
 from ipexctl.model.errors import Failure, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.json_values import json_items, to_json
+from ipexctl.model.reports import CommandReport
 from ipexctl.show import event_json
-from ipexctl.show.answer_state import AnswerState, untold
+from ipexctl.show.explained import explains_failures, unexplained
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.phrases import amount, failure_lines, refusal_lines
 from ipexctl.show.pipe import Pipe
@@ -20,7 +23,7 @@ class Sink(Protocol):
     def take(self, stamped: Stamped) -> None:
         """One event. Never raises because a reader, a terminal or a disk failed."""
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         """The end. ``report`` is `Report.public()`, for sinks that show or save it. Safe to call twice."""
 
 
@@ -59,7 +62,8 @@ class Plain:
         self._told: dict[object, float] = {}
         self._failures: list[Failure] = []
         self._first_failure = 0.0
-        self._story = AnswerState()
+        self._explained = False
+        self._dry = False
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
@@ -69,12 +73,15 @@ class Plain:
             self._output(event, at)
             return
         settled = at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)
-        if self._failures and settled and not self._story.explains:
+        if self._failures and settled and not self._explained:
             self._tell_failures()
-        if (value := self._story.take(event)) is not None:
-            self._failures = untold(self._failures, value)
+        if isinstance(event, e.Started | e.Answer | e.Ended):
+            self._explained = explains_failures(event)
+        if isinstance(event, e.Answer):
+            self._dry = is_dry(event.value)
+            self._failures = unexplained(self._failures, event.value)
             self._tell_failures()
-            self._result(lambda screens: screens.answer(self._story.verb, value, self._story.plan))
+            self._result(lambda screens: screens.answer(event.value))
         match event:
             case e.Started(title=title):
                 if title:
@@ -109,16 +116,16 @@ class Plain:
             case _:  # plans, stages, facts, findings and proofs are told by the result
                 pass
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         if self._closed:
             return
         self._closed = True
         self._flush(None)
         self._tell_failures()
         if report:
-            self._result(lambda screens: screens.ending(report, dry=self._story.dry))
-            if report.get("saved"):
-                self._say(f"saved in {visible(str(report['saved']))}")
+            self._result(lambda screens: screens.ending(report, dry=self._dry))
+            if report.saved:
+                self._say(f"saved in {visible(report.saved)}")
         self._out.flush()
         self._err.flush()
 
@@ -223,9 +230,9 @@ class JsonLines:
         self._out.send(event_json.dumps(event_json.encode(stamped)).encode() + b"\n")
         self._out.flush()
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         if not self._closed and report is not None:
-            self._out.send(event_json.dumps({"event": "report", **event_json.plain(report)}).encode() + b"\n")
+            self._out.send(event_json.dumps({"event": "report", **to_json(report)}).encode() + b"\n")
         self._closed = True
         self._out.flush()
 
@@ -241,28 +248,27 @@ class Answering:
     def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
         self._out, self._only = out, only
         self._talk = Plain(err, err, results=False)
-        self._value: Mapping[str, Any] | None = None
+        self._answer: AnyAnswer | None = None
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, e.Answer):
-            self._value = event.value
+            self._answer = event.value
         elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
             self._talk.take(stamped)
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         if self._closed:
             return
         self._closed = True
         self._talk.close()
-        value = dict(self._value or {})
+        value: dict[str, Any] = dict(json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
-            value = {**report, **(report.get("run") or {}), **value}
+            value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
         if value:
-            told = value.get(self._only, value)
             block = ""
-            for piece in event_json.document(told):
+            for piece in event_json.document(value.get(self._only, value)):
                 block += piece
                 if len(block) > 1 << 16:
                     self._out.send(block.encode())
@@ -286,6 +292,6 @@ class Bare:
         elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
             self._talk.take(stamped)
 
-    def close(self, report: Mapping[str, Any] | None = None) -> None:
+    def close(self, report: CommandReport | None = None) -> None:
         self._talk.close()
         self._out.flush()

@@ -11,6 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch import accelerate, placement
+from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
@@ -70,8 +71,7 @@ def accelerate_config(
     if file:
         Path(file).write_text(text, encoding="utf-8")
         yield Message(f"{file}: written for accelerate {version}")
-    found = {"version": version, "hosts": config.hosts, "ranks": config.ranks, "file": file}
-    yield Answer(found if file else {**found, "text": text})
+    yield Answer(AccelerateAnswer(version, config.hosts, config.ranks, file, None if file else text))
     yield Ended("accelerate config", Exit.OK)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ipexctl.act.bundled_files import example
 from ipexctl.act.context import Context
 from ipexctl.decide import bench_report
+from ipexctl.model.answers import BenchAnswer, DryRun
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
 from ipexctl.model.facts import Facts
@@ -45,7 +46,7 @@ def bench(
     plan = "\n".join(f"{engine}: {'all hosts together' if both else 'each host alone'}" for engine, both in runs)
     yield Planned("bench", plan)
     if dry:
-        yield Answer({"dry": True, "plan": plan})
+        yield Answer(DryRun(plan))
         yield Ended("bench", Exit.OK)
         return
     alone: list[tuple[str, dict[str, Any]]] = []
@@ -63,7 +64,6 @@ def bench(
             break  # the report is of this run
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
     made = bench_report.rows(modes, ways, alone, joint, missing)
-    value = {"model": task.model, "size": task.size, "batch": task.batch, "rows": [row.public() for row in made]}
     title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
     if plot:
         groups = {
@@ -72,7 +72,9 @@ def bench(
         }
         chart.save(plot, chart.draw(title, groups, "samples/s"))
         notes.append(f"drawn in {plot}")
-    yield Answer({**value, "notes": notes, "text": bench_report.text(made, title, notes)})
+    results = tuple(row.result for row in made)
+    text = bench_report.text(made, title, notes)
+    yield Answer(BenchAnswer(task.model, task.size, task.batch, results, tuple(notes), text))
     yield Ended("bench", exit)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ipexctl.act.bundled_files import playbook
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
-from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.events import Ended, Event, Message, Started
 from ipexctl.verbs import lab
 from ipexctl.verbs.common.nested import inner
 from ipexctl.verbs.common.select import read_play, select
@@ -28,30 +27,24 @@ def demo(
         return
     inventory = select(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
     exit = Exit.OK
-    summary: Mapping[str, Any] = {}
     try:
-        story = play(book, inventory, context, environ)
-        exit, summary = yield from _summed(story)
+        exit = yield from _unended(play(book, inventory, context, environ))
     finally:
         context.links.close()
         if keep:
             yield Message(f"the lab stays up: ipexctl doctor -f {directory / 'hostfile'}")
         else:
             yield from inner(lab.down(directory))
-    yield Answer(summary)
     yield Ended("demo", exit)
 
 
-def _summed(story: Generator[Event, None, Exit]) -> Generator[Event, None, tuple[Exit, Mapping[str, Any]]]:
-    """The play's events but its end; its exit code and its answer."""
-    answer: Mapping[str, Any] = {}
+def _unended(story: Generator[Event, None, Exit]) -> Generator[Event, None, Exit]:
+    """The play's events but its end; its exit code. Its answer is that of the demo."""
     while True:
         try:
             event = next(story)
         except StopIteration as end:
-            return end.value, answer
-        if isinstance(event, Answer):
-            answer = event.value
+            return Exit(end.value)
         if isinstance(event, Ended):
             continue
         try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from ipexctl.decide.parsing.dialects import public, write
+from ipexctl.decide.parsing.dialects import write
 from ipexctl.decide.parsing.validators import KEYS
+from ipexctl.model.answers import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
-from ipexctl.model.hosts import Inventory
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import printable
 
 
@@ -23,8 +24,23 @@ def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
     yield Started("hosts", title, inventory.names)
     for warning in (*_not_honoured(inventory), *written.warnings):
         yield Message(warning, "warning")
-    yield Answer({**public(inventory), "text": written.text})
+    yield Answer(HostsAnswer(inventory.source, tuple(_listed(host) for host in inventory), written.text))
     yield Ended("hosts", Exit.OK)
+
+
+def _listed(host: Host) -> ListedHost:
+    return ListedHost(
+        name=host.name,
+        address=host.address,
+        user=host.user,
+        port=host.port,
+        slots=host.slots,
+        key=host.key,
+        local=host.is_local,
+        groups=host.groups,
+        vars=host.vars,
+        origin=str(host.origin) if host.origin else None,
+    )
 
 
 _NOT_FOLLOWED = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_executable"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ipexctl.act import lab as act
 from ipexctl.act.lab import Lab, LabError
+from ipexctl.model.answers import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
 
@@ -77,7 +78,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
         yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
         if lab is None:
             yield Message("no lab is up")
-            yield Answer({"up": False, "directory": str(directory), "processes_left": 0})
+            yield Answer(LabAnswer(False, str(directory), processes_left=0))
             yield Ended("lab down", Exit.OK)
             return True
         counts = {server.name: len(act.processes(lab, server)) for server in lab.servers}
@@ -90,7 +91,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
             detail = f"{count} process{'' if count == 1 else 'es'} ended"
             yield StepEnded(name, "stop", "changed" if count else "ok", detail)
         act.remove(lab)
-        yield Answer({"up": False, "directory": str(directory), "processes_left": 0})
+        yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)
         return True
 
@@ -102,7 +103,7 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
     yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
     if lab is None:
         yield Message("no lab is up")
-        yield Answer({"up": False, "directory": str(directory), "hosts": []})
+        yield Answer(LabAnswer(False, str(directory), hosts=()))
         yield Ended("lab status", Exit.OK)
         return None
     again = "ipexctl lab up"  # cleans up first
@@ -113,7 +114,7 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
         ]
     for failure in failures:
         yield HostFailed(failure)
-    yield Answer(_answer(lab) | {"up": not failures})
+    yield Answer(replace(_answer(lab), up=not failures))
     yield Ended("lab status", Exit.STEP if failures else Exit.OK)
     return lab
 
@@ -122,25 +123,25 @@ def _title(hosts: int, directory: Path) -> str:
     return f"{hosts} SSH server{'' if hosts == 1 else 's'} on {act.ADDRESS}, below {directory}"
 
 
-def _answer(lab: Lab) -> dict[str, Any]:
-    return {
-        "up": True,
-        "directory": str(lab.directory),
-        "hostfile": str(lab.hostfile),
-        "ssh": f"ssh -F {shlex.quote(str(lab.ssh_config))} {lab.names[0]}",
-        "next": f"ipexctl doctor -f {shlex.quote(str(lab.hostfile))}",
-        "hosts": [
-            {
-                "name": server.name,
-                "address": act.ADDRESS,
-                "port": server.port,
-                "up": act.alive(lab, server),
-                "processes": len(act.processes(lab, server)),
-                "home": str(lab.home(server.name)),
-            }
+def _answer(lab: Lab) -> LabAnswer:
+    return LabAnswer(
+        up=True,
+        directory=str(lab.directory),
+        hostfile=str(lab.hostfile),
+        ssh=f"ssh -F {shlex.quote(str(lab.ssh_config))} {lab.names[0]}",
+        next=f"ipexctl doctor -f {shlex.quote(str(lab.hostfile))}",
+        hosts=tuple(
+            LabHost(
+                name=server.name,
+                address=act.ADDRESS,
+                port=server.port,
+                up=act.alive(lab, server),
+                processes=len(act.processes(lab, server)),
+                home=str(lab.home(server.name)),
+            )
             for server in lab.servers
-        ],
-    }
+        ),
+    )
 
 
 def _discard(directory: Path) -> tuple[int, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide import migration
 from ipexctl.decide.releases.framework_options import parse
+from ipexctl.model import answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
@@ -47,23 +47,23 @@ def migrate(
     text = read_input(file).text
     found = migration.uses(text, file, known())
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
-    value: dict[str, Any] = {"file": file, "uses": [use.public() for use in found]}
-    said = migration.report(found, file)
+    report = migration.report(found, file)
     exit = Exit.OK
+    compared: answers.Comparison | None = None
     if comparison:
-        value["compare"], exit = yield from _compare(file, comparison, context, environ)
-        said += "\n\n" + migration.compared(value["compare"])
-    yield Answer(value | {"text": said})
+        compared, exit = yield from _compare(file, comparison, context, environ)
+        report += "\n\n" + migration.compared(compared)
+    yield Answer(answers.MigrateAnswer(file, tuple(use.answer for use in found), report, compared))
     yield Ended("migrate", exit)
 
 
 def _compare(
     file: str, asked: Comparison, context: Context, environ: Mapping[str, str]
-) -> Generator[Event, None, tuple[dict[str, Any], Exit]]:
+) -> Generator[Event, None, tuple[answers.Comparison, Exit]]:
     """Both, one after the other; the second only if the first ended well, so that the report is of what failed."""
     head = asked.inventory.hosts[0]
     inventory = Inventory((head,))
-    rows: list[dict[str, Any]] = []
+    rows: list[answers.ComparedRun] = []
     exit = Exit.OK
     for name, script, venv in (
         ("with IPEX", file, asked.ipex_venv),
@@ -76,16 +76,9 @@ def _compare(
         exit = seen.exit
         if not seen.good:
             break
-    return {"host": head.name, "runs": rows, **migration.ratio(rows)}, exit
+    return migration.compare(head.name, rows), exit
 
 
-def _row(name: str, script: str, venv: str | None, seen: RunMetrics) -> dict[str, Any]:
+def _row(name: str, script: str, venv: str | None, seen: RunMetrics) -> answers.ComparedRun:
     rates = [line["samples_per_s"] for _, line in seen.lines if isinstance(line.get("samples_per_s"), int | float)]
-    return {
-        "name": name,
-        "script": script,
-        "venv": venv,
-        "good": seen.good,
-        "seconds": seen.seconds,
-        "samples_per_s": rates[-1] if rates else None,
-    }
+    return answers.ComparedRun(name, script, venv, seen.good, seen.seconds, rates[-1] if rates else None)

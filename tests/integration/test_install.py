@@ -32,6 +32,7 @@ from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
@@ -166,7 +167,8 @@ class Played:
 
     @property
     def answer(self) -> Mapping[str, Any]:
-        return next(event.value for event in self.events if isinstance(event, Answer))
+        answer: Mapping[str, Any] = to_json(next(event.value for event in self.events if isinstance(event, Answer)))
+        return answer
 
     @property
     def plan(self) -> str:

@@ -21,6 +21,7 @@ DRIVER = """\
 import sys, time
 from pathlib import Path
 from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import to_json
 from ipexctl.model.events import Answer, Ended, HostFailed, StepEnded
 from ipexctl.verbs import lab
 verb, place = sys.argv[1], Path(sys.argv[2])
@@ -35,7 +36,7 @@ try:
         elif isinstance(event, HostFailed):
             print("failed", event.failure.host, event.failure.what)
         elif isinstance(event, Answer):
-            print("answer", event.value)
+            print("answer", to_json(event.value))
         elif isinstance(event, Ended):
             sys.exit(int(event.exit))
 except UsageError as refused:

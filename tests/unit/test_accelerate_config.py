@@ -10,6 +10,7 @@ import yaml
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing
 from ipexctl.decide.launch.accelerate import Config
+from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Answer, Message
 from ipexctl.verbs.accelerate import accelerate_config
@@ -24,7 +25,8 @@ def config(hosts: str, version: str = "1.7.0", **more: object) -> tuple[dict[str
     options = {"n": None, "ppn": None, "venv": None, "file": None, **more}
     events = list(accelerate_config(wish, parsing.parse_list(hosts), WORLD, version=version, **options))  # type: ignore[arg-type]
     (answer,) = (event for event in events if isinstance(event, Answer))
-    return yaml.safe_load(str(answer.value["text"])), [event.text for event in events if isinstance(event, Message)]
+    assert isinstance(answer.value, AccelerateAnswer)
+    return yaml.safe_load(str(answer.value.text)), [event.text for event in events if isinstance(event, Message)]
 
 
 def test_one_host_gets_one_process() -> None:

@@ -14,6 +14,7 @@ import pytest
 from ipexctl import loop
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import each
+from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, Started, StepEnded, StepStarted
@@ -217,7 +218,7 @@ def test_a_lost_link_that_nobody_expected_is_a_failure_of_its_host(
 def test_a_command_that_contacts_no_host_leaves_no_log(state: Path) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("hosts", "", ())
-        yield Answer({})
+        yield Answer(UnknownAnswer({}))
         yield Ended("hosts", Exit.OK)
 
     assert run_command(workflow) is Exit.OK

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankEnded, RankStage, RunStarted, Started
 from ipexctl.verbs.run.metrics import RunMetrics, measured
@@ -22,7 +23,7 @@ def told(status: int = 0) -> Generator[Event, None, None]:
     yield Output(1, "b", "err", b'{"samples_per_s": 9}\n')
     yield RankEnded(0, "a", 0, at=107.5)
     yield RankEnded(1, "b", status, at=108.0)
-    yield Answer({})
+    yield Answer(RunAnswer("r", None, False))
     yield Ended("run", Exit.OK)
 
 

@@ -15,6 +15,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
+from ipexctl.model.json_values import to_json
 
 HOSTS = ("a", "b")
 RANKS = ("a", "a", "b", "b")
@@ -210,7 +211,9 @@ def test_bytes_of_output_are_counted_per_rank() -> None:
 
 
 def test_the_report_is_json_with_every_host_and_rank() -> None:
-    public = json.loads(json.dumps(folded(*done(end(2, None, 50.0, signal=9, tail=b"\xff"), reason="rank")).public()))
+    public = json.loads(
+        json.dumps(to_json(folded(*done(end(2, None, 50.0, signal=9, tail=b"\xff"), reason="rank")).public()))
+    )
     assert [rank["state"] for rank in public["run"]["ranks"]] == ["ok", "ok", "failed", "ok"]
     assert [host["host"] for host in public["hosts"]] == ["a", "b"]
     assert (public["exit"], public["ok"], public["run"]["first"]) == (5, False, 2)

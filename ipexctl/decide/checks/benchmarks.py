@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from ipexctl.decide.checks.cluster import CheckHit
+from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
 
 SLOW = 0.15  # less than the others' by so much is told: repeated measurements of equal hosts stay within 5 to 10 %
 SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
 FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memory": "memory bandwidth"}
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """One host: Gflop/s of matrix products, bytes a second of memory by ``method`` ("triad" or "copy"). None: not
-    measured, ``why`` says why not. ``spread`` is by what share the middle one of a figure's turns was behind the best:
-    what other work, or the clock of the processor, made of it."""
-
-    host: str
-    threads: int = 0
-    torch: str | None = None
-    fp32: float | None = None
-    bf16: float | None = None
-    memory: float | None = None
-    method: str = ""
-    why: str = ""
-    spread: Mapping[str, float] = field(default_factory=dict)
-
-
-def better(first: Speed, second: Speed) -> Speed:
+def better(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     """Of a host that was measured twice: the better of each figure, and the larger spread."""
     return replace(
         second,
@@ -47,34 +30,20 @@ def _larger(one: float | None, other: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Between two hosts: seconds one way, bytes a second. ``tool`` is "IMB-MPI1 PingPong" or "TCP"."""
-
-    first: str
-    second: str
-    latency: float | None
-    rate: float | None
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
 class Race:
     """All that was measured; ``missed`` maps hosts that could not be measured to the reason, ``silent`` are pairs that
     IMB-MPI1 could not measure: first host, second host, why."""
 
-    speeds: tuple[Speed, ...] = ()
-    lines: tuple[Line, ...] = ()
+    speeds: tuple[HostSpeed, ...] = ()
+    lines: tuple[LinkSpeed, ...] = ()
     missed: Mapping[str, str] = field(default_factory=dict)
     silent: tuple[tuple[str, str, str], ...] = ()
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able."""
-        return {
-            "hosts": [asdict(speed) for speed in self.speeds],
-            "pairs": [asdict(line) for line in self.lines],
-            "missed": dict(self.missed),
-            "pairs_missed": [{"first": first, "second": second, "why": why} for first, second, why in self.silent],
-        }
+    @property
+    def summary(self) -> SpeedCheck:
+        """What ``--json`` says of it."""
+        unmeasured = tuple(UnmeasuredLink(first, second, why) for first, second, why in self.silent)
+        return SpeedCheck(self.speeds, self.lines, self.missed, unmeasured)
 
 
 def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from statistics import median
-from typing import Any
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.network import Choice
+from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried
 
@@ -39,26 +39,24 @@ class ConnectivityReport:
     shared: tuple[tuple[str, tuple[str, ...]], ...] = ()
     untried: Mapping[str, str] = field(default_factory=dict)
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able."""
+    @property
+    def summary(self) -> NetworkCheck:
+        """What ``--json`` says of it."""
         met = [pair for pair in self.pairs if pair.error is None]
         rtts = [pair.rtt for pair in met if pair.rtt is not None]
         rates = [pair.rate for pair in met if pair.rate is not None]
-        return {
-            "tried": len(self.pairs),
-            "failed": [
-                {"from": pair.source, "to": pair.target, "error": pair.error}
-                for pair in self.pairs
-                if pair.error is not None
-            ],
-            "rtt": median(rtts) if rtts else None,
-            "rtt_worst": max(rtts, default=None),
-            "rate": median(rates) if rates else None,
-            "rate_worst": min(rates, default=None),
-            "mtu": min((pair.mtu for pair in met if pair.mtu), default=None),
-            "shared": [{"directory": directory, "hosts": list(hosts)} for directory, hosts in self.shared],
-            "untried": dict(self.untried),
-        }
+        failed = ((pair.source, pair.target, pair.error) for pair in self.pairs)
+        return NetworkCheck(
+            tried=len(self.pairs),
+            failed=tuple(FailedConnection(source, target, error) for source, target, error in failed if error),
+            rtt=median(rtts) if rtts else None,
+            rtt_worst=max(rtts, default=None),
+            rate=median(rates) if rates else None,
+            rate_worst=min(rates, default=None),
+            mtu=min((pair.mtu for pair in met if pair.mtu), default=None),
+            shared=tuple(SharedDirectory(directory, hosts) for directory, hosts in self.shared),
+            untried=self.untried,
+        )
 
 
 def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:

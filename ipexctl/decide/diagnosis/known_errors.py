@@ -6,21 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ipexctl.model.findings import Diagnosis
 from ipexctl.model.toml import parse_toml
 
 _LOOKED_AT = 1 << 16  # letters of each text
 _LINE = 1000  # letters of a line: no pattern may take long over one that has no end
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What a failure is known as. ``evidence`` is the line that told it."""
-
-    code: str
-    title: str
-    why: str
-    fix: str
-    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True)

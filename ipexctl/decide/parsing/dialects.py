@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import nearest
@@ -28,26 +27,6 @@ def write(inventory: Inventory, dialect: str) -> Written:
     if writer is None:
         raise UsageError(f"--as '{printable(dialect)}' is not known{nearest(dialect, DIALECTS)}")
     return writer(inventory)
-
-
-def public(inventory: Inventory) -> dict[str, Any]:
-    """The inventory as ``hosts --json`` prints it."""
-    return {"source": inventory.source, "hosts": [_public(host) for host in inventory]}
-
-
-def _public(host: Host) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "address": host.address,
-        "user": host.user,
-        "port": host.port,
-        "slots": host.slots,
-        "key": host.key,
-        "local": host.is_local,
-        "groups": list(host.groups),
-        "vars": dict(host.vars),
-        "origin": str(host.origin) if host.origin else None,
-    }
 
 
 def _ipexctl(inventory: Inventory) -> Written:

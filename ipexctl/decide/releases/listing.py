@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.releases.resolve import holds, resolve
 from ipexctl.decide.releases.table import Table, family, plain
+from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRelease, StackRequest
@@ -15,38 +15,39 @@ PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 LEVELS = ("below", "AVX2", "AVX512", "AVX512_BF16", "AMX")
 
 
-def rows(table: Table, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None) -> list[dict[str, Any]]:
-    """JSON-able rows, oldest first. ``torch`` "2.7" or "2.7.0" keeps its rows; with ``facts`` each says whether those
+def rows(
+    table: Table, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None
+) -> tuple[ListedRelease, ...]:
+    """Rows, oldest first. ``torch`` "2.7" or "2.7.0" keeps its rows; with ``facts`` each says whether those
     hosts can hold it, and why not. Raises `UsageError` for a torch that is not in the table."""
     kept = [row for row in table.rows if torch is None or plain(torch) in {row.torch, family(row.torch)}]
     if not kept:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
-    return [_public(row, table, facts) for row in kept]
+    return tuple(_listed(row, table, facts) for row in kept)
 
 
-def _public(row: StackRelease, table: Table, facts: Mapping[str, Facts] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "torch": row.torch,
-        "ipex": row.ipex or None,
-        "oneccl": row.oneccl or None,
-        "module": row.module if row.oneccl else None,
-        "track": "ipex" if row.ipex else "native",
-        "pythons": list(row.pythons),
-        "isa": row.isa or None,
-        "mpi": _mpi(row, table),
-        "glibc": row.glibc or None,
-        "glibcxx": row.glibcxx or None,
-        "libraries": list(row.libraries),
-        "indexes": [table.indexes[name].url for name in row.indexes],
-        "unconfirmed": list(row.unconfirmed),
-        "yanked": row.yanked or None,
-        "notes": [*row.notes],
-        "source": row.source,
-    }
-    if facts is not None:
-        reasons = holds(row, StackRequest(), facts)
-        found |= {"fits": not reasons, "reasons": [str(reason) for reason in reasons]}
-    return found
+def _listed(row: StackRelease, table: Table, facts: Mapping[str, Facts] | None) -> ListedRelease:
+    reasons = None if facts is None else tuple(str(reason) for reason in holds(row, StackRequest(), facts))
+    return ListedRelease(
+        torch=row.torch,
+        ipex=row.ipex or None,
+        oneccl=row.oneccl or None,
+        module=row.module if row.oneccl else None,
+        track="ipex" if row.ipex else "native",
+        pythons=row.pythons,
+        isa=row.isa or None,
+        mpi=_mpi(row, table),
+        glibc=row.glibc or None,
+        glibcxx=row.glibcxx or None,
+        libraries=row.libraries,
+        indexes=tuple(table.indexes[name].url for name in row.indexes),
+        unconfirmed=row.unconfirmed,
+        yanked=row.yanked or None,
+        notes=row.notes,
+        source=row.source,
+        fits=None if reasons is None else not reasons,
+        reasons=reasons,
+    )
 
 
 def _mpi(row: StackRelease, table: Table) -> str:
@@ -57,29 +58,29 @@ def _mpi(row: StackRelease, table: Table) -> str:
     return f"impi-rt {table.impi['newest']}"
 
 
-def text(found: list[dict[str, Any]]) -> str:
+def text(found: Sequence[ListedRelease]) -> str:
     """Columns for a terminal of 80."""
     head = ("torch", "ipex", "oneccl", "Python", "CPU", "MPI", "")
     lines = [head]
     for row in found:
-        mark = "?" if row["unconfirmed"] else ""
-        if "fits" in row:
-            mark += " fits" if row["fits"] else f" no: {row['reasons'][0]}"
-        mpi = row["mpi"].removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
+        mark = "?" if row.unconfirmed else ""
+        if row.reasons is not None:
+            mark += f" no: {row.reasons[0]}" if row.reasons else " fits"
+        mpi = row.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
         lines.append(
             (
-                row["torch"],
-                row["ipex"] or "–",
-                row["oneccl"] or "–",
-                f"{row['pythons'][0]}–{row['pythons'][-1]}",
-                row["isa"] or "any",
+                row.torch,
+                row.ipex or "–",
+                row.oneccl or "–",
+                f"{row.pythons[0]}–{row.pythons[-1]}",
+                row.isa or "any",
                 mpi.replace(" in intel_extension_for_pytorch", " (ipex)"),
                 mark.strip(),
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    if any(row["unconfirmed"] for row in found):
+    if any(row.unconfirmed for row in found):
         shown += ["", "?  passes the import check, but no source of Intel lists the pair"]
     return "\n".join(shown)
 

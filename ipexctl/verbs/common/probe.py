@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
@@ -24,11 +23,9 @@ VENV = "~/.local/share/ipexctl/env"  # where install puts the environment unless
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What one host's text means, that in public form (made once: it is no small work on many hosts), and the text,
-    where it was to be kept."""
+    """What one host's text means, and the text, where it was to be kept."""
 
     facts: Facts
-    public: Mapping[str, Any]
     bundle: Bundle | None = None
 
 
@@ -60,7 +57,7 @@ def look(
     keep: bool = False,
     once: bool = False,
 ) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
-    """`observe`, with the facts in public form. ``names`` are looked up on every host; ``keep`` keeps the text, too.
+    """`observe`, with more to ask. ``names`` are looked up on every host; ``keep`` keeps the text, too.
     ``once``: nothing more will be asked, so each link is closed behind its answer; hundreds need not stay open."""
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), table()
 
@@ -79,9 +76,8 @@ def look(
         if not bundle.commands:
             return _silent(link.host, answer.last_words(1))
         facts = _with_clock(parse_facts(bundle, uarchs), begun, ended)
-        seen = ProbeResult(facts, facts.public(), bundle if keep else None)
-        emit(FactsRead(link.host.name, seen.public))
-        return seen
+        emit(FactsRead(link.host.name, facts))
+        return ProbeResult(facts, bundle if keep else None)
 
     return (yield from each(context, inventory, "look", ask, outcome=_outcome))
 

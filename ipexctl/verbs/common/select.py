@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -73,20 +72,15 @@ def limited(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
 
 def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
     """The last saved command that did or began something of its own on hosts, and the hosts that failed in it."""
-    from ipexctl.show.record import REPORT, saved
+    from ipexctl.show.record import read_report, saved
 
     for directory in reversed(saved(runs)):
-        try:
-            report = json.loads((directory / REPORT).read_bytes())
-            if report["verb"] in _ABOUT_RUNS:
-                continue
-            hosts = [(str(host["host"]), bool(host["failed"] or host["unreachable"])) for host in report["hosts"]]
-            ranks = (report.get("run") or {}).get("ranks") or ()
-            lost = {str(rank["host"]) for rank in ranks if rank["state"] in ("failed", "lost")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # still going on, or damaged
-        if hosts:
-            return directory.name, tuple(name for name, failed in hosts if failed or name in lost)
+        report = read_report(directory)  # None: it goes on, or is damaged
+        if report is None or report.verb in _ABOUT_RUNS:
+            continue
+        lost = {rank.host for rank in report.run.ranks if rank.state in ("failed", "lost")} if report.run else set()
+        if report.hosts:
+            return directory.name, tuple(host.host for host in report.hosts if not host.good or host.host in lost)
     return "", ()
 
 

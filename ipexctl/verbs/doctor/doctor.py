@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.decide.checks import (
     Catalogue,
-    CheckHit,
     Cluster,
     advice,
     choose_interfaces,
@@ -32,6 +32,14 @@ from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts import Bundle, parse_bundle, parse_facts
 from ipexctl.decide.releases import Table
 from ipexctl.decide.releases import parse as parse_table
+from ipexctl.model.answers import (
+    AppliedFix,
+    ChosenInterface,
+    DoctorAnswer,
+    DoctorHost,
+    ExplainAnswer,
+    HostFailure,
+)
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Message, Started
 from ipexctl.model.findings import Finding
@@ -43,7 +51,7 @@ from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import between
 
 if TYPE_CHECKING:  # most looks neither fix nor measure, and both know much
-    from ipexctl.verbs.doctor.fix import Ask, Fixed
+    from ipexctl.verbs.doctor.fix import Ask
 
 _LIMIT = 16 << 20  # bytes of one saved probe
 
@@ -81,7 +89,7 @@ def doctor(
         yield Message(_save(Path(task.save_bundle), bundles))
     cluster = _cluster(inventory, seen)
     known = catalogue()
-    fixed: list[Fixed] = []
+    fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     if allowed is not None and cluster.facts:
         first = run_checks(cluster, known)
@@ -103,11 +111,13 @@ def doctor(
 
         measured = yield from race(inventory, cluster.facts, meeting, context)
     hits = [*judge_meeting(cluster, meeting), *imports(cluster, problems), *judge_race(measured or Race())]
-    more: dict[str, Any] = {"imports": {host: list(said) for host, said in problems.items()}} if problems else {}
-    more |= {"speed": measured.public()} if measured else {}
-    more |= {"fixed": fixed} if allowed else {}
-    public = {host: found.public for host, found in seen.items() if isinstance(found, ProbeResult)}
-    yield from _tell(cluster, meeting, public, hits, more, failed)
+    answer = replace(
+        _answer(cluster, run_checks(cluster, known, hits), meeting),
+        imports=problems or None,
+        speed=measured.summary if measured else None,
+        fixed=tuple(fixed) if allowed else None,
+    )
+    yield from _report(cluster, answer, failed)
 
 
 def _asking(task: Doctor, ask: Ask | None) -> Ask | None:
@@ -155,17 +165,17 @@ def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) 
     yield Started("doctor", f"{_hosts(len(inventory))}, recorded", inventory.names)
     uarchs = table()
     facts = {name: parse_facts(bundle, uarchs) for name, bundle in bundles.items()}
-    public = {name: fact.public() for name, fact in facts.items()}
-    for name in facts:
-        yield FactsRead(name, public[name])
-    yield from _tell(Cluster(inventory, facts, {}, versions(), live=False), ConnectivityReport(), public)
+    for name, fact in facts.items():
+        yield FactsRead(name, fact)
+    cluster = Cluster(inventory, facts, {}, versions(), live=False)
+    yield from _report(cluster, _answer(cluster, run_checks(cluster, catalogue()), ConnectivityReport()))
 
 
 def explain(code: str) -> Generator[Event, None, None]:
     """The whole story of one code. Raises `UsageError` for one that does not exist."""
     text = story(code, catalogue())
     yield Started("doctor", f"explain {code}", ())
-    yield Answer({"code": code.upper(), "text": text})
+    yield Answer(ExplainAnswer(code.upper(), text))
     yield Ended("doctor", Exit.OK)
 
 
@@ -179,62 +189,33 @@ def versions() -> Table:
     return parse_table(read_data("stacks.toml"))
 
 
-def _tell(
-    cluster: Cluster,
-    meeting: ConnectivityReport,
-    public: Mapping[str, Mapping[str, Any]],
-    hits: Iterable[CheckHit] = (),
-    more: Mapping[str, Any] | None = None,
-    failed: Sequence[Failure] = (),
-) -> Generator[Event, None, None]:
-    """Findings, the answer with ``more`` in it, and the end. ``failed`` are fixes that did not work."""
-    findings = run_checks(cluster, catalogue(), hits)
+def _report(cluster: Cluster, answer: DoctorAnswer, failed: Sequence[Failure] = ()) -> Generator[Event, None, None]:
+    """Findings, the answer, and the end. ``failed`` are fixes that did not work."""
     grave = False
-    for finding in findings:
-        # A host that could not be reached has said so already (HostFailed), with an exit code of its own.
+    for finding in answer.findings:
+        # A host that could not be reached has its own failure (HostFailed), with an exit code of its own.
         if not set(finding.hosts) <= cluster.failures.keys():
             grave |= finding.level == "error"
             yield FindingReported(finding)
-    yield Answer(_answer(cluster, findings, meeting, public) | dict(more or {}))
+    yield Answer(answer)
     causes = [failure.kind.exit for failure in (*cluster.failures.values(), *failed)]
     yield Ended("doctor", worst([*causes, *([Kind.STEP.exit] if grave else [])]))
 
 
-def _answer(
-    cluster: Cluster,
-    findings: tuple[Finding, ...],
-    meeting: ConnectivityReport,
-    public: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+def _answer(cluster: Cluster, findings: tuple[Finding, ...], meeting: ConnectivityReport) -> DoctorAnswer:
     chosen = choose_interfaces(cluster.facts)
-    hosts: list[dict[str, Any]] = []
-    for host in cluster.inventory:
-        entry: dict[str, Any] = {"host": host.name, "facts": None}
-        if host.name in public:
-            entry["facts"] = public[host.name]
-        if choice := chosen.get(host.name):
-            entry["interface"] = {"name": choice.name, "address": choice.address, "why": choice.reason.text}
-        if failure := cluster.failures.get(host.name):
-            entry["failure"] = {"kind": failure.kind.value, "what": failure.what, "code": failure.code}
-        hosts.append(entry)
-    return {
-        "hosts": hosts,
-        "findings": [
-            {
-                "code": finding.code,
-                "level": finding.level,
-                "hosts": list(finding.hosts),
-                "title": finding.title,
-                "evidence": finding.evidence,
-                "fix": finding.fix,
-                "action": finding.action,
-            }
-            for finding in findings
-        ],
-        "common_isa": common_level(cluster),
-        "advice": list(advice(cluster)),
-        "network": meeting.public(),
-    }
+
+    def entry(host: str) -> DoctorHost:
+        choice, failure = chosen.get(host), cluster.failures.get(host)
+        return DoctorHost(
+            host,
+            cluster.facts.get(host),
+            ChosenInterface(choice.name, choice.address, choice.reason.text) if choice else None,
+            HostFailure(failure.kind, failure.what, failure.code) if failure else None,
+        )
+
+    hosts = tuple(entry(host) for host in cluster.inventory.names)
+    return DoctorAnswer(hosts, findings, common_level(cluster), tuple(advice(cluster)), meeting.summary)
 
 
 def _hosts(count: int) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import each
 from ipexctl.decide.checks import Catalogue
+from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event
@@ -22,7 +22,6 @@ from ipexctl.verbs.run.manage import reap
 from ipexctl.verbs.run.run_discovery import survey
 
 Ask = Callable[[str], bool]
-Fixed = dict[str, Any]
 
 
 def fix(
@@ -35,12 +34,12 @@ def fix(
     ask: Ask,
     venv: str | None,
     environ: Mapping[str, str],
-) -> Generator[Event, None, tuple[list[Fixed], list[Failure]]]:
-    """What was done, ``{"code", "hosts", "did"}`` each, and what failed. Only hosts with ``facts`` are touched.
+) -> Generator[Event, None, tuple[list[AppliedFix], list[Failure]]]:
+    """What was done, and what failed. Only hosts with ``facts`` are touched.
 
     ``ask`` is given a question and says whether it is to be done. ``environ`` is the controller's, for install.
     """
-    fixed: list[Fixed] = []
+    fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:
         entry = catalogue[finding.code]
@@ -56,7 +55,7 @@ def fix(
         )
         failed += [found for found in done.values() if isinstance(found, Failure)]
         good = [host for host, found in done.items() if not isinstance(found, Failure)]
-        fixed += [{"code": finding.code, "hosts": good, "did": entry.do}] if good else []
+        fixed += [AppliedFix(finding.code, tuple(good), entry.do)] if good else []
     fixed += yield from _runs(inventory, facts, context, ask)
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
     hosts = list(dict.fromkeys(host for finding in missing for host in finding.hosts if host in facts))
@@ -64,9 +63,8 @@ def fix(
     if hosts and ask(_question(missing[0], hosts, words)):
         everybody = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
         done_ = yield from inner(install(Install(venv=venv), everybody, context, environ=environ))
-        changed = [str(host) for host in done_.get("changed") or ()]
-        fixed += [{"code": missing[0].code, "hosts": changed, "did": "ipexctl install"}] if changed else []
-        if not done_ or done_.get("failed"):
+        fixed += [AppliedFix(missing[0].code, done_.changed, "ipexctl install")] if done_.changed else []
+        if done_.venv is None or done_.failed:
             failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", "ipexctl install"))
     return fixed, failed
 
@@ -80,7 +78,7 @@ def _shell(link: Link, text: str) -> str | Failure:
 
 def _runs(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, ask: Ask
-) -> Generator[Event, None, list[Fixed]]:
+) -> Generator[Event, None, list[AppliedFix]]:
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     answering = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
     seen = yield from survey(answering, context)
@@ -90,11 +88,11 @@ def _runs(
         for row in rows:
             if row["run"] not in known:
                 stray.setdefault(str(row["run"]), []).append(host)
-    fixed: list[Fixed] = []
+    fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
         if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl reap {run}) ?"):
             yield from inner(reap(run, answering, context))
-            fixed.append({"code": "", "hosts": hosts, "did": f"ipexctl reap {run}"})
+            fixed.append(AppliedFix("", tuple(hosts), f"ipexctl reap {run}"))
     return fixed
 
 

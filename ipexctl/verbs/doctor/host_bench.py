@@ -13,11 +13,12 @@ from typing import Any
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session
-from ipexctl.decide.checks.benchmarks import FIGURES, Line, Race, Speed, better, judge_race, rounds
+from ipexctl.decide.checks.benchmarks import FIGURES, Race, better, judge_race, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
 from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, runtime
+from ipexctl.model.answers import HostSpeed, LinkSpeed
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
@@ -45,7 +46,7 @@ def race(
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
     turns = {_computer(host, facts): threading.Lock() for host in pythons}
 
-    def compute(link: Link, emit: Emit) -> Speed | NotReached:
+    def compute(link: Link, emit: Emit) -> HostSpeed | NotReached:
         host = link.host.name
         try:
             if host not in sessions:
@@ -57,7 +58,7 @@ def race(
 
     try:
         done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
-        speeds = tuple(found for found in done.values() if isinstance(found, Speed))
+        speeds = tuple(found for found in done.values() if isinstance(found, HostSpeed))
         behind = {hit.host for hit in judge_race(Race(speeds)) if hit.code == "SPD001"}
         if behind:  # nobody is called slow for one bad moment
             again = yield from each(
@@ -68,7 +69,7 @@ def race(
                 outcome=_outcome,
             )
             speeds = tuple(
-                better(speed, second) if isinstance(second := again.get(speed.host), Speed) else speed
+                better(speed, second) if isinstance(second := again.get(speed.host), HostSpeed) else speed
                 for speed in speeds
             )
         missed |= {host: found.why for host, found in done.items() if isinstance(found, NotReached)}
@@ -77,7 +78,7 @@ def race(
         for session in sessions.values():
             session.close()
     if not lines:
-        lines = [Line(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in meeting.pairs if pair.rate]
+        lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in meeting.pairs if pair.rate]
     return Race(speeds, tuple(lines), missed, tuple(silent))
 
 
@@ -93,19 +94,19 @@ def _talk(
     sessions: Mapping[str, Session],
     context: Context,
     turns: Mapping[str, threading.Lock],
-) -> Generator[Event, None, tuple[list[Line], list[tuple[str, str, str]]]]:
+) -> Generator[Event, None, tuple[list[LinkSpeed], list[tuple[str, str, str]]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
     choices = choose_interfaces(facts)
     layouts = {host: layout for host in hosts if host in choices and (layout := _layout(facts[host]))}
     programs = {host: posixpath.join(posixpath.dirname(layout.mpiexec), "IMB-MPI1") for host, layout in layouts.items()}
     if on_one_machine(facts) or len(layouts) < 2:
         return [], []
-    lines: list[Line] = []
+    lines: list[LinkSpeed] = []
     silent: list[tuple[str, str, str]] = []
     for pairs in rounds([host for host in hosts if _has(sessions[host], programs.get(host))]):
         partner = dict(pairs)
 
-        def talk(link: Link, emit: Emit, partner: Mapping[str, str] = partner) -> Line | NotReached:
+        def talk(link: Link, emit: Emit, partner: Mapping[str, str] = partner) -> LinkSpeed | NotReached:
             first, second = link.host.name, partner[link.host.name]
             if layouts[first].mpiexec != layouts[second].mpiexec:
                 return NotReached(f"another environment than {second}'s")
@@ -116,10 +117,10 @@ def _talk(
                     said = _pingpong(sessions, first, second, programs[first], layouts, facts, choices)
             except (LinkError, RemoteError) as error:
                 return NotReached(_why(error))
-            return Line(first, second, _number(said, "latency"), _number(said, "rate"), "IMB-MPI1 PingPong")
+            return LinkSpeed(first, second, _number(said, "latency"), _number(said, "rate"), "IMB-MPI1 PingPong")
 
         found = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
-        lines += [line for line in found.values() if isinstance(line, Line)]
+        lines += [line for line in found.values() if isinstance(line, LinkSpeed)]
         silent += [
             (host, partner[host], missed.why) for host, missed in found.items() if isinstance(missed, NotReached)
         ]
@@ -185,14 +186,14 @@ def _environment(layout: Runtime, fact: Facts, choice: Choice, rdma: bool) -> di
     return env if rdma else {**env, "FI_PROVIDER": "tcp"}
 
 
-def _speed(host: str, fact: Facts, said: Mapping[str, Any]) -> Speed:
+def _speed(host: str, fact: Facts, said: Mapping[str, Any]) -> HostSpeed:
     """An answer of the host: only what it may be."""
     torch, why = said.get("torch"), said.get("why")
     if why and not (fact.installed and fact.installed.exists):
         why = "no environment there: no matrix products"
     elif why:
         why = f"torch does not load: {why}"
-    return Speed(
+    return HostSpeed(
         host,
         threads=int(_number(said, "threads") or 0),
         torch=str(torch) if torch else None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import unsound
+from ipexctl.model.answers import VerifiedHost, VerifyAnswer
 from ipexctl.model.errors import Failure, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
 from ipexctl.model.facts import Facts
@@ -15,7 +15,7 @@ from ipexctl.model.tasks import Verify
 from ipexctl.verbs.common.probe import observe
 
 
-def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Event, None, dict[str, Any]]:
+def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Event, None, VerifyAnswer]:
     """One look at each host: the marker, and every locked package by its version. Imports nothing, changes nothing."""
     yield Started("verify", "verify the environments", inventory.names)
     seen = yield from observe(inventory, context, venv=task.venv)
@@ -25,10 +25,8 @@ def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Ev
         failures.append(failure)
         yield HostFailed(failure)
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
-    value = {
-        "hosts": {name: {"id": marker.get("id"), "stack": marker.get("stack")} for name, marker in markers.items()},
-        "failed": {failure.host: failure.what for failure in failures},
-    }
-    yield Answer(value)
+    hosts = {name: VerifiedHost(marker.get("id"), marker.get("stack")) for name, marker in markers.items()}
+    answer = VerifyAnswer(hosts, {failure.host: failure.what for failure in failures})
+    yield Answer(answer)
     yield Ended("verify", worst([failure.kind.exit for failure in failures]))
-    return value
+    return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from ipexctl.decide.planning.fetch import Item, Listing, Wanted
 from ipexctl.decide.planning.ignore import ignoring
 from ipexctl.decide.planning.sync import destination, format_bytes
 from ipexctl.decide.planning.sync import unfit as unfit_place
+from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
@@ -67,7 +67,8 @@ def fetch(
     missing = [pattern for number, pattern in enumerate(task.paths)
                if listings and not any(number in found.met for found in listings.values())]  # fmt: skip
     every = {host.name: _wanted(task, host, listings[host.name], into, here) for host in hosts if host.name in listings}
-    yield Planned("fetch", planning.text(every, task.into))
+    plan = planning.text(every, task.into)
+    yield Planned("fetch", plan)
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
         yield HostFailed(Failure("", Kind.STEP, what, "ipexctl fetch --workdir says where paths start", "missing"))
@@ -75,7 +76,8 @@ def fetch(
         came = yield from _bring(hosts, every, listings, into, context, patterns)
         failures |= {host: found for host, found in came.items() if isinstance(found, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
-    yield Answer(_answer(done, every, dry))
+    answers = {name: _fetched(result, every.get(name)) for name, result in done.items()}
+    yield Answer(FetchAnswer(dry, answers, plan if dry else None))
     codes = [failure.kind.exit for failure in failures.values()]
     yield Ended("fetch", worst([*codes, *([Kind.STEP.exit] if missing else [])]))
     return done
@@ -223,15 +225,12 @@ def _from(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Cont
 
 def _last_ranks(context: Context) -> list[str]:
     """The hosts of the ranks of the last saved run."""
-    from ipexctl.show.record import REPORT, saved
+    from ipexctl.show.record import read_report, saved
 
     for directory in reversed(saved(context.state / "runs")):
-        try:
-            run = json.loads((directory / REPORT).read_bytes())["run"]
-            if run:
-                return [str(rank["host"]) for rank in run["ranks"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        report = read_report(directory)
+        if report and report.run:
+            return [rank.host for rank in report.run.ranks]
     return []
 
 
@@ -245,13 +244,8 @@ def _hosts(count: int) -> str:
     return f"{count} host{'' if count == 1 else 's'}"
 
 
-def _answer(done: dict[str, str | Failure], every: dict[str, Wanted], dry: bool) -> dict[str, object]:
-    hosts: dict[str, object] = {}
-    for name, result in done.items():
-        if isinstance(result, Failure):
-            hosts[name] = {"failed": result.what, "code": result.code}
-        else:
-            found = every[name]
-            files = [item.local for item in found.items]
-            hosts[name] = {"directory": result, "files": len(files), "bytes": found.size, "same": found.same}
-    return {"dry": dry, "hosts": hosts}
+def _fetched(result: str | Failure, wanted: Wanted | None) -> FetchedHost | FailedTransfer:
+    if isinstance(result, Failure):
+        return FailedTransfer(result.what, result.code)
+    assert wanted is not None
+    return FetchedHost(result, len(wanted.items), wanted.size, wanted.same)

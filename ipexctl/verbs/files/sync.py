@@ -30,6 +30,7 @@ from ipexctl.decide.planning.sync import (
     unfit,
 )
 from ipexctl.model import tasks
+from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
@@ -70,7 +71,8 @@ def sync(
         if isinstance(state := states[host.name], State):
             found = delta(tree, state, delete=task.delete, kept=ignored, stale=_stale(state, tree))
             deltas[host.name] = by_rsync(found, state, task.transfer, here=here, near=host.is_local)
-    yield Planned("sync", text(deltas, str(root)))
+    plan = text(deltas, str(root))
+    yield Planned("sync", plan)
     if task.diff:
         yield from _differences(tree, deltas, states, inventory, context)
     for name, found in deltas.items():
@@ -85,7 +87,8 @@ def sync(
         sent = yield from _carry(task, tree, deltas, going, context)
         failures |= {name: found for name, found in sent.items() if isinstance(found, Failure)}
     done = {host.name: failures.get(host.name) or paths[host.name] for host in inventory}
-    yield Answer(_answer(done, deltas, dry))
+    hosts = {name: _synced(result, deltas.get(name)) for name, result in done.items()}
+    yield Answer(SyncAnswer(dry, hosts, plan if dry else None))
     yield Ended("sync", worst([failure.kind.exit for failure in failures.values()]))
     return done
 
@@ -225,13 +228,8 @@ def _stale(state: State, tree: Tree) -> tuple[str, ...]:
     return stale_parts(state, me, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
 
 
-def _answer(done: dict[str, str | Failure], deltas: dict[str, Delta], dry: bool) -> dict[str, object]:
-    hosts: dict[str, object] = {}
-    for name, result in done.items():
-        if isinstance(result, Failure):
-            hosts[name] = {"failed": result.what, "code": result.code}
-        else:
-            found = deltas[name]
-            sizes = {"files": found.files, "bytes": found.size, "removed": len(found.doomed)}
-            hosts[name] = {"workdir": result, "changed": not found.nothing, **sizes}
-    return {"dry": dry, "hosts": hosts}
+def _synced(result: str | Failure, delta: Delta | None) -> SyncedHost | FailedTransfer:
+    if isinstance(result, Failure):
+        return FailedTransfer(result.what, result.code)
+    assert delta is not None
+    return SyncedHost(result, not delta.nothing, delta.files, delta.size, len(delta.doomed))

@@ -37,6 +37,7 @@ from ipexctl.decide.releases.env_health import DEFAULT
 from ipexctl.decide.releases.resolve import minor, remedy, with_mpi
 from ipexctl.decide.releases.runtime import Runtime, candidates, layout
 from ipexctl.decide.releases.table import Table
+from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import (
@@ -54,6 +55,7 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import Lock, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
@@ -85,7 +87,7 @@ def install(
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     dry: bool = False,
-) -> Generator[Event, None, Mapping[str, Any]]:
+) -> Generator[Event, None, InstallAnswer]:
     """Returns what `Answer` says. ``environ`` (default: the process's) is where pip's and uv's settings are read from.
 
     Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed.
@@ -105,15 +107,13 @@ def install(
     failed: dict[str, Failure] = {}
     facts = yield from _facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        yield from _stopped("nothing was changed: some hosts could not be looked at", failed, len(inventory))
-        return {}
+        return (yield from _stopped("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
     stack, engine = resolve(wish, facts, rows), None
     if task.mpi not in {"auto", "wheel"}:
         hosts = [inventory[name] for name in facts]
         found = yield from hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
         if not isinstance(found, MpiLauncher):
-            yield from _stopped("nothing was changed", {**failed, **found}, len(inventory))
-            return {}
+            return (yield from _stopped("nothing was changed", {**failed, **found}, len(inventory)))
         engine = found
         stack = with_mpi(stack, engine)
     venv = _venv(task, inventory, facts)
@@ -267,7 +267,7 @@ class _Work(InstallSessions):
 
     # -- the story
 
-    def story(self, *, dry: bool) -> Workflow[Mapping[str, Any]]:
+    def story(self, *, dry: bool) -> Workflow[InstallAnswer]:
         names = [host.name for host in self.inventory if host.name in self.facts and host.name not in self.failed]
         ready_already = {
             name: there for name in names if (there := as_observed(self.facts[name], self.venv, self.lock))
@@ -288,8 +288,7 @@ class _Work(InstallSessions):
         if dry or self.task.check:
             return (yield from self.answered(made, dry=True))
         if self.failed and not self.task.partial:
-            yield from _stopped("nothing was changed", self.failed, len(self.inventory))
-            return {}
+            return (yield from _stopped("nothing was changed", self.failed, len(self.inventory)))
         if made.nothing:
             return (yield from self.answered(made))
         for note in (*map(str, self.stack.notes), *self.lock.notes):
@@ -579,7 +578,7 @@ class _Work(InstallSessions):
             # Jobs use the directory behind the link: a later switch does not change what they load.
             "prefix": f"{self.venv}.d/{self.lock.id}",
             "python": self.stack.python,
-            "stack": self.stack.public(),
+            "stack": to_json(self.stack.summary),
             "packages": self.lock.packages,
             "layout": dict(place),
             "created": self.context.clock(),
@@ -587,7 +586,7 @@ class _Work(InstallSessions):
             "ipexctl": __version__,
         }
 
-    def answered(self, made: Plan, *, dry: bool = False) -> Workflow[Mapping[str, Any]]:
+    def answered(self, made: Plan, *, dry: bool = False) -> Workflow[InstallAnswer]:
         if any(failure.code in {"hash", "index", "wheel"} for failure in self.failed.values()):
             forget_lock(self.context.cache, self.lock)
         changed = [
@@ -596,32 +595,48 @@ class _Work(InstallSessions):
             if step.do != "nothing" and (dry or step.do != "tidy" or name in self.tidied)
         ]
         switched = not self.failed or self.task.partial
-        value = {
-            "venv": self.venv,
-            "id": self.lock.id,
-            "stack": self.stack.public(),
-            "check": dry,
-            "plan": made.text,
-            "changed": [name for name in changed if name not in self.failed] if dry or switched else [],
-            "unchanged": [name for name in made.steps if name not in changed],
-            "failed": {name: failure.what for name, failure in self.failed.items() if failure.host},
-            "hosts": dict(self.found),
-        }
+        answer = InstallAnswer(
+            venv=self.venv,
+            id=self.lock.id,
+            stack=self.stack.summary,
+            check=dry,
+            plan=made.text,
+            changed=tuple(name for name in changed if name not in self.failed) if dry or switched else (),
+            unchanged=tuple(name for name in made.steps if name not in changed),
+            failed={name: failure.what for name, failure in self.failed.items() if failure.host},
+            hosts={name: _import_check(found) for name, found in self.found.items()},
+        )
         if made.nothing and not self.failed:
             has = "has" if len(made.steps) == 1 else "have"
             yield Message(f"{_hosts(len(made.steps))} {has} {self.stack.name} already: nothing to do, changed 0")
-        yield Answer(value)
+        yield Answer(answer)
         yield Ended("install", worst([failure.kind.exit for failure in self.failed.values()]))
-        return value
+        return answer
+
+
+def _import_check(found: Mapping[str, Any]) -> ImportCheck:
+    """``found`` is what a host wrote (``remote/session/verify.py``)."""
+    optional = {key: found[key] for key in ("step_ms", "dtype", "mpi", "preload") if key in found}
+    isa = found.get("isa")
+    return ImportCheck(
+        found["versions"],
+        tuple(found["problems"]),
+        found["python"],
+        found["import_seconds"],
+        isa=None if isa is None else str(isa),
+        **optional,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- saying
 
 
-def _stopped(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[None]:
+def _stopped(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
     yield Message(f"{what}; {without([*failed])}, or --partial" if len(failed) < of else what, "warning")
-    yield Answer({"changed": [], "failed": {name: failure.what for name, failure in failed.items()}})
+    answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
+    yield Answer(answer)
     yield Ended("install", worst([failure.kind.exit for failure in failed.values()]))
+    return answer
 
 
 def _cleaned(found: Mapping[str, Any]) -> tuple[StepOutcome, str]:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import rows, text
 from ipexctl.decide.releases.resolve import resolve, why
+from ipexctl.model.answers import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Started
 from ipexctl.model.facts import Facts
@@ -27,7 +28,7 @@ def stacks(
         seen = yield from observe(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         found = rows(table(), torch=torch, facts=facts)
-    yield Answer({"rows": found, "text": text(found)})
+    yield Answer(StacksAnswer(found, text(found)))
     yield Ended("stacks", Exit.OK)
 
 
@@ -43,5 +44,5 @@ def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
         hint = None
     said = why(wish, rows_)
     lines = [*said, *([f"hint: {hint}"] if hint else [])]
-    yield Answer({"ok": name is not None, "stack": name, "why": list(said), "hint": hint, "text": "\n".join(lines)})
+    yield Answer(StacksWhyAnswer(name is not None, name, tuple(said), hint, "\n".join(lines)))
     yield Ended("stacks why", Exit.OK)

@@ -29,6 +29,7 @@ from ipexctl.decide.releases.table import Table, plain
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
+from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import Lock, Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
 
@@ -71,7 +72,7 @@ def load_or_create_lock(
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = with_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
-        text = json.dumps({"ipexctl": "lock", "stack": stack.public(), **lock.public()}, indent=1) + "\n"
+        text = json.dumps({"ipexctl": "lock", "stack": to_json(stack.summary), **lock.public()}, indent=1) + "\n"
         Path(task.lock).write_text(text, encoding="utf-8")
     return stack, lock
 

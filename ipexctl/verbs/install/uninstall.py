@@ -11,6 +11,7 @@ from typing import Any
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
 from ipexctl.act.sessions import Session
+from ipexctl.model.answers import DryRun, UninstallAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts
@@ -24,7 +25,7 @@ from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 
 def uninstall(
     task: Uninstall, inventory: Inventory, context: Context, *, dry: bool = False
-) -> Generator[Event, None, dict[str, Any]]:
+) -> Generator[Event, None, None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield Started("uninstall", "remove the environments", inventory.names)
     seen = yield from observe(inventory, context, venv=task.venv)
@@ -42,11 +43,12 @@ def uninstall(
             yield HostFailed(failed[name])
             continue
         places[name] = (venv, python)
-    yield Planned("uninstall", "\n".join(f"{name}  remove {venv} and {venv}.d" for name, (venv, _) in places.items()))
+    plan = "\n".join(f"{name}  remove {venv} and {venv}.d" for name, (venv, _) in places.items())
+    yield Planned("uninstall", plan)
     if dry:
-        yield Answer({"dry": True})
+        yield Answer(DryRun(plan))
         yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]))
-        return {}
+        return
     for venv in dict.fromkeys(venv for venv, _ in places.values()):
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
         crew = InstallSessions(inventory, context, venv, "", failed)
@@ -54,13 +56,9 @@ def uninstall(
             yield from _remove(crew, pythons, [name for name in pythons if _is_there(seen[name])])
         finally:
             crew.close()
-    value = {
-        "changed": [name for name in places if name not in failed],
-        "failed": {name: failure.what for name, failure in failed.items()},
-    }
-    yield Answer(value)
+    changed = tuple(name for name in places if name not in failed)
+    yield Answer(UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()}))
     yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]) if failed else Exit.OK)
-    return value
 
 
 def _is_there(fact: Facts | Failure) -> bool:

@@ -6,8 +6,8 @@ import os
 import shutil
 import threading
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import cache_path, download_wheels, hash_file
@@ -15,6 +15,7 @@ from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import held, is_archive, pack
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
+from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Progress, Started, StepEnded, StepStarted
 from ipexctl.model.facts import Facts, Python
@@ -32,7 +33,7 @@ def wheels_fetch(
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     dry: bool = False,
-) -> Generator[Event, None, dict[str, Any]]:
+) -> Generator[Event, None, None]:
     """Fills ``task.directory``, or one file where its name is that of an archive; wheels that are there already, byte
     for byte, are not fetched again.
 
@@ -63,18 +64,19 @@ def wheels_fetch(
         if (there.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
     ]
     pythons = [stack.python for stack in stacks]
-    yield Planned("wheels", _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already"))
-    value = {
-        "directory": str(directory),
-        "wheels": sorted(wanted),
-        "fetched": [wheel.filename for wheel in todo],
-        "python": pythons,
-        "bytes": sum(wheel.size for wheel in todo),
-    }
+    plan = _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already")
+    yield Planned("wheels", plan)
+    answer = WheelsAnswer(
+        directory=str(directory),
+        wheels=tuple(sorted(wanted)),
+        fetched=tuple(wheel.filename for wheel in todo),
+        python=tuple(pythons),
+        bytes=sum(wheel.size for wheel in todo),
+    )
     if dry:
-        yield Answer({**value, "dry": True})
+        yield Answer(replace(answer, dry=True, plan=plan))
         yield Ended("wheels", Exit.OK)
-        return value
+        return
     step, stop = "fetch the wheels", threading.Event()
     yield StepStarted("", step)
     sources = build_sources(asked, environ)
@@ -94,9 +96,9 @@ def wheels_fetch(
     except UsageError as refusal:
         for reason in refusal.reasons:
             yield HostFailed(Failure("", Kind.STEP, reason, code="wheel"))
-        yield Answer({**value, "fetched": []})
+        yield Answer(replace(answer, fetched=()))
         yield Ended("wheels", Exit.STEP)
-        return {}
+        return
     if one_file and todo:
         files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
         yield from in_background(
@@ -110,9 +112,8 @@ def wheels_fetch(
         for wheel in todo:
             _place(cache_path(context.cache, wheel), directory / wheel.filename)
     yield StepEnded("", step, "changed" if todo else "ok", f"{_wheels(len(todo))} into {directory}")
-    yield Answer(value)
+    yield Answer(answer)
     yield Ended("wheels", Exit.OK)
-    return value
 
 
 def _stack(task: Wheels, python: str | None) -> Stack:

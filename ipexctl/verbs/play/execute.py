@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
+from ipexctl.model.answers import CommandAnswer, CommandOutput, DryRun, FailedCommand
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepOutcome
@@ -20,9 +21,10 @@ def execute(
     """Runs the words on every host (no shell reads them); a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
     yield Started("command", str(command), inventory.names)
-    yield Planned("command", f"on {len(inventory)} hosts: {command}")
+    plan = f"on {len(inventory)} hosts: {command}"
+    yield Planned("command", plan)
     if dry:
-        yield Answer({"plan": f"on {len(inventory)} hosts: {command}"})
+        yield Answer(DryRun(plan))
         yield Ended("command", Exit.OK)
         return {}
 
@@ -38,12 +40,12 @@ def execute(
         return "changed" if task.changes else "ok", f"{len(done.out)} bytes" + (", cut" if done.truncated else "")
 
     results = yield from each(context, inventory, "command", work, outcome=outcome)
-    yield Answer({"hosts": [_row(host, result) for host, result in results.items()]})
+    yield Answer(CommandAnswer(tuple(_row(host, result) for host, result in results.items())))
     yield Ended("command", Exit.OK)
     return results
 
 
-def _row(host: str, result: Completed | Failure) -> dict[str, object]:
+def _row(host: str, result: Completed | Failure) -> CommandOutput | FailedCommand:
     if isinstance(result, Failure):
-        return {"host": host, "failed": result.what}
-    return {"host": host, "status": result.status, "out": result.text, "err": result.err.decode("utf-8", "replace")}
+        return FailedCommand(host, result.what)
+    return CommandOutput(host, result.status, result.text, result.err.decode("utf-8", "replace"))

@@ -19,6 +19,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.releases import resolve
+from ipexctl.model.answers import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
@@ -110,15 +111,15 @@ def init(
         yield Message(f"{failure.host} is in the hostfile although it did not answer", "warning")
     play = f"ipexctl play {printable(str(_shown(target.playbook)), 300)}"
     yield Answer(
-        {
-            "playbook": str(target.playbook),
-            "hostfile": target.hosts or str(target.hostfile),
-            "stack": stack.name,
-            "ranks": f"{answers.ppn} on each of {len(inventory)}",
-            "precision": "fp32" if answers.precision == "no" else answers.precision,
-            "next": f"{play} --check",
-            "then": play,
-        }
+        InitAnswer(
+            playbook=str(target.playbook),
+            hostfile=target.hosts or str(target.hostfile),
+            stack=stack.name,
+            ranks=f"{answers.ppn} on each of {len(inventory)}",
+            precision=answers.precision if answers.precision == "bf16" else "fp32",
+            next=f"{play} --check",
+            then=play,
+        )
     )
     yield Ended("init", worst([failure.kind.exit for failure in failures]) if failures else Exit.OK)
 

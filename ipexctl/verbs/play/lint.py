@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ipexctl.decide import parsing
+from ipexctl.model.answers import LintAnswer, LintedPlaybook
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
@@ -23,7 +23,7 @@ def lint(
     that is wrong, before the first event."""
     wrong: list[str] = []
     hints: list[str | None] = []
-    good: list[dict[str, Any]] = []
+    good: list[LintedPlaybook] = []
     warnings: list[str] = []
     unknown = set(variables) if len(files) > 1 else set()  # to all of them: each may have some of its own
     for file in files:
@@ -40,8 +40,8 @@ def lint(
         wrong += unusable
         hints += [None for _ in unusable]
         warnings += book.warnings
-        hosts = {"hosts": len(inventory)} if inventory else {}
-        good += [] if unusable else [{"playbook": printable(file, 300), "steps": len(book.steps), **hosts}]
+        hosts = len(inventory) if inventory else None
+        good += [] if unusable else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
     wrong += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
     hints += [None for _ in unknown]
     if wrong:
@@ -51,7 +51,7 @@ def lint(
     yield Started("lint", "", ())
     for warning in warnings:
         yield Message(warning, "warning")
-    yield Answer({"playbooks": good})
+    yield Answer(LintAnswer(tuple(good)))
     yield Ended("lint", Exit.OK)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding, Report
+from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import (
     Answer,
@@ -27,6 +28,7 @@ from ipexctl.model.events import (
     Started,
     StepEnded,
 )
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
@@ -56,7 +58,7 @@ class PlayOptions:
 class _Known:
     """What the steps so far have shown: facts of hosts, who is lost and why, where the ranks of the last run were."""
 
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Facts] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     ranks: tuple[str, ...] = ()
     trained: bool = False  # there was a step that starts a run, whether it began or not
@@ -78,14 +80,14 @@ def play(
     for warning in book.warnings:
         yield Message(warning, "warning")
     known = _Known()
-    rows: list[dict[str, Any]] = []
+    rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
         yield Message(f"{'check ' if how.dry else ''}step {number} of {len(steps)}: {step.title}")
         known.trained = known.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
         code, note, stop = yield from _step(step, hosts, known, context, environ, how)
-        rows.append({"step": step.title, "action": step.action, "exit": None if code is None else int(code)})
-        rows[-1] |= {"note": note.text} if note else {}
+        row = PlayedStep(step.title, step.action, None if code is None else int(code), note.text if note else None)
+        rows.append(row)
         codes += [code] if code and not (note and note.code == "ignored") else []
         if not stop and all(name in known.lost for name in inventory.names if _asked(name, how)):
             stop = "no host is left"
@@ -93,14 +95,14 @@ def play(
             if number < len(steps):
                 yield Message(f"the play ends here: {stop}", "warning")
             break
-    rows += [{"step": step.title, "action": step.action, "exit": None} for step in steps[len(rows) :]]
+    rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not known.changed and not how.dry and not any(codes):
         yield Message("nothing was changed")
     exit = worst(codes)
     if known.lost and not how.dry:
         yield Message("again only where it failed: the same command with --limit @failed")
-    value = {"play": book.name or book.source, "steps": rows, "changed": known.changed, "lost": known.lost}
-    yield Answer(value | ({"dry": True} if how.dry else {}))
+    dry: Literal[True] | None = True if how.dry else None
+    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), known.changed, known.lost, dry))
     yield Ended("play", exit)
     return exit
 
@@ -108,14 +110,13 @@ def play(
 def list_steps(book: Play, inventory: Inventory, how: PlayOptions) -> Generator[Event, None, None]:
     """What would be done, on which hosts, without contacting any."""
     steps = play_schedule.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
-    rows: list[dict[str, Any]] = []
+    rows: list[ListedStep] = []
     for number, step in enumerate(steps, 1):
-        hosts = [name for name in _limited(step, inventory).names if _asked(name, how)]
-        rows.append({"step": number, "name": step.title, "action": step.action, "hosts": ",".join(hosts)})
-        rows[-1] |= {"tags": ",".join(step.tags)} if step.tags else {}
-        rows[-1] |= {"when": step.when} if step.when else {}
+        hosts = ",".join(name for name in _limited(step, inventory).names if _asked(name, how))
+        tags, when = ",".join(step.tags) or None, step.when or None
+        rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
     yield Started("play", "", ())
-    yield Answer({"list": rows})
+    yield Answer(PlayListAnswer(tuple(rows)))
     yield Ended("play", Exit.OK)
 
 
@@ -239,14 +240,14 @@ def _where(
                 failures.append(found)
                 known.lost[name] = f"failed before {step.title}"
             else:
-                known.facts[name] = found.public
+                known.facts[name] = found.facts
     left: list[Host] = []
     for host in here:
         if host.name in known.lost:
             continue
         why = f"when: {step.when}"
         try:
-            true = holds(step.when, host, known.facts.get(host.name, {}))
+            true = holds(step.when, host, known.facts[host.name].public() if host.name in known.facts else {})
         except Unknown as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:

@@ -11,6 +11,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import each
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.decide.launch.run_spec import Identity
+from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Failure, Interrupted
 from ipexctl.model.events import Answer, Ended, Event
 from ipexctl.model.hosts import Host
@@ -65,9 +66,7 @@ class Attempt:
     def answer(self, left_alone: bool) -> Generator[Event, None, None]:
         """The last words of the command."""
         watching = self.watching
-        yield Answer(
-            {"run": self.launch.run, "reason": watching.over.reason if watching.over else None, "detached": left_alone}
-        )
+        yield Answer(RunAnswer(self.launch.run, watching.over.reason if watching.over else None, left_alone))
         yield Ended("run", watching.exit)
 
     def start(self) -> Generator[Event, None, bool]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, RunAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import (
     Answer,
@@ -36,29 +36,32 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     """The runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
     seen = yield from survey(inventory, context)
-    stray = [{"host": host, **row} for host, rows in seen.stray.items() for row in rows]
-    if stray:
+    orphans = tuple(
+        OrphanDirectory(host, str(row["run"]), str(row["directory"]))
+        for host, rows in seen.stray.items()
+        for row in rows
+    )
+    if orphans:
         yield Message("some hosts keep directories of runs that are over: ipexctl reap", "warning")
-    silent = list(seen.unreachable)
-    kept = [_row(one) for one in seen.runs]
-    yield Answer({"runs": kept, "stray": stray, "hosts": list(inventory.names), "unreachable": silent})
+    runs = tuple(_listed(run) for run in seen.runs)
+    yield Answer(PsAnswer(runs, orphans, inventory.names, seen.unreachable))
     yield Ended("ps", Exit.OK)
 
 
-def _row(one: DiscoveredRun) -> dict[str, Any]:
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(one.row["started"])))
-    return {
-        "run": one.run,
-        "state": one.state,
-        "title": one.row["title"],
-        "ranks": one.row["size"],
-        "hosts": one.row["hosts"],
-        "head": one.head,
-        "started": started,
-        "owner": one.row["owner"],
-        "watchers": one.row["watchers"],
-        "reason": one.row.get("reason"),
-    }
+def _listed(discovered: DiscoveredRun) -> ListedRun:
+    row = discovered.row
+    return ListedRun(
+        run=discovered.run,
+        state=discovered.state,
+        title=row["title"],
+        ranks=row["size"],
+        hosts=tuple(row["hosts"]),
+        head=discovered.head,
+        started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(row["started"]))),
+        owner=row["owner"],
+        watchers=row["watchers"],
+        reason=row.get("reason"),
+    )
 
 
 def attach(word: str | None, inventory: Inventory, context: Context) -> Workflow:
@@ -72,7 +75,7 @@ def attach(word: str | None, inventory: Inventory, context: Context) -> Workflow
     if not left_alone:
         yield from watch.prove()
     reason = watch.over.reason if watch.over else None
-    yield Answer({"run": watch.running.run, "reason": reason, "detached": left_alone})
+    yield Answer(RunAnswer(watch.running.run, reason, left_alone))
     yield Ended("attach", watch.exit)
 
 
@@ -91,25 +94,17 @@ def stop(word: str | None, inventory: Inventory, context: Context, *, kill: bool
             reason = event.reason
         elif isinstance(event, Message | HostFailed):
             yield event
-    proof = yield from _proof(watch.prove(keep=True))
-    yield Answer({"run": watch.running.run, "reason": reason, **proof})
+    proof: CleanupChecked | None = None
+    for event in watch.prove(keep=True):
+        proof = event if isinstance(event, CleanupChecked) else proof
+        yield event
+    if proof is not None:
+        yield Answer(StopAnswer(watch.running.run, reason, _proved(proof), proof.left, proof.unknown))
     yield Ended("stop", watch.exit)
 
 
-def _proof(story: Workflow) -> Generator[Event, None, dict[str, Any]]:
-    """Passes the events on; what was found on which hosts."""
-    said: dict[str, Any] = {}
-    for event in story:
-        yield event
-        if isinstance(event, CleanupChecked):
-            said = _found(event)
-    return said
-
-
-def _found(proof: CleanupChecked) -> dict[str, Any]:
-    proved = [host for host in proof.hosts if host not in proof.unknown and host not in proof.left]
-    return {"proved": proved, "left": {host: list(pids) for host, pids in proof.left.items()},
-            "unproved": list(proof.unknown)}  # fmt: skip
+def _proved(proof: CleanupChecked) -> tuple[str, ...]:
+    return tuple(host for host in proof.hosts if host not in proof.unknown and host not in proof.left)
 
 
 def _silently(watch: RunWatcher) -> Workflow:
@@ -159,7 +154,7 @@ def reap(word: str | None, inventory: Inventory, context: Context) -> Workflow:
             raise nothing(run, seen)  # neither a directory nor a process
     proof = CleanupChecked(",".join(doomed) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    yield Answer({"reaped": sorted(doomed), **_found(proof)})
+    yield Answer(ReapAnswer(tuple(sorted(doomed)), _proved(proof), proof.left, proof.unknown))
     yield Ended("reap", Exit.OK)
 
 

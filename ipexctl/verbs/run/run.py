@@ -27,6 +27,7 @@ from ipexctl.decide.launch.user_env import asked
 from ipexctl.decide.planning.sync import destination
 from ipexctl.decide.releases.env_health import unsound
 from ipexctl.decide.releases.runtime import runtime
+from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
@@ -124,14 +125,14 @@ def run(
 
     launch, first = make(0, frozenset())
     if emit:
-        yield Answer({"text": write(launch, emit), "plan": launch.public()})
+        yield Answer(EmitAnswer(write(launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch))
     for warning in launch.warnings:
         yield Message(str(warning), "warning")
     if dry:
-        yield Answer({"dry": True, "plan": str(launch), "launch": launch.public()})
+        yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return
 

@@ -14,6 +14,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Started
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import to_json
 from ipexctl.model.tasks import Doctor
 from ipexctl.verbs.doctor.doctor import doctor, recorded
 from tests.unit.doctor.corpus import bundle, machines, needs_machines
@@ -26,7 +27,7 @@ def context(place: Path) -> Context:
 
 
 def answer(events: Iterable[Event]) -> dict[str, Any]:
-    return dict(next(event.value for event in events if isinstance(event, Answer)))
+    return dict(to_json(next(event.value for event in events if isinstance(event, Answer))))
 
 
 def ended(events: Iterable[Event]) -> Exit:

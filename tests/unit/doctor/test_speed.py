@@ -11,14 +11,15 @@ from importlib.resources import files
 import pytest
 from rich.console import Console, RenderableType
 
-from ipexctl.decide.checks.benchmarks import Line, Race, Speed, better, judge_race, rounds
+from ipexctl.decide.checks.benchmarks import Race, better, judge_race, rounds
+from ipexctl.model.answers import HostSpeed, LinkSpeed
 from ipexctl.show import hosts_screen
 
 GB = 1e9
 
 
 def race(*memory: float, **more: object) -> Race:
-    speeds = [Speed(f"n{n}", 8, "2.8.0", 2000.0, 9000.0, value * GB, "triad") for n, value in enumerate(memory)]
+    speeds = [HostSpeed(f"n{n}", 8, "2.8.0", 2000.0, 9000.0, value * GB, "triad") for n, value in enumerate(memory)]
     return Race(tuple(speeds), **more)  # type: ignore[arg-type]
 
 
@@ -60,22 +61,22 @@ def test_a_figure_that_changed_from_turn_to_turn_blames_nobody_for_as_much() -> 
 
 
 def test_of_two_measurements_of_a_host_the_better_figures_count() -> None:
-    first = Speed("n0", 8, "2.8.0", 1000.0, None, 90 * GB, "triad", spread={"fp32": 0.3})
-    second = Speed("n0", 8, "2.8.0", 900.0, 5000.0, 100 * GB, "triad", spread={"fp32": 0.1, "memory": 0.2})
+    first = HostSpeed("n0", 8, "2.8.0", 1000.0, None, 90 * GB, "triad", spread={"fp32": 0.3})
+    second = HostSpeed("n0", 8, "2.8.0", 900.0, 5000.0, 100 * GB, "triad", spread={"fp32": 0.1, "memory": 0.2})
     best = better(first, second)
     assert (best.fp32, best.bf16, best.memory) == (1000.0, 5000.0, 100 * GB)
     assert best.spread == {"fp32": 0.3, "bf16": 0.0, "memory": 0.2}
 
 
 def test_only_what_was_measured_in_the_same_way_is_compared() -> None:
-    copied = Speed("n9", 8, None, None, None, 20 * GB, "copy", "no environment there: no matrix products")
+    copied = HostSpeed("n9", 8, None, None, None, 20 * GB, "copy", "no environment there: no matrix products")
     mixed = Race((*race(200, 200, 200).speeds, copied))
     assert hits(mixed) == [("SPD003", "n9", None)]
 
 
 def test_a_host_whose_every_pair_is_slow_is_named_and_its_partners_are_not() -> None:
     rates = {("n0", "n1"): 1000, ("n1", "n2"): 300, ("n2", "n3"): 290, ("n3", "n0"): 1000}
-    lines = tuple(Line(first, second, 1e-5, rate * 1e6, "TCP") for (first, second), rate in rates.items())
+    lines = tuple(LinkSpeed(first, second, 1e-5, rate * 1e6, "TCP") for (first, second), rate in rates.items())
     (hit,) = judge_race(race(200, 200, 200, 200, lines=lines))
     assert (hit.code, hit.host, hit.values["less"]) == ("SPD002", "n2", "−70 %")
 
@@ -111,7 +112,7 @@ def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
 
 
 def test_the_longest_bar_is_the_fastest_hosts() -> None:
-    screen = shown(hosts_screen.speed(race(200, 100).public()))
+    screen = shown(hosts_screen.speed(race(200, 100).summary))
     first, second = (line for line in screen.splitlines() if line.startswith("n"))
     assert "████████" in first
     assert "████ " in second
@@ -120,7 +121,7 @@ def test_the_longest_bar_is_the_fastest_hosts() -> None:
 
 
 def test_of_many_hosts_the_slowest_and_the_median_are_shown() -> None:
-    screen = shown(hosts_screen.speed(race(*[200.0] * 60, 120.0).public()))
+    screen = shown(hosts_screen.speed(race(*[200.0] * 60, 120.0).summary))
     assert "n60" in screen
     assert "median" in screen
     assert len(screen.splitlines()) < 14

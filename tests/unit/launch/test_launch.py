@@ -12,7 +12,7 @@ from ipexctl.decide.launch.build import rank_environment
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.launch import Launch, PlannedVariable, Setting
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import NONCE, launch
 
@@ -85,7 +85,7 @@ def test_auto_takes_the_best_that_is_installed_and_says_why(
     two = launch(module=module, impi=impi)
     assert value(two, 0, "IPEXCTL_BACKEND") == backend
     assert f"\nbackend {backend}: {because}\n" in str(two)
-    assert two.public()["backend_because"] == because
+    assert two.public().backend_because == because
 
 
 def test_an_override_lets_scripts_that_say_gloo_use_impi() -> None:
@@ -437,7 +437,7 @@ def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
     two = launch(asked={"TOKEN": Setting("hunter2", "--pass-env", secret=True)})
     assert "TOKEN=(secret)    # --pass-env" in str(two)
     assert "hunter2" not in str(two) + str(two.public())
-    assert two.public()["hosts"]["node0"]["env"]["TOKEN"] == {"value": "(secret)", "source": "--pass-env"}
+    assert two.public().hosts["node0"].env["TOKEN"] == PlannedVariable("(secret)", "--pass-env")
 
 
 def test_no_word_of_the_plan_can_reach_the_terminal_as_a_control_code() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.parsing import limit, parse, parse_list
 from ipexctl.decide.parsing.dialects import DIALECTS, write
+from ipexctl.model.answers import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Message, Started
 from ipexctl.model.hosts import Host, Inventory
@@ -178,10 +179,10 @@ def test_the_verb_answers_with_hosts_and_text() -> None:
     assert isinstance(third, Message)
     assert "local=yes" in third.text
     assert isinstance(answer, Answer)
-    assert [host["name"] for host in answer.value["hosts"]] == ["node0", "node1"]
-    assert answer.value["hosts"][0]["slots"] == 4
-    assert answer.value["hosts"][1]["local"] is True
-    assert answer.value["text"].startswith("node0:4\n")
+    assert isinstance(answer.value, HostsAnswer)
+    first, second_host = answer.value.hosts
+    assert (first.name, first.slots, second_host.name, second_host.local) == ("node0", 4, "node1", True)
+    assert answer.value.text.startswith("node0:4\n")
     assert ended == Ended("hosts", Exit.OK)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
 from ipexctl.decide.reports import Report, fold
+from ipexctl.model.answers import PlayAnswer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import to_json
+from ipexctl.model.reports import HostOutcome, RankOutcome, RunOutcome
 from ipexctl.verbs.common.select import limited
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
@@ -44,9 +48,9 @@ def played(
     book = playbook.parse(text, "p.yaml", base="/nowhere")
     opener = FakeOpener(does, down=down)
     events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), {}, how)]
-    answer = next(event for event in events if isinstance(event, Answer) and "steps" in event.value)
+    answer = next(e.value for e in events if isinstance(e, Answer) and isinstance(e.value, PlayAnswer))
     report = fold(Stamped(float(i), event) for i, event in enumerate(events))
-    return report, list(answer.value["steps"]), events, opener
+    return report, to_json(answer.steps), events, opener
 
 
 def counts(report: Report) -> dict[str, tuple[int, int, int, int, int]]:
@@ -220,18 +224,19 @@ def test_files_that_are_missing_are_said_before_anything_is_done() -> None:
 def test_the_list_of_steps_contacts_nobody() -> None:
     book = playbook.parse(THREE + "    limit: n[0-1]\n    tags: [a, b]\n    when: sockets > 1\n", "p.yaml")
     (value,) = [event.value for event in list_steps(book, HOSTS, PlayOptions()) if isinstance(event, Answer)]
-    assert value["list"][2] == {
+    assert to_json(value)["list"][2] == {
         "step": 3, "name": "command", "action": "command", "hosts": "n0,n1", "tags": "a,b", "when": "sockets > 1"
     }  # fmt: skip
 
 
-def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], **more: Any) -> None:
+def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], *ranks: RankOutcome) -> None:
     directory = runs / name
     directory.mkdir(parents=True)
     (directory / "events.jsonl").touch()
-    rows = [{"host": host, "failed": failed, "unreachable": away} for host, (failed, away) in hosts.items()]
-    verb = name.rpartition("-")[2]
-    (directory / "report.json").write_text(json.dumps({"verb": verb, "hosts": rows, **more}))
+    rows = tuple(HostOutcome(host, failed=failed, unreachable=away) for host, (failed, away) in hosts.items())
+    run = RunOutcome("r", "n0", "rank", "", 0.0, 0.0, ranks, None, None, (), (), (), {}, ()) if ranks else None
+    report = replace(fold([]).public(), verb=name.rpartition("-")[2], hosts=rows, run=run)
+    (directory / "report.json").write_text(json.dumps(to_json(report)))
 
 
 def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: Path) -> None:
@@ -239,8 +244,8 @@ def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: 
     record(tmp_path, "2026-01-01T1100-play", {"n0": (0, 0), "n1": (1, 0), "n2": (0, 1), "elsewhere": (1, 0)})
     assert limited(HOSTS, "@failed", tmp_path).names == ("n1", "n2")
     assert limited(HOSTS, "@failed,!n2", tmp_path).names == ("n1",)
-    ranks = [{"host": "n3", "state": "failed"}, {"host": "n0", "state": "ok"}]
-    record(tmp_path, "2026-01-01T1200-run", {"n0": (0, 0), "n3": (0, 0)}, run={"ranks": ranks})
+    ranks = RankOutcome(0, "n3", "failed"), RankOutcome(1, "n0", "ok")
+    record(tmp_path, "2026-01-01T1200-run", {"n0": (0, 0), "n3": (0, 0)}, *ranks)
     assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
     record(tmp_path, "2026-01-01T1230-attach", {"n0": (0, 0)})
     assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
@@ -295,6 +300,6 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         linted("d", "f", y="1")
     assert refused.value.reasons == ("the playbooks have no variable 'y'",)
-    assert [event.value for event in linted("d") if isinstance(event, Answer)] == [
+    assert [to_json(event.value) for event in linted("d") if isinstance(event, Answer)] == [
         {"playbooks": [{"playbook": "d.yaml", "steps": 1}]}
     ]

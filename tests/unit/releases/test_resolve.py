@@ -265,10 +265,10 @@ def test_why_answers_both_ways() -> None:
 
 
 def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
-    assert [row["ipex"] for row in rows(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
-    assert {row["torch"] for row in rows(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
+    assert [row.ipex for row in rows(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
+    assert {row.torch for row in rows(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
     found = rows(TABLE, facts={"a": but(glibcxx="3.4.28")})
-    assert {row["torch"]: row["fits"] for row in found}["2.6.0"] is False
+    assert {row.torch: row.fits for row in found}["2.6.0"] is False
     assert max(len(line) for line in text(rows(TABLE)).splitlines()) <= 80
     with pytest.raises(UsageError):
         rows(TABLE, torch="0.4")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ipexctl.model import events as e
+from ipexctl.model.answers import DoctorAnswer, DoctorHost, InstallAnswer, NetworkCheck, UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
+from ipexctl.model.facts import Facts, Installed, NumaNode, Python
 from ipexctl.model.findings import Finding
+from ipexctl.model.stack import StackMpi, StackSummary
 
 START = 1_763_631_060.0
 GIB = 1 << 30
@@ -26,28 +29,32 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"xeon{n:0{width}d}" for n in range(1, count + 1))
 
 
-def facts(odd: bool = False) -> dict[str, Any]:
-    """The keys of `Facts.public()` that a screen reads."""
-    return {
-        "arch": "x86_64",
-        "uarch": "Cascade Lake" if odd else "Sapphire Rapids",
-        "model_name": "Intel(R) Xeon(R) Platinum 8480+",
-        "isa_level": "AVX512_VNNI" if odd else "AMX",
-        "sockets": 2,
-        "cores_per_socket": 28 if odd else 56,
-        "threads_per_core": 2,
-        "numa": [{"id": 0, "cpus": "0-55", "mem_total_kb": 263_000_000}, {"id": 1, "cpus": "56-111"}],
-        "mem_total_kb": 527_000_000,
-        "distribution": "Debian GNU/Linux 12",
-        "glibc": "2.36",
-        "pythons": [{"path": "/usr/bin/python3", "version": "3.11.2", "usable": True, "why": ""}],
-        "installed": {
-            "venv": "/home/me/.local/share/ipexctl/venv",
-            "exists": True,
-            "python": "3.11.2",
-            "packages": {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "oneccl-bind-pt": "2.8.0"},
-        },
-    }
+def facts(odd: bool = False) -> Facts:
+    """The facts that a screen reads."""
+    packages = {"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0", "oneccl-bind-pt": "2.8.0"}
+    return Facts(
+        arch="x86_64",
+        uarch="Cascade Lake" if odd else "Sapphire Rapids",
+        model_name="Intel(R) Xeon(R) Platinum 8480+",
+        isa_level="AVX512_VNNI" if odd else "AMX",
+        sockets=2,
+        cores_per_socket=28 if odd else 56,
+        threads_per_core=2,
+        numa=(NumaNode(0, tuple(range(56)), 263_000_000), NumaNode(1, tuple(range(56, 112)))),
+        mem_total_kb=527_000_000,
+        distribution="Debian GNU/Linux 12",
+        glibc="2.36",
+        flags=frozenset({"avx2", "avx512f"}),
+        pythons=(Python("/usr/bin/python3", "3.11.2"),),
+        installed=Installed("/home/me/.local/share/ipexctl/venv", True, "3.11.2", packages),
+    )
+
+
+def checked(
+    hosts: Iterable[DoctorHost], findings: Iterable[Finding] = (), isa: str | None = None, advice: tuple[str, ...] = ()
+) -> DoctorAnswer:
+    network = NetworkCheck(0, (), None, None, None, None, None, (), {})
+    return DoctorAnswer(tuple(hosts), tuple(findings), isa, advice, network)
 
 
 def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
@@ -86,15 +93,9 @@ def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
     ]
     for finding in findings:
         yield Stamped(at, e.FindingReported(finding))
-    from ipexctl.show.event_json import plain
-
-    answer = {
-        "hosts": [{"host": host, "facts": facts(host == odd)} for host in hosts if host != dark],
-        "findings": plain(findings),
-        "common_isa": "AVX512_VNNI",
-        "advice": "bf16 on 7 hosts; 4 ranks a host (one per NUMA half), 27 cores each, 1 for CCL",
-    }
-    yield Stamped(at, e.Answer(answer))
+    every = (DoctorHost(host, facts(host == odd)) for host in hosts if host != dark)
+    advice = "bf16 on 7 hosts; 4 ranks a host (one per NUMA half), 27 cores each, 1 for CCL"
+    yield Stamped(at, e.Answer(checked(every, findings, "AVX512_VNNI", (advice,))))
     yield Stamped(at, e.Ended("doctor", Exit.UNREACHABLE if dark else Exit.STEP))
 
 
@@ -130,11 +131,10 @@ def install(count: int = 8, seed: int = 1) -> Iterator[Stamped]:
                 yield Stamped(at, e.Progress(host, "upload wheels", int(done[host]), total, "B", "from here"))
     yield Stamped(at, e.Planned("install", "xeon01: uv pip install …"))
     good = [host for host in hosts if host != full]
-    mpi = {"kind": "impi-rt", "version": "2021.18.1"}
-    stack = {"name": "ipex-2.8", "torch": "2.8.0", "ipex": "2.8.0", "oneccl": None, "python": "3.11", "mpi": mpi}
-    failed = {full: "no space left"}
-    answer = {"venv": "/home/me/env", "id": "ab12", "stack": stack, "check": False, "plan": "…", "changed": good}
-    yield Stamped(at, e.Answer({**answer, "unchanged": [], "failed": failed, "hosts": {}}))
+    mpi = StackMpi("impi-rt", "2021.18.1")
+    stack = StackSummary("ipex-2.8", "2.8.0", "2.8.0", None, None, "impi", "3.11", mpi)
+    answer = InstallAnswer(tuple(good), {full: "no space left"}, "/home/me/env", "ab12", stack, False, "…", (), {})
+    yield Stamped(at, e.Answer(answer))
     yield Stamped(at, e.Ended("install", Exit.STEP))
 
 
@@ -229,7 +229,7 @@ def hostile() -> Iterator[Stamped]:
     yield Stamped(at, e.RunEnded("r\x1bc", "rank", "de\x1btail"))
     yield Stamped(at, e.CleanupChecked("r\x1bc", (evil,), {evil: (1, 2)}))
     yield Stamped(at, e.HostFailed(Failure(evil, Kind.LOST, "wh\x1bat[/x]", "hi\x1bnt", "co\x1bde")))
-    yield Stamped(at, e.Answer({"k\x1bey": "v\x1bal", "rows": [{"a\x1b": "[/b]\x9b"}]}))
+    yield Stamped(at, e.Answer(UnknownAnswer({"k\x1bey": "v\x1bal", "rows": [{"a\x1b": "[/b]\x9b"}]})))
     yield Stamped(at, e.Ended("run", Exit.RANK))
 
 

@@ -20,6 +20,7 @@ from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.record import Record, retain, saved
 from ipexctl.show.sinks import Plain
@@ -27,6 +28,12 @@ from ipexctl.verbs.run.replay import find, picture, replay
 from tests.unit.show import streams
 
 AT = streams.START
+
+
+def lost_of(made: Record) -> LostOutput:
+    lost = made.lost()
+    assert lost
+    return lost
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def test_a_record_holds_events_plan_report_and_the_ranks_bytes(runs: Path) -> No
     assert names == ["events.jsonl", "plan.txt", *ranks, "report.json"]
     assert (made.directory / "plan.txt").read_text() == "mpirun -n 8 …\n"
     assert json.loads((made.directory / "report.json").read_text())["exit"] == Exit.RANK
-    assert made.lost() == {}
+    assert made.lost() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["out", "err"]), st.binary(max_size=30)), max_size=20))
@@ -152,7 +159,7 @@ def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: P
     made.take(out(0, b"words\n"))
     made.close()
     assert victim.read_text() == "as it was"
-    assert made.lost()["bytes"] == 6
+    assert lost_of(made).bytes == 6
 
 
 def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(runs: Path) -> None:
@@ -163,7 +170,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
         for n in range(10):
             made.take(out(0, line, AT + n))
     assert len(told) == 1
-    assert made.lost()["ranks"] == {"0": 10 * len(line) - 5000}
+    assert lost_of(made).ranks == {"0": 10 * len(line) - 5000}
     made.take(out(0, b"space again\n", AT + 20))
     made.close()
     kept = (made.directory / "ranks" / "0.out").read_bytes()
@@ -184,7 +191,7 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
             made.take(Stamped(AT + n, e.Message(f"words number {n}")))
         for line in (made.directory / "events.jsonl").read_text().splitlines():
             json.loads(line)
-    lost = made.lost()["events"]
+    lost = lost_of(made).events
     assert lost > 0
     made.take(Stamped(AT + 30, e.Message("space again")))
     made.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,39 @@ from rich.padding import Padding
 
 from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
+from ipexctl.model.answers import (
+    AnyAnswer,
+    CommandAnswer,
+    CommandOutput,
+    DoctorHost,
+    DryRun,
+    ExplainAnswer,
+    FailedCommand,
+    FailedTransfer,
+    FetchAnswer,
+    FetchedHost,
+    HostFailure,
+    HostsAnswer,
+    InstallAnswer,
+    LabAnswer,
+    LabHost,
+    ListedRun,
+    PlayAnswer,
+    PlayedStep,
+    PsAnswer,
+    SyncAnswer,
+    SyncedHost,
+    UnknownAnswer,
+    VerifiedHost,
+    VerifyAnswer,
+)
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding
+from ipexctl.model.reports import LostOutput
 from ipexctl.show import screens, typeset
-from ipexctl.show.answer_state import untold
+from ipexctl.show.explained import unexplained
 from tests.unit.show import streams
 
 RANKS = ("a", "a", "b", "b")
@@ -117,13 +147,13 @@ def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
 
 
 def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
-    lost = {"bytes": 12, "ranks": {"3": 12}, "events": 1, "files": [], "why": "no space left on device"}
+    lost = LostOutput(12, {"3": 12}, 1, (), "no space left on device")
     assert "! not stored: 12 bytes of rank 3, 1 events (no space left on device)" in ending(lost=lost)
 
 
 def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
     answers = [stamped.event for stamped in streams.doctor(8) if isinstance(stamped.event, e.Answer)]
-    text = drawn(screens.answer("doctor", answers[0].value), 100)
+    text = drawn(screens.answer(answers[0].value), 100)
     assert text.count("Sapphire Rapids") == 1
     assert "≠ AVX512_VNNI" in text
     assert "≠ 2×28×2" in text
@@ -133,8 +163,8 @@ def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int) -> None:
-    hosts = [{"host": f"lab{n}", "facts": streams.facts(n > 1)} for n in range(4)]
-    lines = drawn(screens.answer("doctor", {"hosts": hosts, "findings": []}), width).splitlines()
+    hosts = [DoctorHost(f"lab{n}", streams.facts(n > 1)) for n in range(4)]
+    lines = drawn(screens.answer(streams.checked(hosts)), width).splitlines()
     names = [line.split()[0] for line in lines[1:7]]
     assert names == ["lab[0-1]", "Sapphire", "ccl", "lab[2-3]", "Cascade", "ccl"]
     assert lines[2].index("Sapphire") == lines[1].index("AMX") > 8
@@ -144,44 +174,43 @@ def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int)
 @pytest.mark.parametrize("explained", [True, False])
 def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explained: bool) -> None:
     what = "connection refused (10.0.0.3:22)"
-    dark = {"host": "b", "facts": None, "failure": {"kind": "unreachable", "what": what, "code": "refused"}}
-    finding = {
-        "code": "SSH001",
-        "level": "error",
-        "hosts": ["b"],
-        "title": f"cannot be reached: {what}",
-        "fix": "ssh b",
-    }
-    value = {"hosts": [{"host": "a", "facts": streams.facts()}, dark], "findings": [finding] if explained else []}
-    text = drawn(screens.answer("doctor", value), 100)
+    hosts = [
+        DoctorHost("a", streams.facts()),
+        DoctorHost("b", None, failure=HostFailure(Kind.UNREACHABLE, what, "refused")),
+    ]
+    finding = Finding("SSH001", "error", ("b",), f"cannot be reached: {what}", fix="ssh b")
+    value = streams.checked(hosts, [finding] if explained else [])
+    text = drawn(screens.answer(value), 100)
     assert ("✗ nothing is known of b" in text) != explained
     assert ("E  SSH001  b  cannot be reached: connection refused (10.0.0.3:22)" in text) == explained
     assert text.endswith("not fit    1 host could not be looked at")
     known = Failure("b", Kind.UNREACHABLE, what)
     others = [Failure("b", Kind.STEP, "no space left"), Failure("a", Kind.UNREACHABLE, what)]
-    assert untold([known, *others], value) == ([] if explained else [known]) + others
+    assert unexplained([known, *others], value) == ([] if explained else [known]) + others
 
 
 def test_facts_that_are_not_known_are_question_marks() -> None:
-    text = drawn(screens.answer("doctor", {"hosts": [{"host": "a", "facts": {"arch": "x"}}], "findings": []}), 100)
+    text = drawn(screens.answer(streams.checked([DoctorHost("a", Facts(arch="x"))])), 100)
     assert text.splitlines()[1].split() == ["a", "?", "?", "?", "?", "?", "none"]
 
 
 def test_outputs_of_a_command_that_are_equal_are_told_once() -> None:
-    rows = [{"host": f"n{n}", "status": 0, "out": "up [bold]\n", "err": ""} for n in range(3)]
-    rows += [{"host": "odd", "status": 2, "out": "", "err": "no \x1b[2J\n"}, {"host": "dark", "failed": "x"}]
-    text = drawn(screens.answer("command", {"hosts": rows}))
+    rows = [CommandOutput(f"n{n}", 0, "up [bold]\n", "") for n in range(3)]
+    rows.append(CommandOutput("odd", 2, "", "no \x1b[2J\n"))
+    text = drawn(screens.answer(CommandAnswer((*rows, FailedCommand("dark", "x")))))
     assert text == "✓ n[0-2]\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
 
 
 def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
-    rows = [{"step": "look", "exit": 0}, {"step": "put", "exit": 4}, {"step": "run", "exit": None}]
-    assert drawn(screens.answer("run", {"play": "demo", "steps": rows})) == "✓ look\n✗ put  exit 4\n- run  not begun"
+    rows = tuple(PlayedStep(name, "run", exit) for name, exit in (("look", 0), ("put", 4), ("run", None)))
+    assert drawn(screens.answer(PlayAnswer("demo", rows, True, {}))) == "✓ look\n✗ put  exit 4\n- run  not begun"
 
 
-@pytest.mark.parametrize("value", [{"plan": "a\nb\n"}, {"dry": True, "hosts": {}}, {"check": True, "plan": "a\nb"}])
-def test_a_dry_run_shows_the_plan_and_nothing_else(value: dict[str, Any]) -> None:
-    assert drawn(screens.answer("sync", value, "a\nb\n")) == "a\nb"
+@pytest.mark.parametrize(
+    "value", [DryRun("a\nb\n"), SyncAnswer(True, {}, "a\nb\n"), InstallAnswer((), {}, check=True, plan="a\nb")]
+)
+def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
+    assert drawn(screens.answer(value)) == "a\nb"
 
 
 LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/known hosts'"
@@ -190,58 +219,55 @@ LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_what_is_copied_is_never_broken(width: int) -> None:
     line = "mpirun -n 8 " + "-genv VIRTUAL_ENV=/home/me/env " * 8 + "train.py"
-    assert drawn(screens.answer("run", {"dry": True, "plan": f"{line}\n"}), width) == line
-    assert drawn(screens.answer("hosts", {"text": f"{line}\nb\n"}), width) == f"{line}\nb"
-    assert f"  {line}\n" in drawn(screens.answer("command", {"hosts": [HOST | {"out": f"{line}\nx\n"}]}), width)
+    assert drawn(screens.answer(DryRun(f"{line}\n")), width) == line
+    assert drawn(screens.answer(HostsAnswer("hosts", (), f"{line}\nb\n")), width) == f"{line}\nb"
+    assert f"  {line}\n" in drawn(screens.answer(CommandAnswer((CommandOutput("a", 0, f"{line}\nx\n", ""),))), width)
     path = "/home/me/" + "deep/" * 40
-    assert f"saved      {path}" in drawn(screens.saved({"saved": path}), width)
-    finding = {"code": "SSH002", "level": "error", "hosts": ["b"], "title": "cannot be trusted yet: unknown host key"}
+    assert f"saved      {path}" in drawn(screens.saved(replace(fold([]).public(), saved=path)), width)
     fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
-    text = drawn(screens.answer("doctor", {"hosts": [], "findings": [finding | {"fix": fix}]}), width)
+    finding = Finding("SSH002", "error", ("b",), "cannot be trusted yet: unknown host key", fix=fix)
+    text = drawn(screens.answer(streams.checked([], [finding])), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
     assert LONG in drawn(typeset.failures([failure]), width)
 
 
-HOST = {"host": "a", "status": 0, "out": "", "err": ""}
-
-
 def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
     path = "/srv/" + "deep/" * 12
     rows = [{"name": f"n{n}", "note": "two words", "path": path} for n in range(2)]
-    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines()[1] == f"n0    two words  {path}"
+    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 60).splitlines()[1] == f"n0    two words  {path}"
     rows = [{"name": "n0", "path": path, "note": "two words"}]
-    assert drawn(screens.answer("odd", {"rows": rows}), 60).splitlines() == [
+    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 60).splitlines() == [
         *["name  n0", f"path  {path}", "note  two words"]
     ]
-    assert drawn(screens.answer("odd", {"rows": rows}), 100).splitlines()[0].split() == ["name", "path", "note"]
+    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 100).splitlines()[0].split() == ["name", "path", "note"]
     rows = [{"name": "n0", "note": "a b " * 9}]
-    assert drawn(screens.answer("odd", {"rows": rows}), 40).splitlines()[1:] == [
+    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 40).splitlines()[1:] == [
         *["n0    a b a b a b a b a b a b a b a b a", "      b"]
     ]
 
 
 def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
-    value = {"code": "X", "text": "X  a host\n\none two\nthree four\n\nfix: do --it\n\nmet by:\n  a/b\n  c/d"}
-    assert drawn(screens.answer("doctor", value), 12).splitlines()[2:4] == ["one two", "three four"]
-    assert drawn(screens.answer("doctor", value), 80).splitlines()[2:] == [
+    value = ExplainAnswer("X", "X  a host\n\none two\nthree four\n\nfix: do --it\n\nmet by:\n  a/b\n  c/d")
+    assert drawn(screens.answer(value), 12).splitlines()[2:4] == ["one two", "three four"]
+    assert drawn(screens.answer(value), 80).splitlines()[2:] == [
         *["one two three four", "", "fix: do --it", "", "met by:", "  a/b", "  c/d"]
     ]
 
 
 def test_sync_and_fetch_say_how_much_went_where() -> None:
-    sent = {"workdir": "/home/me/{x}", "changed": True, "files": 3, "bytes": 1200, "removed": 1}
-    same = sent | {"changed": False, "files": 0, "bytes": 0, "removed": 0}
-    hosts = {"lab0": sent, "lab1": sent, "lab2": same, "lab3": same | {"changed": True}, "lab4": {"failed": "no space"}}
-    assert drawn(screens.answer("sync", {"dry": False, "hosts": hosts})).splitlines() == [
+    sent = SyncedHost("/home/me/{x}", True, 3, 1200, 1)
+    same = SyncedHost("/home/me/{x}", False, 0, 0, 0)
+    hosts: dict[str, SyncedHost | FailedTransfer] = {"lab0": sent, "lab1": sent, "lab2": same}
+    hosts |= {"lab3": replace(same, changed=True), "lab4": FailedTransfer("no space", "disk")}
+    assert drawn(screens.answer(SyncAnswer(False, hosts))).splitlines() == [
         "✓ lab[0-1]  3 files, 1.2 KiB, 1 removed to /home/me/{x}",
         "✓ lab2  nothing to do, /home/me/{x} is the same",
         "✓ lab3  directories only, to /home/me/{x}",
     ]
-    came = {name: {"directory": f"out/{name}", "files": 1, "bytes": 20, "same": 0} for name in ("lab0", "lab1")}
-    came["lab2"] = {"directory": "out/lab2", "files": 0, "bytes": 0, "same": 2}
-    came["lab3"] = {"directory": "out/lab3", "files": 0, "bytes": 0, "same": 0}
-    assert drawn(screens.answer("fetch", {"dry": False, "hosts": came})).splitlines() == [
+    came = {name: FetchedHost(f"out/{name}", 1, 20, 0) for name in ("lab0", "lab1")}
+    came |= {"lab2": FetchedHost("out/lab2", 0, 0, 2), "lab3": FetchedHost("out/lab3", 0, 0, 0)}
+    assert drawn(screens.answer(FetchAnswer(False, {**came}))).splitlines() == [
         "✓ lab[0-1]  1 file, 20 B into out/lab[0-1]",
         "✓ lab2  nothing to do, 2 files the same in out/lab2",
         "✓ lab3  nothing there",
@@ -250,25 +276,33 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
 
 def test_verify_names_the_stack_once() -> None:
     stack = {"name": "torch 2.8.0 + ipex 2.8.0, Python 3.11", "backend": "gloo", "mpi": {"kind": "impi-rt"}}
-    hosts = {name: {"id": "ab12", "stack": stack} for name in ("a", "lab0", "lab1")}
-    value = {"hosts": hosts, "failed": {}}
-    text = drawn(screens.answer("verify", value))
+    hosts = {name: VerifiedHost("ab12", stack) for name in ("a", "lab0", "lab1")}
+    text = drawn(screens.answer(VerifyAnswer(hosts, {})))
     assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
-    text = drawn(screens.answer("verify", value | {"failed": {"a": "torch is 2.9.0, not 2.8.0"}}))
+    text = drawn(screens.answer(VerifyAnswer(hosts, {"a": "torch is 2.9.0, not 2.8.0"})))
     assert text.splitlines()[0] == "✗ a  torch 2.8.0 + ipex 2.8.0, Python 3.11"
-    value = {"hosts": {"a": {"id": None, "stack": None}}, "failed": {"a": "no environment at /x"}}
-    assert drawn(screens.answer("verify", value)) == ""  # told as a failure
+    value = VerifyAnswer({"a": VerifiedHost(None, None)}, {"a": "no environment at /x"})
+    assert drawn(screens.answer(value)) == ""  # told as a failure
 
 
-RUN = {"run": "1120-233701-eda3", "state": "running", "title": "train_ddp.py  2 hosts × 2 ranks  gloo bf16", "ranks": 4,
-       "hosts": ["lab0", "lab1"], "head": "lab0", "started": "2026-11-20 23:37:01", "owner": "somebody@desk",
-       "watchers": 1, "reason": None}  # fmt: skip
+RUN = ListedRun(
+    run="1120-233701-eda3",
+    state="running",
+    title="train_ddp.py  2 hosts × 2 ranks  gloo bf16",
+    ranks=4,
+    hosts=("lab0", "lab1"),
+    head="lab0",
+    started="2026-11-20 23:37:01",
+    owner="somebody@desk",
+    watchers=1,
+    reason=None,
+)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -> None:
-    ended = RUN | {"state": "ended", "reason": "stopped", "hosts": ["a", "front", "lab7", "lab8"]}
-    lines = drawn(screens.answer("ps", {"runs": [RUN, ended], "stray": [], "hosts": ["lab0"]}), width).splitlines()
+    ended = replace(RUN, state="ended", reason="stopped", hosts=("a", "front", "lab7", "lab8"))
+    lines = drawn(screens.answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
     assert len(lines) == 3
     assert all(len(line) <= width for line in lines)
     for part in ("1120-233701-eda3", "running", "lab[0-1]", "11-20 23:37"):
@@ -278,17 +312,16 @@ def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -
 
 
 def test_no_runs_are_told_as_such() -> None:
-    value: dict[str, Any] = {"runs": [], "stray": [], "hosts": ["a", "b"]}
-    assert drawn(screens.answer("ps", value)) == "no runs on these 2 hosts"
-    assert drawn(screens.answer("ps", value | {"unreachable": ["b"]})) == "no runs on the 1 host that answered"
-    assert drawn(screens.answer("ps", value | {"unreachable": ["a", "b"]})) == ""
+    value = PsAnswer((), (), ("a", "b"), ())
+    assert drawn(screens.answer(value)) == "no runs on these 2 hosts"
+    assert drawn(screens.answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"
+    assert drawn(screens.answer(replace(value, unreachable=("a", "b")))) == ""
 
 
 def test_hosts_are_printed_as_they_were_written() -> None:
-    assert drawn(screens.answer("hosts", {"text": "a slots=2\nb\n", "hosts": [{"name": "a"}]})) == "a slots=2\nb"
+    assert drawn(screens.answer(HostsAnswer("hosts", (), "a slots=2\nb\n"))) == "a slots=2\nb"
 
 
-@pytest.mark.parametrize("verb", ["doctor", "install", "command", "hosts", "play", "lab up"])
 @pytest.mark.parametrize(
     "value",
     [
@@ -298,22 +331,22 @@ def test_hosts_are_printed_as_they_were_written() -> None:
         {"hosts": [{"host": None}], "findings": None, "changed": 7, "steps": [1], "play": ""},
     ],
 )
-def test_answers_of_an_odd_shape_crash_nothing(verb: str, value: dict[str, Any]) -> None:
-    drawn(screens.answer(verb, value))
+def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
+    drawn(screens.answer(UnknownAnswer(value)))
 
 
 def test_nothing_is_counted_where_an_install_was_refused() -> None:
     report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")])).public()
     assert drawn(screens.ending(report), 80)
-    assert not drawn(screens.ending(report | {"refused": "these hosts cannot hold torch 2.8.0"}), 80)
-    assert drawn(screens.ending(report | {"verb": "play", "refused": "a later step"}), 80)
+    assert not drawn(screens.ending(replace(report, refused="these hosts cannot hold torch 2.8.0")), 80)
+    assert drawn(screens.ending(replace(report, verb="play", refused="a later step")), 80)
 
 
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
     report = fold(streams.stamp(stream)).public()
-    lines = drawn(screens.recap(report["hosts"]), 100).splitlines()
+    lines = drawn(screens.recap(report.hosts), 100).splitlines()
     assert len(lines) == 2
     assert "n[000-006,008-099]" in lines[0] + lines[1]
     assert sum("failed=1" in line and line.startswith("✗ n007") for line in lines) == 1
@@ -324,8 +357,11 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     stream: list[Stamped] = list(streams.hostile())
     answers = [stamped.event.value for stamped in stream if isinstance(stamped.event, e.Answer)]
     items = screens.ending(fold(stream).public())
-    for verb in ("doctor", "run", "lab up"):
-        items += screens.answer(verb, answers[0])
+    findings = [stamped.event.finding for stamped in stream if isinstance(stamped.event, e.FindingReported)]
+    evil = findings[0].hosts[0]
+    items += screens.answer(answers[0])
+    items += screens.answer(streams.checked([DoctorHost(evil, Facts(uarch=evil))], findings))
+    items += screens.answer(LabAnswer(True, evil, evil, hosts=(LabHost(evil, evil, 22, True, 1, evil),)))
     text = drawn([Padding(item, 0) for item in items], 200)
     assert not any(ord(char) < 32 and char != "\n" for char in text)
     assert "xe\\x1b[2Jon[/bold]\\u202e" in text

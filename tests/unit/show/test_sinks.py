@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
+from ipexctl.model.answers import DoctorHost, DryRun, HostFailure, UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Event, Stamped
+from ipexctl.model.findings import Finding
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, print_refusal
 from tests.unit.show import streams
@@ -112,7 +114,7 @@ def test_our_own_talk_goes_to_standard_error_and_results_to_standard_output() ->
         e.Message("the lab is up", host="a"),
         e.Message("it is small", "warning"),
         e.StepEnded("a", "start", "changed", "port 2201"),
-        e.Answer({"hostfile": "/tmp/hosts", "hosts": [{"name": "a", "port": 2201}]}),
+        e.Answer(UnknownAnswer({"hostfile": "/tmp/hosts", "hosts": [{"name": "a", "port": 2201}]})),
     ]
     out, err = plain(events)
     assert err == "two hosts\n[a] the lab is up\nwarning: it is small\n[a] start: changed: port 2201\n"
@@ -132,15 +134,9 @@ def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
     what = "unknown host key SHA256:k"
     fix = "if it is right: echo 'b ssh-ed25519 AAAA' >> known_hosts"
     failure = e.HostFailed(Failure("b", Kind.UNREACHABLE, what, fix, "host-key-unknown"))
-    finding = {
-        "code": "SSH002",
-        "level": "error",
-        "hosts": ["b"],
-        "title": f"cannot be trusted yet: {what}",
-        "fix": fix,
-    }
-    hosts = [{"host": "b", "facts": None, "failure": {"kind": "unreachable", "what": what, "code": "x"}}]
-    answer = e.Answer({"hosts": hosts, "findings": [finding], "advice": []})
+    finding = Finding("SSH002", "error", ("b",), f"cannot be trusted yet: {what}", fix=fix)
+    host = DoctorHost("b", None, failure=HostFailure(Kind.UNREACHABLE, what, "x"))
+    answer = e.Answer(streams.checked([host], [finding]))
     begun = e.Started("doctor", "1 host", ("b",))
     out, err = plain([begun, failure, answer, e.Ended("doctor", Exit.UNREACHABLE)])
     assert err == "1 host\n"
@@ -164,7 +160,7 @@ def test_long_steps_are_told_every_ten_seconds() -> None:
 
 def test_a_dry_run_prints_the_plan_as_it_is() -> None:
     text = "host a\n  mpirun -n 2 [x]\n"
-    assert plain([e.Started("run", "", ("a",)), e.Answer({"plan": text})])[0] == text
+    assert plain([e.Started("run", "", ("a",)), e.Answer(DryRun(text))])[0] == text
 
 
 @pytest.mark.parametrize("label", ["rank", "host"])
@@ -191,7 +187,7 @@ def test_json_lines_are_one_object_a_line_in_ascii() -> None:
 def test_an_answer_is_the_only_thing_on_standard_output() -> None:
     out, err = io.BytesIO(), io.BytesIO()
     play(Answering(Pipe(out), Pipe(err)), list(streams.doctor(12)))
-    assert set(json.loads(out.getvalue())) == {"hosts", "findings", "common_isa", "advice"}
+    assert set(json.loads(out.getvalue())) == {"hosts", "findings", "common_isa", "advice", "network"}
     assert err.getvalue().decode() == "xeon12: unreachable: no answer within 10 s (10.0.0.9:22)\n"
 
 

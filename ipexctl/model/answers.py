@@ -1,0 +1,709 @@
+"""What each verb answers, as types: the values of ``--json`` and of the event `Answer`; schemas are in ``docs/json``.
+
+Their JSON is that of `json_values.to_json`. An answer whose ``dry`` is true changed nothing and has its ``plan``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ipexctl.model.errors import Kind
+from ipexctl.model.facts import Facts
+from ipexctl.model.findings import Finding
+from ipexctl.model.json_values import JsonObject, JsonRecord
+from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.stack import StackSummary
+
+# doctor -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostFailure(JsonRecord):
+    """Why a host could not be probed."""
+
+    kind: Kind
+    what: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenInterface(JsonRecord):
+    """The network interface that ranks of a host use; ``address`` without a prefix."""
+
+    name: str
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorHost(JsonRecord):
+    """One host: its facts, or None and the failure."""
+
+    host: str
+    facts: Facts | None
+    interface: ChosenInterface | None = None
+    failure: HostFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedConnection(JsonRecord):
+    """A connection between two hosts that was not made."""
+
+    from_: str
+    to: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory(JsonRecord):
+    """A directory that several hosts share."""
+
+    directory: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCheck(JsonRecord):
+    """Connections between hosts: ``tried`` counts them, round trips in seconds, rates in bytes a second. ``untried``
+    maps hosts that could not take part to the reason."""
+
+    tried: int
+    failed: tuple[FailedConnection, ...]
+    rtt: float | None
+    rtt_worst: float | None
+    rate: float | None
+    rate_worst: float | None
+    mtu: int | None
+    shared: tuple[SharedDirectory, ...]
+    untried: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpeed:
+    """One host: Gflop/s of matrix products, bytes a second of memory by ``method`` ("triad" or "copy"). None: not
+    measured, ``why`` says why not. ``spread`` is by what share the median turn of a figure was behind the best."""
+
+    host: str
+    threads: int = 0
+    torch: str | None = None
+    fp32: float | None = None
+    bf16: float | None = None
+    memory: float | None = None
+    method: str = ""
+    why: str = ""
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed(JsonRecord):
+    """Between two hosts: seconds one way, bytes a second. ``tool`` is "IMB-MPI1 PingPong" or "TCP"."""
+
+    first: str
+    second: str
+    latency: float | None
+    rate: float | None
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredLink(JsonRecord):
+    """Two hosts whose link could not be measured, and why."""
+
+    first: str
+    second: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCheck(JsonRecord):
+    """What ``--bench`` measured; ``missed`` maps hosts that could not be measured to the reason."""
+
+    hosts: tuple[HostSpeed, ...]
+    pairs: tuple[LinkSpeed, ...]
+    missed: Mapping[str, str]
+    pairs_missed: tuple[UnmeasuredLink, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedFix(JsonRecord):
+    """What ``--fix`` did on which hosts; ``code`` is the finding's, empty where it was none."""
+
+    code: str
+    hosts: tuple[str, ...]
+    did: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorAnswer(JsonRecord):
+    """``doctor``. ``imports`` maps hosts to what went wrong when the stack was imported."""
+
+    hosts: tuple[DoctorHost, ...]
+    findings: tuple[Finding, ...]
+    common_isa: str | None
+    advice: tuple[str, ...]
+    network: NetworkCheck
+    imports: Mapping[str, tuple[str, ...]] | None = None
+    speed: SpeedCheck | None = None
+    fixed: tuple[AppliedFix, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainAnswer(JsonRecord):
+    """``doctor --explain``: the text of one code."""
+
+    code: str
+    text: str
+
+
+# stacks and environments ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun(JsonRecord):
+    """A dry run of a verb whose plan says it all."""
+
+    plan: str
+    dry: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCheck(JsonRecord):
+    """What the new environment of one host said when its stack was imported and tried. ``preload`` maps libraries to
+    why they cannot be preloaded, empty where they can."""
+
+    versions: Mapping[str, str]
+    problems: tuple[str, ...]
+    python: str
+    import_seconds: float
+    isa: str | None = None
+    step_ms: float | None = None
+    dtype: str | None = None
+    mpi: str | None = None
+    preload: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstallAnswer(JsonRecord):
+    """``install``: the environment and its stack, and which hosts changed. ``failed`` maps hosts to the reason.
+    Stopped before there was a plan, it has no more than ``changed`` and ``failed``."""
+
+    changed: tuple[str, ...]
+    failed: Mapping[str, str]
+    venv: str | None = None
+    id: str | None = None
+    stack: StackSummary | None = None
+    check: bool | None = None
+    plan: str | None = None
+    unchanged: tuple[str, ...] | None = None
+    hosts: Mapping[str, ImportCheck] | None = None
+
+    @property
+    def dry(self) -> bool:
+        return bool(self.check)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedHost(JsonRecord):
+    """What the marker of a host's environment says: its id and its stack, None without one."""
+
+    id: str | None
+    stack: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAnswer(JsonRecord):
+    """``verify``: ``failed`` maps hosts whose environment is not what was installed to the reason."""
+
+    hosts: Mapping[str, VerifiedHost]
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallAnswer(JsonRecord):
+    """``uninstall``."""
+
+    changed: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WheelsAnswer(JsonRecord):
+    """``wheels fetch``: ``fetched`` are those of ``wheels`` that were missing, ``bytes`` their size."""
+
+    directory: str
+    wheels: tuple[str, ...]
+    fetched: tuple[str, ...]
+    python: tuple[str, ...]
+    bytes: int
+    dry: Literal[True] | None = None
+    plan: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRelease(JsonRecord):
+    """A row of the version table. ``fits`` and ``reasons`` only where hosts were asked."""
+
+    torch: str
+    ipex: str | None
+    oneccl: str | None
+    module: str | None
+    track: str
+    pythons: tuple[str, ...]
+    isa: str | None
+    mpi: str
+    glibc: str | None
+    glibcxx: str | None
+    libraries: tuple[str, ...]
+    indexes: tuple[str, ...]
+    unconfirmed: tuple[str, ...]
+    yanked: str | None
+    notes: tuple[str, ...]
+    source: str
+    fits: bool | None = None
+    reasons: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StacksAnswer(JsonRecord):
+    """``stacks``: the version table; ``text`` is its form for people."""
+
+    rows: tuple[ListedRelease, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StacksWhyAnswer(JsonRecord):
+    """``stacks --why``: whether the request can be met, by which stack, and why."""
+
+    ok: bool
+    stack: str | None
+    why: tuple[str, ...]
+    hint: str | None
+    text: str
+
+
+# files ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTransfer(JsonRecord):
+    """A host whose files could not be sent or fetched."""
+
+    failed: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedHost(JsonRecord):
+    """What a host's working directory was sent: ``files`` with ``bytes`` in all, and how many were removed."""
+
+    workdir: str
+    changed: bool
+    files: int
+    bytes: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer(JsonRecord):
+    """``sync``."""
+
+    dry: bool
+    hosts: Mapping[str, SyncedHost | FailedTransfer]
+    plan: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedHost(JsonRecord):
+    """What came from a host into ``directory``; ``same`` counts files that were there already."""
+
+    directory: str
+    files: int
+    bytes: int
+    same: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer(JsonRecord):
+    """``fetch``."""
+
+    dry: bool
+    hosts: Mapping[str, FetchedHost | FailedTransfer]
+    plan: str | None = None
+
+
+# runs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer(JsonRecord):
+    """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on."""
+
+    run: str
+    reason: str | None
+    detached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlanAnswer(JsonRecord):
+    """``run --dry-run``."""
+
+    plan: str
+    launch: PlannedLaunch
+    dry: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class EmitAnswer(JsonRecord):
+    """``plan --emit``: the launch written for another program, in ``text``."""
+
+    text: str
+    plan: PlannedLaunch
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun(JsonRecord):
+    """A run that its head keeps: ``started`` in local time, ``ranks`` counts them."""
+
+    run: str
+    state: str
+    title: str
+    ranks: int
+    hosts: tuple[str, ...]
+    head: str
+    started: str
+    owner: str
+    watchers: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanDirectory(JsonRecord):
+    """The directory of a run that is over, on a host."""
+
+    host: str
+    run: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class PsAnswer(JsonRecord):
+    """``ps``: the runs on ``hosts``, of which those in ``unreachable`` did not answer."""
+
+    runs: tuple[ListedRun, ...]
+    orphans: tuple[OrphanDirectory, ...]
+    hosts: tuple[str, ...]
+    unreachable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopAnswer(JsonRecord):
+    """``stop``: see `RunOutcome` for the last three."""
+
+    run: str
+    reason: str
+    proved: tuple[str, ...]
+    left: Mapping[str, tuple[int, ...]]
+    unproved: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReapAnswer(JsonRecord):
+    """``reap``: the runs whose processes and directories were removed; see `RunOutcome` for the last three."""
+
+    reaped: tuple[str, ...]
+    proved: tuple[str, ...]
+    left: Mapping[str, tuple[int, ...]]
+    unproved: tuple[str, ...]
+
+
+# playbooks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedStep(JsonRecord):
+    """A step of a play; ``exit`` None: it was not begun."""
+
+    step: str
+    action: str
+    exit: int | None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlayAnswer(JsonRecord):
+    """``play`` and ``demo``: ``lost`` maps hosts that failed to the step."""
+
+    play: str
+    steps: tuple[PlayedStep, ...]
+    changed: bool
+    lost: Mapping[str, str]
+    dry: Literal[True] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStep(JsonRecord):
+    """A step as ``play --list`` shows it; ``hosts`` and ``tags`` have commas between them."""
+
+    step: int
+    name: str
+    action: str
+    hosts: str
+    tags: str | None = None
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlayListAnswer(JsonRecord):
+    """``play --list``."""
+
+    list_: tuple[ListedStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput(JsonRecord):
+    """What the step ``command`` wrote on a host."""
+
+    host: str
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCommand(JsonRecord):
+    """A host where the step ``command`` failed, and how."""
+
+    host: str
+    failed: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer(JsonRecord):
+    """The step ``command`` of a playbook."""
+
+    hosts: tuple[CommandOutput | FailedCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LintedPlaybook(JsonRecord):
+    """A playbook without errors, and how many steps and hosts it has."""
+
+    playbook: str
+    steps: int
+    hosts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LintAnswer(JsonRecord):
+    """``play lint``."""
+
+    playbooks: tuple[LintedPlaybook, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitAnswer(JsonRecord):
+    """``init``: what was written, and the commands that come next."""
+
+    playbook: str
+    hostfile: str
+    stack: str
+    ranks: str
+    precision: str
+    next: str
+    then: str
+
+
+# hosts, lab, measurements -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListedHost(JsonRecord):
+    """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
+
+    name: str
+    address: str
+    user: str | None
+    port: int | None
+    slots: int | None
+    key: str | None
+    local: bool
+    groups: tuple[str, ...]
+    vars: Mapping[str, str]
+    origin: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostsAnswer(JsonRecord):
+    """``hosts``: ``text`` is the inventory in the dialect that was asked for."""
+
+    source: str
+    hosts: tuple[ListedHost, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabHost(JsonRecord):
+    """One SSH server of a lab."""
+
+    name: str
+    address: str
+    port: int
+    up: bool
+    processes: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabAnswer(JsonRecord):
+    """``lab up``, ``lab status`` and ``lab down``."""
+
+    up: bool
+    directory: str
+    hostfile: str | None = None
+    ssh: str | None = None
+    next: str | None = None
+    hosts: tuple[LabHost, ...] | None = None
+    processes_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult(JsonRecord):
+    """One form of the model: samples a second of each host alone and of all together; ``why`` it was not measured."""
+
+    mode: str
+    engine: str
+    how: str
+    dtype: str
+    hosts: Mapping[str, float]
+    cluster: float | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchAnswer(JsonRecord):
+    """``bench``: ``text`` is the table for people."""
+
+    model: str
+    size: str
+    batch: int
+    rows: tuple[BenchResult, ...]
+    notes: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccelerateAnswer(JsonRecord):
+    """``accelerate config``: ``text`` is the configuration unless it was written to ``file``."""
+
+    version: str
+    hosts: int
+    ranks: int
+    file: str | None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptUse(JsonRecord):
+    """A place of a script that uses something of IPEX or oneCCL. ``last`` and ``gone`` are versions; ``idle`` from
+    which one on it does nothing."""
+
+    line: int
+    name: str
+    text: str
+    of: str
+    last: str
+    idle: str | None
+    gone: str
+    instead: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun(JsonRecord):
+    """One of the two runs of ``migrate --compare``."""
+
+    name: str
+    script: str
+    venv: str | None
+    good: bool
+    seconds: float | None
+    samples_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(JsonRecord):
+    """``ratio``: how many times as fast the second run is as the first, by ``samples_per_s`` or ``seconds``."""
+
+    host: str
+    runs: tuple[ComparedRun, ...]
+    ratio: float | None
+    by: Literal["samples_per_s", "seconds"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateAnswer(JsonRecord):
+    """``migrate``: ``text`` is the report for people."""
+
+    file: str
+    uses: tuple[ScriptUse, ...]
+    text: str
+    compare: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownAnswer(JsonRecord):
+    """An answer of a saved run that another version of ipexctl wrote."""
+
+    value: JsonObject
+
+    def public(self) -> JsonObject:
+        return self.value
+
+
+AnyAnswer = (
+    DoctorAnswer
+    | ExplainAnswer
+    | DryRun
+    | InstallAnswer
+    | VerifyAnswer
+    | UninstallAnswer
+    | WheelsAnswer
+    | StacksAnswer
+    | StacksWhyAnswer
+    | SyncAnswer
+    | FetchAnswer
+    | RunAnswer
+    | RunPlanAnswer
+    | EmitAnswer
+    | PsAnswer
+    | StopAnswer
+    | ReapAnswer
+    | PlayAnswer
+    | PlayListAnswer
+    | CommandAnswer
+    | LintAnswer
+    | InitAnswer
+    | HostsAnswer
+    | LabAnswer
+    | BenchAnswer
+    | AccelerateAnswer
+    | MigrateAnswer
+    | UnknownAnswer
+)
+
+
+def is_dry(answer: AnyAnswer) -> bool:
+    """Whether nothing was changed for this answer: it shows a plan."""
+    return bool(getattr(answer, "dry", False))
+
+
+def answer_kind(cls: type) -> str:
+    """The name of an answer's type in JSON and of its schema: ``doctor``, ``play-list``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Answer")).lower()
+
+
+ANSWERS: Mapping[str, type] = {answer_kind(cls): cls for cls in get_args(AnyAnswer) if cls is not UnknownAnswer}

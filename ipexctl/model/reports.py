@@ -1,0 +1,118 @@
+"""The outcome of a command: ``report.json`` of a saved run, and the last line of ``--output json``.
+
+Times are Unix seconds of the controller's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ipexctl.model.errors import Exit, Failure
+from ipexctl.model.findings import Diagnosis, Finding
+from ipexctl.model.json_values import JsonRecord
+
+RankState = Literal["running", "ok", "failed", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep(JsonRecord):
+    """A step of a host, and how it ended: ``ok``, ``changed``, ``skipped`` or ``failed``."""
+
+    step: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutcome(JsonRecord):
+    """Steps of one host counted as Ansible's recap does: ``ok`` includes the changed ones."""
+
+    host: str
+    ok: int = 0
+    changed: int = 0
+    unreachable: int = 0
+    failed: int = 0
+    skipped: int = 0
+    steps: tuple[HostStep, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not (self.failed or self.unreachable)
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """One rank. ``at`` is its end, as well as it is known; 0 before."""
+
+    rank: int
+    host: str
+    state: RankState
+    stage: str = ""
+    status: int | None = None
+    signal: int = 0
+    at: float = 0.0
+    error: str = ""
+    traceback: str = ""
+    tail: str = ""  # its last lines: 20, or 1 of a rank that ended well
+    out_bytes: int = 0
+    err_bytes: int = 0
+    kernel: str = ""  # its host's kernel log about its death
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome(JsonRecord):
+    """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
+    ``followers`` failed after it, ``stopped`` were ended by us. On the hosts in ``proved`` no process of the run is
+    left; ``left`` maps a host to those that are; ``unproved`` are hosts that did not answer."""
+
+    run: str
+    head: str
+    reason: str
+    detail: str
+    started: float
+    ended: float
+    ranks: tuple[RankOutcome, ...]
+    first: int | None
+    diagnosis: Diagnosis | None
+    followers: tuple[int, ...]
+    stopped: tuple[int, ...]
+    proved: tuple[str, ...]
+    left: Mapping[str, tuple[int, ...]]
+    unproved: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LostOutput(JsonRecord):
+    """What the record could not store: ``ranks`` maps a rank to bytes, ``bytes`` is their sum, ``events`` counts lines
+    of events.jsonl, ``files`` names documents."""
+
+    bytes: int
+    ranks: Mapping[str, int]
+    events: int
+    files: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReport(JsonRecord):
+    """The outcome of a command. ``saved`` is the directory of its record; ``refused`` is why it ended in the middle."""
+
+    verb: str
+    title: str
+    exit: Exit
+    ok: bool
+    causes: tuple[Exit, ...]
+    started: float
+    ended: float
+    finished: bool
+    hosts: tuple[HostOutcome, ...]
+    failures: tuple[Failure, ...]
+    findings: tuple[Finding, ...]
+    warnings: tuple[str, ...]
+    run: RunOutcome | None
+    lost: LostOutput | None
+    saved: str | None = None
+    refused: str | None = None
