@@ -16,7 +16,7 @@ endif
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
 	@sh tools/system.sh demo
-	@$(BIN)/ipexctl demo
+	@$(BIN)/ipexctl lab demo
 
 # What a developer needs: the environment with all tools, and the checks of .pre-commit-config.yaml before each commit.
 dev: $(VENV)/.dev

@@ -170,7 +170,7 @@ def _options(model: type[Any]) -> Iterator[Option]:
         flag = next(each for each in info.metadata if isinstance(each, Flag))
         default = Parameter.empty if info.is_required() else None if info.default_factory else info.default
         low, high = (next((getattr(m, word) for m in info.metadata if hasattr(m, word)), None) for word in ("ge", "le"))
-        key, text = info.alias or name, info.description or ""
+        key, text = info.alias or name, info.description or flag.help
         yield Option(f"{model.__name__}.{name}", info.annotation, default, flag, text, key, low, high)
 
 
@@ -219,6 +219,7 @@ class _Generated:
 
     build: Callable[[], Any]
     examples: tuple[str, ...]
+    models: list[str]  # tasks and flags
 
     @cached_property
     def _built(self) -> Any:
@@ -316,7 +317,7 @@ def command(
             built.command()(invoke)
             return typer.main.get_command(built)
 
-        generated = {"build": staticmethod(build), "examples": examples}
+        generated = {"build": staticmethod(build), "examples": examples, "models": own}
         settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None

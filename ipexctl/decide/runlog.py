@@ -124,7 +124,7 @@ class RunLog:
         elif what == "left":
             pids = ", ".join(f"{pid} (state {state})" for pid, state in record["left"])
             what = f"still running, SIGKILL has no effect: process {pids}"
-            hint = f"ipexctl reap {running.run} looks again, and ends what can be ended"
+            hint = f"ipexctl stop --orphans {running.run} looks again, and ends what can be ended"
             yield HostFailed(Failure(str(record["host"]), Kind.RESIDUE, what, hint, "residue"))
         elif what == "end":
             if record.get("unstored"):

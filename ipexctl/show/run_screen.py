@@ -177,7 +177,7 @@ def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
         left = f"{phrases.plural(len(pids), 'process')} left on {host}: "
         items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
     if cleanup.left:
-        items.append(labelled("  hint", f"ipexctl reap {run}", copied=True))
+        items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
     elif cleanup.proved:
         items.append(text(f"0 processes left on {phrases.plural(len(cleanup.proved), 'host')}"))
     if cleanup.unproved:

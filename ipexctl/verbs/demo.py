@@ -1,4 +1,4 @@
-"""``ipexctl demo``: the main job on this machine, from nothing to a trained model, on an embedded cluster."""
+"""``ipexctl lab demo``: the main job on this machine, from nothing to a trained model, on an embedded cluster."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer)
     assert result.left["b"] == (frozen,)  # both hosts are this machine
     told = next(event.failure for event in of(HostFailed, events))
     assert f"process {frozen} (state D)" in told.what
-    assert told.hint.startswith(f"ipexctl reap {attempt.launch.run}")
+    assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
     until_when = time.monotonic() + 5
     while procs.living(procs.of_run(attempt.launch.run)) and time.monotonic() < until_when:

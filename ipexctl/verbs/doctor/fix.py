@@ -90,9 +90,9 @@ def _runs(
                 stray.setdefault(str(row["run"]), []).append(host)
     fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
-        if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl reap {run}) ?"):
+        if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
             yield from inner(reap(run, answering, context))
-            fixed.append(AppliedFix("", tuple(hosts), f"ipexctl reap {run}"))
+            fixed.append(AppliedFix("", tuple(hosts), f"ipexctl stop --orphans {run}"))
     return fixed
 
 

@@ -1,4 +1,4 @@
-"""``ipexctl verify``: is it still what was installed? Asked often, so it loads little."""
+"""``ipexctl doctor --verify``: is it still what was installed? Asked often, so it loads little."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``run`` and the commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``, ``replay``."""
+"""``run`` and the commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``replay``."""

@@ -42,7 +42,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
         for row in rows
     )
     if orphans:
-        yield Message("some hosts keep directories of runs that are over: ipexctl reap", "warning")
+        yield Message("some hosts keep directories of runs that are over: ipexctl stop --orphans", "warning")
     runs = tuple(_listed(run) for run in seen.runs)
     yield Answer(PsAnswer(runs, orphans, inventory.names, seen.unreachable))
     yield Ended("ps", Exit.OK)
@@ -140,7 +140,7 @@ def reap(word: str | None, inventory: Inventory, context: Context) -> Workflow:
     seen = yield from survey(inventory, context)
     doomed = _doomed(seen, word)
     if not doomed:
-        yield Message("nothing to reap")
+        yield Message("no orphans to end")
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(seen.unreachable)
     for run, directories in doomed.items():

@@ -137,7 +137,7 @@ def test_ranks_whose_end_nobody_saw_are_named() -> None:
 def test_what_is_left_running_is_named_with_host_and_process() -> None:
     text = ending(*WELL, e.RunEnded("k7", "done"), e.CleanupChecked("k7", ("a", "b"), {"b": (7, 8)}, ("a",)))
     assert "✗ 2 processes left on b: 7 8" in text
-    assert "ipexctl reap k7" in text
+    assert "ipexctl stop --orphans k7" in text
     assert "! could not look: a" in text
     assert "0 processes" not in text
 

@@ -1,0 +1,141 @@
+"""Options are made from the models, help texts keep one style, every example works, and the old words still do."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from ipexctl import loop
+from ipexctl.cli import app
+from ipexctl.cli.command import find_model, make_model
+
+GROUPS = {"Options", "Hosts", "Placement", "Collectives", "Environment", "Limits", "Output", "Connection", "Versions"}
+GROUPS |= {"Packages", "Files", "Checks", "Fixes", "Instances", "Steps", "Playbook", "Comparison", "Measurement"}
+ALIASES = {"plan": "run --dry-run", "reap": "stop --orphans", "verify": "doctor --verify", "demo": "lab demo"}
+TOP: Any = typer.main.get_command(app)
+
+
+def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that the help lists and that does something."""
+    for name, inner in command.commands.items():
+        if not inner.hidden:
+            if hasattr(inner, "examples"):
+                yield f"{path}{name}", inner
+            if hasattr(inner, "commands"):
+                yield from commands(inner, f"{path}{name} ")
+
+
+COMMANDS = dict(commands(TOP))
+EXAMPLES = [(path, line) for path, command in COMMANDS.items() for line in command.examples]
+OPTIONS = [(path, param) for path, command in COMMANDS.items() for param in command.params if param.name != "verbose"]
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_help_ends_with_examples(path: str) -> None:
+    examples = COMMANDS[path].examples
+    assert 2 <= len(examples) <= 3
+    assert all(line.startswith("ipexctl ") and len(line) < 77 for line in examples)
+    told = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80"})
+    assert told.output.rstrip().endswith("Examples:\n  " + "\n  ".join(examples))
+
+
+@pytest.mark.parametrize(("path", "line"), EXAMPLES)
+def test_every_example_is_read_into_its_task(path: str, line: str) -> None:
+    words = shlex.split(line.partition(" > ")[0])[1:]
+    command, rest = COMMANDS[path], words[len(path.split()) :]
+    assert words[: len(path.split())] == path.split()
+    context = command.make_context(path, rest)
+    for model in command.models:
+        made = make_model(find_model(model), context.params)
+        assert type(made).__name__ == model
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """A working directory with what the examples name; nobody listens where its hosts are."""
+    monkeypatch.setattr(loop, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
+    Path("hostfile").write_text("".join(f"node{n} address=127.0.0.1 port=1\n" for n in range(2)))
+    Path("cluster.yaml").write_text("all:\n  hosts:\n    node[0:1]:\n")
+    Path("job").mkdir()
+    Path("job/train.py").write_text("import torch\n")
+    Path("playbook.yaml").write_text("vars: {epochs: 1}\nsteps: [{doctor: , tags: train}]\n")
+    return CliRunner()
+
+
+CONTACTLESS = ("hosts", "stacks why", "migrate", "play lint")
+RUN_HERE = [
+    line
+    for _, line in EXAMPLES
+    if re.search("--(dry-run|check)", line) or line.removeprefix("ipexctl ").startswith(CONTACTLESS)
+    if not re.search("wheels|--compare", line)
+]
+
+
+@pytest.mark.parametrize("line", RUN_HERE)
+def test_examples_that_change_nothing_run(controller: CliRunner, line: str) -> None:
+    words = [f"job/{word}" if word == "train.py" else word for word in shlex.split(line)[1:]]
+    told = controller.invoke(app, words)
+    assert told.exit_code in {0, 3}, told.output  # 3: the hosts cannot be reached
+    assert "Traceback" not in told.output
+
+
+@pytest.mark.parametrize(("path", "param"), OPTIONS, ids=lambda value: getattr(value, "name", value))
+def test_every_option_has_a_group_a_metavar_and_a_help_of_one_style(path: str, param: Any) -> None:
+    text = param.help
+    assert re.match(r"([A-Z]|oneCCL )", text), text
+    assert text.endswith("."), text
+    assert not re.search(r"\(else|\bthere\b|\btold\b|\bthey\b", text), text
+    if param.param_type_name == "option":
+        assert param.rich_help_panel in GROUPS
+        assert param.is_flag or param.metavar or "|" in param.get_help_record(context(path))[0]
+        assert param.is_flag or param.default is None or "default: " in text
+
+
+def context(path: str) -> Any:
+    command = COMMANDS[path]
+    return command.context_class(command, info_name=path)
+
+
+def test_a_default_is_named_in_one_way_only() -> None:
+    helps = "\n".join(param.help for _, param in OPTIONS)
+    assert "[default" not in helps
+    assert "default: " in helps
+    assert not re.search(r"(?<![(;] )(?<!\()default: ", helps)
+
+
+def test_the_old_words_are_hidden_aliases() -> None:
+    assert {name for name, command in TOP.commands.items() if command.hidden} == ALIASES.keys()
+
+
+@pytest.mark.parametrize("alias", ["plan", "reap", "verify"])
+def test_an_old_word_does_what_the_new_ones_do(controller: CliRunner, alias: str) -> None:
+    rest = ["job/train.py"] if alias == "plan" else []
+    old, new = (controller.invoke(app, [*words.split(), *rest]) for words in (alias, ALIASES[alias]))
+    assert (old.exit_code, sorted(old.output.splitlines())) == (new.exit_code, sorted(new.output.splitlines()))
+    assert old.exit_code == (6 if alias == "reap" else 3)  # 6: what is left there is not known
+
+
+def test_demo_and_lab_demo_take_the_same_options() -> None:
+    assert [p.opts for p in TOP.commands["demo"].params] == [p.opts for p in COMMANDS["lab demo"].params]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("stop --orphans --kill", "--kill does not fit --orphans"),
+        ("doctor --verify --fix --yes", "--fix does not fit --verify"),
+        ("doctor --verify --timeout 3", "--timeout does not fit --verify"),
+    ],
+)
+def test_flags_that_do_not_fit_each_other_are_refused(controller: CliRunner, line: str, sentence: str) -> None:
+    told = controller.invoke(app, line.split())
+    assert (told.exit_code, sentence in told.output) == (2, True), told.output
