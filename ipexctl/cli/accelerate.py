@@ -28,10 +28,10 @@ app.add_typer(accelerate_app, name="accelerate")
 )
 def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateFlags) -> Workflow:
     """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
-    from ipexctl.decide.launch.accelerate import Config
+    from ipexctl.decide.launch.accelerate import AccelerateConfig
     from ipexctl.verbs.accelerate import accelerate_config
 
-    config = Config(
+    config = AccelerateConfig(
         precision=flags.precision,
         ipex=not flags.no_ipex,
         port=flags.port,

@@ -111,12 +111,12 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags)
 )
 def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
     """Start a script with mpirun on all hosts. Every rank's output is shown."""
-    from ipexctl.decide.launch.emit import check
+    from ipexctl.decide.launch.emit import check_form
     from ipexctl.verbs.run.run import run
 
     inventory = hosts.inventory()
     if flags.emit:
-        check(task, flags.emit)
+        check_form(task, flags.emit)
     hosts.warnings += _misplaced_options(ctx, task.args)
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 

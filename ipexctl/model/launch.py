@@ -66,8 +66,8 @@ class PlannedLaunch(JsonRecord):
     script: str
     size: int
     backend: str
-    backend_because: str
-    engine: str
+    backend_reason: str
+    launcher: str
     mpiexec: tuple[str, ...]
     mpiexec_env: Mapping[str, str]
     files: Mapping[str, str]
@@ -154,23 +154,23 @@ class Launch:
     run: str
     title: str
     backend: str
-    seats: tuple[NodePlan, ...]  # the first is the head
+    nodes: tuple[NodePlan, ...]  # the first is the head
     argv: tuple[str, ...]
     mpiexec: tuple[str, ...]
     mpiexec_env: Mapping[str, str]
     port: int
     dialect: Dialect
     warnings: tuple[Note, ...] = ()
-    engine: str = ""
+    launcher: str = ""  # its name and version
     framed: bool = False
     membind: bool = False
     files: Mapping[str, str] = field(default_factory=dict)  # what the launcher reads on the head: name → text
-    because: str = ""  # why this backend
+    backend_reason: str = ""
     independent: bool = False  # the ranks are instances that do not know of each other
 
     @property
     def head(self) -> NodePlan:
-        return self.seats[0]
+        return self.nodes[0]
 
     @property
     def running(self) -> Running:
@@ -178,17 +178,22 @@ class Launch:
             self.run,
             self.head.host,
             tuple(place.host for place in self.places),
-            {seat.label: seat.host for seat in self.seats},
+            {node.label: node.host for node in self.nodes},
             " ".join(self.argv),
         )
 
     @property
     def places(self) -> tuple[RankPlacement, ...]:
-        return tuple(sorted((p for seat in self.seats for p in seat.ranks), key=lambda place: place.rank))
+        return tuple(sorted((p for node in self.nodes for p in node.ranks), key=lambda place: place.rank))
+
+    @property
+    def rank_env(self) -> dict[int, Mapping[str, str]]:
+        """What each rank sees beyond the environment of its host."""
+        return {place.rank: place.env for place in self.places}
 
     @property
     def size(self) -> int:
-        return sum(len(seat.ranks) for seat in self.seats)
+        return sum(len(node.ranks) for node in self.nodes)
 
     def public(self) -> PlannedLaunch:
         """What ``--json`` prints of it; secrets are left out."""
@@ -197,14 +202,14 @@ class Launch:
             script=self.title,
             size=self.size,
             backend=self.backend,
-            backend_because=self.because,
-            engine=self.engine,
+            backend_reason=self.backend_reason,
+            launcher=self.launcher,
             mpiexec=self.mpiexec,
             mpiexec_env=self.mpiexec_env,
             files=self.files,
             argv=self.argv,
             port=self.port or None,
-            hosts={seat.host: _planned_host(seat) for seat in self.seats},
+            hosts={node.host: _planned_host(node) for node in self.nodes},
             ranks=tuple(_planned_rank(place) for place in self.places),
             warnings=tuple(map(str, self.warnings)),
         )
@@ -237,12 +242,12 @@ def _text(launch: Launch) -> list[str]:
     def words(argv: Iterable[str]) -> str:
         return " ".join(shlex.quote(_visible(word)) for word in argv)
 
-    hosts = "1 host" if len(launch.seats) == 1 else f"{len(launch.seats)} hosts"
+    hosts = "1 host" if len(launch.nodes) == 1 else f"{len(launch.nodes)} hosts"
     ranks = "1 rank" if launch.size == 1 else f"{launch.size} ranks"
-    lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.engine or 'mpirun'}"]
-    lines += [f"backend {launch.backend}: {launch.because}"] if launch.because else []
+    lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
+    lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
     lines += [""]
-    seats = {seat.host: seat for seat in launch.seats}
+    nodes = {node.host: node for node in launch.nodes}
     lines += _table(
         ("rank", "host", "local", "NUMA", "CPUs", _WORKERS.get(launch.backend, "workers"), "interface"),
         [
@@ -253,7 +258,7 @@ def _text(launch: Launch) -> list[str]:
                 cpu_list(place.nodes) or "-",
                 cpu_list(place.cpus) or "any",
                 cpu_list(place.workers) or "-",
-                f"{seats[place.host].interface} {seats[place.host].address}",
+                f"{nodes[place.host].interface} {nodes[place.host].address}",
             )
             for place in launch.places
         ],
@@ -264,14 +269,14 @@ def _text(launch: Launch) -> list[str]:
     for name, text in launch.files.items():
         text = text.replace("{port}", "(one that is free at the start)")
         lines += [f"with {launch.head.directory}/{name}:", *[f"  {_visible(line)}" for line in text.splitlines()]]
-    common = _common([list(seat.env.items()) for seat in launch.seats])
-    preloads = _common([seat.preload for seat in launch.seats])
+    common = _common([list(node.env.items()) for node in launch.nodes])
+    preloads = _common([node.preload for node in launch.nodes])
     lines += ["", "on all hosts, for the ranks:", *[f"  {line}" for line in _settings(dict(common))]]
     lines += [f"  before all libraries: {_preload(one)}" for one in preloads]
-    for seat in launch.seats:
-        lines += ["", f"on {seat.host}: in {seat.workdir}, over {seat.interface} ({seat.reason.text})"]
-        lines += [f"  {line}" for line in _settings(dict(item for item in seat.env.items() if item not in common))]
-        lines += [f"  before all libraries: {_preload(one)}" for one in seat.preload if one not in preloads]
+    for node in launch.nodes:
+        lines += ["", f"on {node.host}: in {node.workdir}, over {node.interface} ({node.reason.text})"]
+        lines += [f"  {line}" for line in _settings(dict(item for item in node.env.items() if item not in common))]
+        lines += [f"  before all libraries: {_preload(one)}" for one in node.preload if one not in preloads]
     port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
     if launch.independent:
         identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"

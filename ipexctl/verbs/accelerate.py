@@ -24,7 +24,7 @@ _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
 
 def accelerate_config(
-    wish: accelerate.Config,
+    wish: accelerate.AccelerateConfig,
     inventory: Inventory,
     context: Context,
     *,
@@ -65,7 +65,7 @@ def accelerate_config(
             yield Message(
                 f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
             )
-    text, said = accelerate.write(config, version, options())
+    text, said = accelerate.write_config(config, version, options())
     for sentence in said:
         yield Message(sentence, "warning")
     if file:
@@ -76,8 +76,8 @@ def accelerate_config(
 
 
 def _answered(
-    wish: accelerate.Config, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
-) -> tuple[str, accelerate.Config]:
+    wish: accelerate.AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+) -> tuple[str, accelerate.AccelerateConfig]:
     """Head's accelerate, and the answers the hosts give. One host alone gets one rank unless more is said."""
     head = facts[inventory.head.name]
     packages = head.installed.packages if head.installed else {}
@@ -91,8 +91,8 @@ def _answered(
         )
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1
-    cores = {host.name: placement.usable(facts[host.name]) for host in inventory}
-    counts = placement.spread(inventory.hosts, cores, n, ppn)
+    cores = {host.name: placement.find_usable_cores(facts[host.name]) for host in inventory}
+    counts = placement.count_ranks(inventory.hosts, cores, n, ppn)
     choice = choose_interfaces({name: facts[name] for name, _ in counts}).get(inventory.head.name)
     return version, replace(
         wish,

@@ -13,7 +13,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.decide.checks.network import Choice
-from ipexctl.decide.launch.build import HostRuntime, compute, rank_environment
+from ipexctl.decide.launch.build import HostRuntime, build_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import CleanupChecked, Event, Output
@@ -61,8 +61,8 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         }
         task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
-        launch = compute(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), rank_environment(launch, task, {}))
+        launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
+        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), launch.rank_env)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
         made.append(Attempt(task, launch, identity, sites, told, context))
         return made[-1]

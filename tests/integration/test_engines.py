@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.launch.emit import write
+from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import Message, Output, RankEnded, RunEnded
 from ipexctl.remote.agent import procs
@@ -32,10 +32,10 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
         return intel
     if not shutil.which(SYSTEM[request.param]):
         pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
-    said = subprocess.run(mpi_launchers.question(request.param), capture_output=True, text=True, check=True).stdout
-    engine = mpi_launchers.answer(request.param, said)
+    said = subprocess.run(mpi_launchers.build_query(request.param), capture_output=True, text=True, check=True).stdout
+    engine = mpi_launchers.parse_answer(request.param, said)
     assert isinstance(engine, mpi_launchers.MpiLauncher), engine
-    return mpi_launchers.under(intel, engine, ccl=False)
+    return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
 
 def test_the_same_script_runs_unchanged(start: Start) -> None:
@@ -137,7 +137,7 @@ def find(attempt: Attempt, names: tuple[str, ...]) -> int:
 def test_the_emitted_script_runs_by_itself_as_the_plan_says(start: Start, tmp_path: Path) -> None:
     attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
     script = tmp_path / "launch.sh"
-    script.write_text(write(attempt.launch, "sh"))
+    script.write_text(write_launch(attempt.launch, "sh"))
     mine = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "STRANGE": "leaks"}
     done = subprocess.run(["/bin/sh", script], env=mine, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
@@ -149,7 +149,7 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
     events = list(attempt.story())
     assert of(RunEnded, events)[0].reason == "done"
     for told in as_planned(attempt, tmp_path):
-        planned = {name for seat in attempt.launch.seats for name in seat.env}
+        planned = {name for seat in attempt.launch.nodes for name in seat.env}
         own = ("PMI", "MPI", "I_MPI", "HYDRA", "OMPI", "OPAL", "IPEXCTL_", "OMP_", "LC_")
         more = {
             "RANK",
@@ -166,7 +166,7 @@ def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: P
 
 def as_planned(attempt: Attempt, where: Path) -> list[dict[str, Any]]:
     """What each rank told, once it was found to be what the plan says."""
-    seats = {seat.host: seat for seat in attempt.launch.seats}
+    seats = {seat.host: seat for seat in attempt.launch.nodes}
     tellings = []
     for place in attempt.launch.places:
         told = json.loads((where / f"{place.rank}.json").read_text())

@@ -25,8 +25,8 @@ from ipexctl.act.context import Context
 from ipexctl.act.packages.resolve import find_uv, find_uv_for_hosts
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.decide.launch.mpi_launchers import under
-from ipexctl.decide.launch.tuning import preloads
+from ipexctl.decide.launch.mpi_launchers import switch_launcher
+from ipexctl.decide.launch.tuning import choose_preloads
 from ipexctl.decide.releases import resolve, runtime
 from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
@@ -954,7 +954,7 @@ def test_intels_openmp_comes_from_its_wheel_and_is_loaded_before_it_counts(bench
     assert played.answer["hosts"]["node0"]["preload"]["iomp5"] == ""
     facts = bench.facts()["node0"]
     assert facts.allocators["iomp5"] == f"{bench.venv}/lib/libiomp5.so"
-    chosen, warnings = preloads(Run(script="x.py", allocator="default"), facts, "node0")
+    chosen, warnings = choose_preloads(Run(script="x.py", allocator="default"), facts, "node0")
     assert [(one.name, one.path) for one in chosen] == [("iomp5", f"{bench.venv}/lib/libiomp5.so")]
     assert warnings == ()
 
@@ -997,7 +997,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert wish_of("openmpi", facts)[0] == str(program)
     with pytest.raises(UsageError, match="has no Intel MPI"):
         wish_of("impi", facts)
-    ready = under(runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
+    ready = switch_launcher(runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.
@@ -1015,7 +1015,7 @@ def test_hosts_without_the_mpi_that_was_named_are_told_and_nothing_is_changed(be
     assert played.exit == Exit.STEP
     assert played.failures() == ["node0: --mpi /nowhere/bin/mpirun: there is no /nowhere/bin/mpirun"]
     five = own_mpi(bench.path / "ompi5", "5.0.3")
-    assert "ipexctl speaks version 4" in bench.play(index, mpi=str(five)).failures()[0]
+    assert "ipexctl supports Open MPI 4" in bench.play(index, mpi=str(five)).failures()[0]
     assert not bench.store.exists()
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing
-from ipexctl.decide.launch.accelerate import Config
+from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Answer, Message
@@ -21,7 +21,7 @@ WORLD = Context(FakeOpener({}), Path("state"), Path("cache"))  # whom nobody ask
 
 def config(hosts: str, version: str = "1.7.0", **more: object) -> tuple[dict[str, object], list[str]]:
     """The file's keys, and what was said beside it."""
-    wish = more.pop("wish", Config(precision="bf16", ipex=True))
+    wish = more.pop("wish", AccelerateConfig(precision="bf16", ipex=True))
     options = {"n": None, "ppn": None, "venv": None, "file": None, **more}
     events = list(accelerate_config(wish, parsing.parse_list(hosts), WORLD, version=version, **options))  # type: ignore[arg-type]
     (answer,) = (event for event in events if isinstance(event, Answer))
@@ -51,7 +51,7 @@ def test_a_version_that_is_none_is_refused() -> None:
 
 def test_it_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "default_config.yaml"
-    wish = Config(precision="no")
+    wish = AccelerateConfig(precision="no")
     hosts = parsing.parse_list("node0")
     list(accelerate_config(wish, hosts, WORLD, n=None, ppn=None, version="1.15.0", venv=None, file=str(file)))
     assert yaml.safe_load(file.read_text())["mixed_precision"] == "no"

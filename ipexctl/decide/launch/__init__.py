@@ -1,5 +1,5 @@
-"""Hosts × Facts × Run → Launch: who computes where, with which settings, started by which line."""
+"""Hosts × Facts × Run → Launch: where ranks run, with which settings, and the command that starts them."""
 
-from ipexctl.decide.launch.build import compute
+from ipexctl.decide.launch.build import build_launch
 
-__all__ = ["compute"]
+__all__ = ["build_launch"]

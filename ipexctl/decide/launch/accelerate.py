@@ -28,7 +28,7 @@ _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class AccelerateConfig:
     """What a configuration says. ``hostfile`` is mpirun's, on the head: Accelerate starts mpirun when there is one.
     ``workers`` are oneCCL's threads a rank."""
 
@@ -42,7 +42,7 @@ class Config:
     workers: int = 1
 
 
-def write(config: Config, version: str, options: Sequence[Option]) -> tuple[str, tuple[str, ...]]:
+def write_config(config: AccelerateConfig, version: str, options: Sequence[Option]) -> tuple[str, tuple[str, ...]]:
     """The file as ``accelerate config`` of that version writes it, byte for byte, for the same answers; and a sentence
     for each thing asked for that the version cannot say."""
     import yaml
@@ -75,38 +75,38 @@ def write(config: Config, version: str, options: Sequence[Option]) -> tuple[str,
             del value["mpirun_config"]["mpirun_ccl"]
     unknown = [name for name in value if not knows(options, "accelerate", name, version)]
     wanted = {"ipex_config": config.ipex, "mpirun_config": True}
-    said = {
+    unsupported = {
         option.said(version): None
         for option in options
         if option.of == "accelerate" and option.name in unknown and wanted.get(option.name)
     }
     kept = {name: inner for name, inner in value.items() if name not in unknown}
-    return yaml.safe_dump(kept, allow_unicode=True), tuple(said)
+    return yaml.safe_dump(kept, allow_unicode=True), tuple(unsupported)
 
 
-def read(text: str, source: str) -> Config:
+def read_config(text: str, source: str) -> AccelerateConfig:
     """The configuration in a file of any version. Raises `UsageError` for one not for CPUs, with line and key."""
     problems = InputErrors(source)
     root = yaml_nodes.read(text, source, problems)
     if root is not None and not isinstance(root, yaml_nodes.Map):
         problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.kind(root)}")
-    found = _Reader(root if isinstance(root, yaml_nodes.Map) else None, problems)
-    kind = found.text("distributed_type", "NO")
+    reader = _Reader(root if isinstance(root, yaml_nodes.Map) else None, problems)
+    kind = reader.text("distributed_type", "NO")
     if kind.upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML, and Accelerate reads it so
-        found.wrong("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs", kind)
-    precision = found.text("mixed_precision", "no").lower()
+        reader.wrong("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs", kind)
+    precision = reader.text("mixed_precision", "no").lower()
     precision = "no" if precision in {"false", "null"} else precision
     if precision not in _PRECISIONS:
-        found.wrong("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}", precision)
-    config = Config(
-        ranks=found.number("num_processes", 1),
-        hosts=found.number("num_machines", 1),
-        address=found.text("main_process_ip", ""),
-        port=found.number("main_process_port", 0) or None,
+        reader.wrong("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}", precision)
+    config = AccelerateConfig(
+        ranks=reader.number("num_processes", 1),
+        hosts=reader.number("num_machines", 1),
+        address=reader.text("main_process_ip", ""),
+        port=reader.number("main_process_port", 0) or None,
         precision=precision,
-        ipex=found.text("ipex_config.ipex", "false").lower() in {"true", "yes"},
-        hostfile=found.text("mpirun_config.mpirun_hostfile", ""),
-        workers=found.number("mpirun_config.mpirun_ccl", 1),
+        ipex=reader.text("ipex_config.ipex", "false").lower() in {"true", "yes"},
+        hostfile=reader.text("mpirun_config.mpirun_hostfile", ""),
+        workers=reader.number("mpirun_config.mpirun_ccl", 1),
     )
     problems.refuse()
     return config
@@ -134,13 +134,13 @@ class _Reader:
         self.wrong(path, "must be a number", text)
         return default
 
-    def wrong(self, path: str, what: str, found: str) -> None:
+    def wrong(self, path: str, what: str, value: str) -> None:
         node = self._node(path)
         if node is not None:
-            self.problems.add(node.origin, f"{path} {what}", found=found)
+            self.problems.add(node.origin, f"{path} {what}", found=value)
 
 
-def applied(config: Config | None, task: Run) -> Run:
+def apply_config(config: AccelerateConfig | None, task: Run) -> Run:
     """The task with what only the configuration says: the number of ranks, and the port."""
     if config is None:
         return task
@@ -148,30 +148,30 @@ def applied(config: Config | None, task: Run) -> Run:
     return task.model_copy(update={"n": ranks, "port": task.port or config.port})
 
 
-def differs(config: Config | None, hosts: int, ranks: int) -> list[Note]:
+def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> list[Note]:
     """What a run does otherwise than its configuration says."""
     if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
         return []
-    said = f"num_machines {config.hosts} and num_processes {config.ranks}"
-    text = f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}"
+    settings_text = f"num_machines {config.hosts} and num_processes {config.ranks}"
+    text = f"the Accelerate configuration says {settings_text}; this run has {hosts} and {ranks}"
     return [Note("accelerate-config", text)]
 
 
-def each(
-    config: Config | None, packages: Mapping[str, str], asked: Mapping[str, str], options: Sequence[Option]
+def build_rank_words(
+    config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str], options: Sequence[Option]
 ) -> tuple[str, ...]:
     """What the interpreter is given before the script where mpirun starts ``accelerate launch`` for each rank: it must
     neither look for a configuration on the host nor start mpirun again.
 
-    ``asked`` are the user's variables: what they say of precision and IPEX wins over the configuration. Raises
+    ``user_env`` are the user's variables: what they say of precision and IPEX wins over the configuration. Raises
     `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX.
     """
     version = packages.get("accelerate", "")
-    ipex = _ipex(config, packages, asked)
+    ipex = _uses_ipex(config, packages, user_env)
     settings = {
         "--num_processes": "1",
         "--num_machines": "1",
-        "--mixed_precision": _precision(config, asked),
+        "--mixed_precision": _choose_precision(config, user_env),
         "--dynamo_backend": "no",
     }
     flags = ["--cpu"]
@@ -189,27 +189,27 @@ def each(
     return ("-u", "-m", "accelerate.commands.launch", *flags, *words)
 
 
-def itself(
+def start_with_accelerate(
     launch: Launch,
-    config: Config,
+    config: AccelerateConfig,
     packages: Mapping[str, str],
-    asked: Mapping[str, str],
+    user_env: Mapping[str, str],
     options: Sequence[Option],
     workers: int,
 ) -> Launch:
     """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
     version = packages.get("accelerate", "")
-    counts = {len(seat.ranks) for seat in launch.seats}
+    counts = {len(node.ranks) for node in launch.nodes}
     if len(counts) > 1:
         raise UsageError(
             "Accelerate starts mpirun with as many ranks on every host",
-            reasons=[f"{seat.host}: {len(seat.ranks)}" for seat in launch.seats],
+            reasons=[f"{node.host}: {len(node.ranks)}" for node in launch.nodes],
             hint="give --ppn, or a configuration without mpirun_config",
             exit=Exit.STEP,
         )
     if launch.dialect != "impi":
         raise UsageError(
-            f"Accelerate starts Intel MPI's mpirun here, not that of {launch.engine}",
+            f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}",
             hint="leave out --mpi, or give a configuration without mpirun_config",
             exit=Exit.STEP,
         )
@@ -220,18 +220,18 @@ def itself(
             exit=Exit.STEP,
         )
     head = launch.head
-    told = replace(
+    run_config = replace(
         config,
         ranks=launch.size,
-        hosts=len(launch.seats),
+        hosts=len(launch.nodes),
         address=head.address,
         port=launch.port or None,
-        precision=_precision(config, asked),
-        ipex=_ipex(config, packages, asked),
+        precision=_choose_precision(config, user_env),
+        ipex=_uses_ipex(config, packages, user_env),
         hostfile=f"{head.directory}/{HOSTS}",
         workers=workers or config.workers,
     )
-    text, _ = write(told, version or "1.15.0", options)
+    text, _ = write_config(run_config, version or "1.15.0", options)
     if not launch.port:
         text = text.replace(f"main_process_port: {PORT}\n", "main_process_port: {port}\n")
     env = {name: setting.value for name, setting in head.env.items() if name in {"HOME", "LANG", "I_MPI_ROOT"}}
@@ -250,13 +250,13 @@ def itself(
             "I_MPI_HYDRA_BOOTSTRAP_EXEC": shim,
             "I_MPI_HYDRA_IFACE": head.interface,
         },
-        files={FILE: text, HOSTS: "".join(f"{seat.label}\n" for seat in launch.seats)},
-        engine=f"{launch.engine}, started by accelerate {printable(version)}".rstrip(),
+        files={FILE: text, HOSTS: "".join(f"{node.label}\n" for node in launch.nodes)},
+        launcher=f"{launch.launcher}, started by accelerate {printable(version)}".rstrip(),
         framed=True,  # mpirun's own labels are Accelerate's to choose
     )
 
 
-def device(packages: Mapping[str, str]) -> dict[str, Setting]:
+def choose_device(packages: Mapping[str, str]) -> dict[str, Setting]:
     """Accelerate's device of a rank, where it matters.
 
     By itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
@@ -272,14 +272,14 @@ def has_ipex(packages: Mapping[str, str]) -> bool:
     return "intel-extension-for-pytorch" in packages
 
 
-def _ipex(config: Config | None, packages: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+def _uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]) -> bool:
     """Whether IPEX is to optimise: as the variable, else the configuration says; without either, where it is there."""
     if not has_ipex(packages):
         return False
-    if "ACCELERATE_USE_IPEX" in asked:
-        return asked["ACCELERATE_USE_IPEX"].lower() in {"1", "true", "yes", "y", "t", "on"}
+    if "ACCELERATE_USE_IPEX" in user_env:
+        return user_env["ACCELERATE_USE_IPEX"].lower() in {"1", "true", "yes", "y", "t", "on"}
     return True if config is None else config.ipex
 
 
-def _precision(config: Config | None, asked: Mapping[str, str]) -> str:
-    return asked.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")
+def _choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
+    return user_env.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")

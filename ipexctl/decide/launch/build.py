@@ -1,4 +1,4 @@
-"""Everything known about the hosts and asked of the run → one `Launch`, per host."""
+"""Build the `Launch` of a run from its options and from what is known of its hosts."""
 
 from __future__ import annotations
 
@@ -23,178 +23,183 @@ _LEAST = 3
 
 @dataclass(frozen=True, slots=True)
 class HostRuntime:
-    """What was observed and prepared on one host."""
+    """The facts of one host, and what was prepared there for a run."""
 
     facts: Facts
-    choice: Choice
+    interface: Choice
     runtime: Runtime
     directory: str  # of the run, there
     workdir: str
 
 
-def compute(
+def build_launch(
     task: Run,
     run: str,
     nonce: str,
     hosts: Sequence[Host],
-    stations: Mapping[str, HostRuntime],
+    runtimes: Mapping[str, HostRuntime],
     script: str,
-    asked: Mapping[str, Setting],
+    user_env: Mapping[str, Setting],
     *,
-    config: accelerate.Config | None = None,
+    config: accelerate.AccelerateConfig | None = None,
     options: Sequence[Option] = (),
 ) -> Launch:
-    """The launch of ``task`` on ``hosts`` (the first is the head).
+    """Plan the launch of ``task`` on ``hosts`` (the first is the head).
 
-    ``script`` is its path below each host's workdir; ``asked`` are the user's variables; ``config`` is the one given
-    for Accelerate, ``options`` say which words its versions know. Raises `UsageError`: exit 2 when
-    the ranks do not fit, exit 4 when hosts are one machine, have no common MPI or no network between them.
+    ``script`` is a path relative to each host's workdir; ``user_env`` holds the user's variables; ``config`` is the
+    user's Accelerate configuration; ``options`` list the keys and flags that its versions support. Raises `UsageError`:
+    exit 2 when the ranks do not fit, exit 4 when hosts are one machine, or have no common MPI or network.
     """
-    task = accelerate.applied(config, task)
-    cores = {host.name: instances.pool(task, stations[host.name].facts, host.name) for host in hosts}
+    task = accelerate.apply_config(config, task)
+    cores = {host.name: instances.select_cores(task, runtimes[host.name].facts, host.name) for host in hosts}
     alone = task.independent
-    counts = instances.spread(task, hosts, cores) if alone else placement.spread(hosts, cores, task.n, task.ppn)
-    used = [host for host in hosts if host.name in dict(counts)]
-    machines = _machines(used, stations, task.allow_duplicates)
-    backend, because, workers = instances.BACKEND, instances.BECAUSE, 0
-    if alone:
-        ranks, warnings = instances.seat(task, counts, cores, machines)
-    else:
-        backend, because = choose(task, [stations[host.name].runtime for host in used])
-        workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
-        ranks, warnings = placement.seat(counts, cores, machines, workers, _LEAST if backend == "impi" else 1)
-    head = stations[used[0].name]
-    capped, more = tuning.cap(
-        task, {host.name: stations[host.name].facts for host in used}, accelerate.has_ipex(_packages(head.facts))
+    counts = (
+        instances.count_instances(task, hosts, cores)
+        if alone
+        else placement.count_ranks(hosts, cores, task.n, task.ppn)
     )
-    rdma = environment.has_rdma(stations[host.name].facts for host in used)
-    common = _Common(task, head, len(used), backend, workers, capped, asked, rdma)
-    seats: list[NodePlan] = []
-    said = [*warnings, *more]
-    for number, host in enumerate(used):
-        mine = tuple(place for place in ranks if place.host == host.name)
+    run_hosts = [host for host in hosts if host.name in dict(counts)]
+    machines = _identify_machines(run_hosts, runtimes, task.allow_duplicates)
+    backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
+    if alone:
+        ranks, core_warnings = instances.place_instances(task, counts, cores, machines)
+    else:
+        backend, reason = choose_backend(task, [runtimes[host.name].runtime for host in run_hosts])
+        workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
+        least = _LEAST if backend == "impi" else 1
+        ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
+    head = runtimes[run_hosts[0].name]
+    isa_settings, isa_warnings = tuning.cap_isa(
+        task, {host.name: runtimes[host.name].facts for host in run_hosts}, accelerate.has_ipex(_packages(head.facts))
+    )
+    rdma = environment.has_rdma(runtimes[host.name].facts for host in run_hosts)
+    settings = _RunSettings(task, head, len(run_hosts), backend, workers, isa_settings, user_env, rdma)
+    nodes: list[NodePlan] = []
+    warnings = [*core_warnings, *isa_warnings]
+    for number, host in enumerate(run_hosts):
+        node_ranks = tuple(place for place in ranks if place.host == host.name)
         shared = list(machines.values()).count(machines[host.name]) > 1
-        seat, of_host = _seat(common, number, host.name, stations[host.name], mine, shared=shared)
-        seats.append(seat)
-        said += of_host
-    dialect, ready = head.runtime.dialect, head.runtime
+        node, of_host = _plan_node(settings, number, host.name, runtimes[host.name], node_ranks, shared=shared)
+        nodes.append(node)
+        warnings += of_host
+    dialect, runtime = head.runtime.dialect, head.runtime
     packages = _packages(head.facts)
-    said += [*accelerate.differs(config, len(used), len(ranks)), *misfits(options, packages, task.args)]
+    warnings += [*accelerate.compare_config(config, len(run_hosts), len(ranks)), *misfits(options, packages, task.args)]
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
-    before = accelerate.each(config, packages, _values(asked), options) if by_mpirun else ("-u",)
-    path = ":".join(dict.fromkeys([*ready.path, "/usr/bin", "/bin"]))
+    user_values = {name: setting.value for name, setting in user_env.items()}
+    options_before = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)
+    path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
     launch = Launch(
         run=run,
         title=script,
         backend=backend,
-        because=because,
-        seats=tuple(seats),
-        argv=(ready.python, *_words(task, script, before)),
-        mpiexec=mpi_launchers.line(ready, f"{head.directory}/shim", head.choice.name, nonce, seats),
-        mpiexec_env={"PATH": path, "IPEXCTL_RUN": run, **_libraries(ready), **seats[0].proxy_env},
+        backend_reason=reason,
+        nodes=tuple(nodes),
+        argv=(runtime.python, *_interpreter_words(task, script, options_before)),
+        mpiexec=mpi_launchers.build_mpiexec(runtime, f"{head.directory}/shim", head.interface.name, nonce, nodes),
+        mpiexec_env={"PATH": path, "IPEXCTL_RUN": run, **_loader_env(runtime), **nodes[0].proxy_env},
         port=task.port or 0,
-        warnings=tuple(dict.fromkeys(said)),
+        warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect,
-        engine=f"{MPI_NAMES[dialect]} {ready.version}".rstrip(),
-        framed=mpi_launchers.framed(dialect),
+        launcher=f"{MPI_NAMES[dialect]} {runtime.version}".rstrip(),
+        framed=mpi_launchers.needs_framing(dialect),
         membind=task.membind,
         independent=alone,
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
-    return accelerate.itself(launch, config, packages, _values(asked), options, workers)
+    return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Common:
-    """What is the same for all hosts of a launch."""
+class _RunSettings:
+    """Settings that all hosts of a launch share."""
 
     task: Run
     head: HostRuntime
     hosts: int
     backend: str
     workers: int
-    capped: Mapping[str, Setting]
-    asked: Mapping[str, Setting]
+    isa_settings: Mapping[str, Setting]
+    user_env: Mapping[str, Setting]
     rdma: bool
 
 
-def _seat(
-    common: _Common, number: int, host: str, here: HostRuntime, mine: tuple[RankPlacement, ...], *, shared: bool
+def _plan_node(
+    settings: _RunSettings,
+    number: int,
+    host: str,
+    host_runtime: HostRuntime,
+    node_ranks: tuple[RankPlacement, ...],
+    *,
+    shared: bool,
 ) -> tuple[NodePlan, list[Note]]:
-    """One host's part, and warnings. ``shared``: other hosts of the run are the same machine."""
-    task, backend, asked = common.task, common.backend, common.asked
-    dialect = here.runtime.dialect
-    preload, missing = tuning.preloads(task, here.facts, host)
-    preload = () if "LD_PRELOAD" in asked else preload  # the user's own, as it is
-    tuned, more = tuning.of_host(task, here.facts, preload, host)
+    """The plan for one host, and warnings. ``shared``: another host of the run is the same machine."""
+    task, backend, user_env = settings.task, settings.backend, settings.user_env
+    facts, interface, runtime = host_runtime.facts, host_runtime.interface, host_runtime.runtime
+    dialect = runtime.dialect
+    preload, preload_warnings = tuning.choose_preloads(task, facts, host)
+    preload = () if "LD_PRELOAD" in user_env else preload  # the user's own, as it is
+    tuned, tuning_warnings = tuning.build_host_settings(task, facts, preload, host)
     if dialect == "openmpi" and shared:
         tuned |= {name: Setting(value, "hosts that are one machine") for name, value in openmpi.ONE_MACHINE.items()}
-    env = environment.for_host(
-        here.facts,
-        here.choice,
-        common.head.choice,
-        here.runtime,
+    env = environment.build_host_env(
+        facts,
+        interface,
+        settings.head.interface,
+        runtime,
         backend,
-        mine,
-        common.workers,
+        node_ranks,
+        settings.workers,
         task.port,
-        {**common.capped, **tuned, **accelerate.device(_packages(here.facts))},
-        asked,
-        rdma=common.rdma,
+        {**settings.isa_settings, **tuned, **accelerate.choose_device(_packages(facts))},
+        user_env,
+        rdma=settings.rdma,
         override=task.backend_override,
     )
     if task.independent:
-        env = instances.alone(env, asked)
-    own = backend == "ccl" and dialect == "openmpi"
+        env = instances.drop_rendezvous(env, user_env)
+    own_ranks = backend == "ccl" and dialect == "openmpi"
+    count, threads = len(node_ranks), task.threads
     ranks = (
-        replace(place, env=environment.for_rank(place, len(mine), task.threads, asked, preload, own, backend))
-        for place in mine
+        replace(rank, env=environment.build_rank_env(rank, count, threads, user_env, preload, own_ranks, backend))
+        for rank in node_ranks
     )
     return NodePlan(
         host=host,
-        label=mpi_launchers.label(number),
-        interface=here.choice.name,
-        address=here.choice.address,
-        reason=here.choice.reason,
-        directory=here.directory,
-        workdir=here.workdir,
+        label=mpi_launchers.build_host_label(number),
+        interface=interface.name,
+        address=interface.address,
+        reason=interface.reason,
+        directory=host_runtime.directory,
+        workdir=host_runtime.workdir,
         env=env,
         ranks=tuple(ranks),
-        python=here.runtime.python,
+        python=runtime.python,
         preload=preload,
-        proxy_env=mpi_launchers.environment(dialect, common.hosts, here.directory, here.facts.user),
-    ), [*missing, *more, *(_confusing(host, here) if backend == "ccl" else ())]
+        proxy_env=mpi_launchers.build_environment(dialect, settings.hosts, host_runtime.directory, facts.user),
+    ), [*preload_warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if backend == "ccl" else ())]
 
 
-def rank_environment(launch: Launch, task: Run, asked: Mapping[str, Setting]) -> dict[int, dict[str, str]]:
-    """What each rank sees beyond its host's environment."""
-    return {place.rank: dict(place.env) for place in launch.places}
-
-
-def _words(task: Run, script: str, before: Sequence[str]) -> tuple[str, ...]:
-    """What the interpreter is given; ``before`` a script: its own flags, or Accelerate."""
+def _interpreter_words(task: Run, script: str, interpreter_options: Sequence[str]) -> tuple[str, ...]:
+    """The arguments of the interpreter. ``interpreter_options`` precede a script: its own flags, or Accelerate."""
     if task.launcher == "module":
         return ("-u", "-m", script, *task.args)
-    return (*before, f"./{script}" if script.startswith("-") else script, *task.args)
+    return (*interpreter_options, f"./{script}" if script.startswith("-") else script, *task.args)
 
 
-def _values(asked: Mapping[str, Setting]) -> dict[str, str]:
-    return {name: setting.value for name, setting in asked.items()}
-
-
-def _confusing(host: str, station: HostRuntime) -> tuple[Note, ...]:
-    """oneCCL takes the first interface whose name *contains* the word it was given."""
-    name = station.choice.name
-    others = [one.name for one in station.facts.interfaces if name in one.name and one.name != name]
+def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ...]:
+    """Warn of ambiguous names: oneCCL takes the first interface whose name *contains* the configured one."""
+    name = host_runtime.interface.name
+    others = [other.name for other in host_runtime.facts.interfaces if name in other.name and other.name != name]
     if not others:
         return ()
     text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
     return (Note("ccl-interface", text, (host,)),)
 
 
-def _libraries(runtime: Runtime) -> dict[str, str]:
-    """A system's MPI that lies outside of the loader's own directories."""
+def _loader_env(runtime: Runtime) -> dict[str, str]:
+    """LD_LIBRARY_PATH for a host's MPI outside of the loader's default directories."""
     return {} if runtime.dialect == "impi" or not runtime.library_path else {
         "LD_LIBRARY_PATH": ":".join(runtime.library_path)
     }  # fmt: skip
@@ -204,9 +209,9 @@ def _packages(facts: Facts) -> Mapping[str, str]:
     return facts.installed.packages if facts.installed else {}
 
 
-def _machines(hosts: Sequence[Host], stations: Mapping[str, HostRuntime], allowed: bool) -> dict[str, str]:
-    """Host → what names its machine. Hosts of one lab are one machine on purpose; others are refused unless allowed."""
-    machines = {host.name: stations[host.name].facts.machine_id or f"host {host.name}" for host in hosts}
+def _identify_machines(hosts: Sequence[Host], runtimes: Mapping[str, HostRuntime], allowed: bool) -> dict[str, str]:
+    """Map each host to the id of its machine. Two hosts on one machine are refused unless allowed or of one lab."""
+    machines = {host.name: runtimes[host.name].facts.machine_id or f"host {host.name}" for host in hosts}
     groups: dict[str, list[Host]] = {}
     for host in hosts:
         groups.setdefault(machines[host.name], []).append(host)
@@ -225,9 +230,9 @@ def _machines(hosts: Sequence[Host], stations: Mapping[str, HostRuntime], allowe
     return machines
 
 
-def choose(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
-    """The backend, and why. Raises `UsageError` (exit 4) where the environment has not what was asked for."""
-    ccl, impi = all(one.module for one in runtimes), all(one.impi for one in runtimes)
+def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
+    """The backend and the reason for it. Raises `UsageError` (exit 4) if the environment lacks the requested one."""
+    ccl, impi = all(other.module for other in runtimes), all(other.impi for other in runtimes)
     if task.backend == "ccl" and not ccl:
         raise UsageError(
             "the environment has no oneccl_bind_pt, which the backend ccl needs",

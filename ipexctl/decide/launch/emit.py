@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.decide.launch import pytorchjob
-from ipexctl.decide.launch.uniform_env import alike
+from ipexctl.decide.launch.uniform_env import require_equal_ppn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import cpu_list
 from ipexctl.model.launch import Launch, NodePlan, RankPlacement
@@ -24,7 +24,7 @@ _PORT = 29500  # torch's own
 _WORD = 120_000  # bytes: Linux takes no longer word than 128 KiB (MAX_ARG_STRLEN)
 
 
-def check(task: Run, form: str) -> None:
+def check_form(task: Run, form: str) -> None:
     """Raises `UsageError` for what no form can say, and what this one cannot, of whatever hosts."""
     if task.independent:
         raise UsageError("instances cannot be written for another program", hint="--dry-run shows what each is given")
@@ -32,7 +32,7 @@ def check(task: Run, form: str) -> None:
         _impi(form, Exit.INPUT)
 
 
-def write(launch: Launch, form: str) -> str:
+def write_launch(launch: Launch, form: str) -> str:
     """The text of one form. Raises `UsageError` (exit 4) for a launch on these hosts that the form cannot say."""
     if launch.backend == "impi":
         _impi(form, Exit.STEP)
@@ -64,11 +64,11 @@ def _sh(launch: Launch) -> str:
 
 
 def _sbatch(launch: Launch) -> str:
-    names = [seat.host for seat in launch.seats]
+    names = [node.host for node in launch.nodes]
     lines = [
         "#!/bin/sh",
         f"#SBATCH --job-name={_word(launch.title)}",
-        f"#SBATCH --nodes={len(launch.seats)}",
+        f"#SBATCH --nodes={len(launch.nodes)}",
         f"#SBATCH --ntasks={launch.size}",
         f"#SBATCH --nodelist={','.join(names)}",
         "#SBATCH --exclusive",
@@ -89,20 +89,20 @@ def _sbatch(launch: Launch) -> str:
 
 
 def _torchrun(launch: Launch) -> str:
-    ranks = alike(launch, "torchrun")
+    ranks = require_equal_ppn(launch, "torchrun")
     lines = [
         "#!/bin/sh",
         *_about(launch, "Start it on every host at once, with the number that the host has here."),
-        *[f"#   sh FILE {number}    on {seat.host}" for number, seat in enumerate(launch.seats)],
+        *[f"#   sh FILE {number}    on {node.host}" for number, node in enumerate(launch.nodes)],
         "set -eu",
         *_secrets(launch),
         f"port=${{MASTER_PORT:-{launch.port or _PORT}}}",
         *_kept(_each(launch, ranks="${RANK}")),
         "case ${1:-} in",
-        *[f"{number}) python={shlex.quote(seat.python)} ;;" for number, seat in enumerate(launch.seats)],
-        f'*) echo "usage: sh $0 0..{len(launch.seats) - 1}" >&2; exit 2 ;;',
+        *[f"{number}) python={shlex.quote(node.python)} ;;" for number, node in enumerate(launch.nodes)],
+        f'*) echo "usage: sh $0 0..{len(launch.nodes) - 1}" >&2; exit 2 ;;',
         "esac",
-        f'exec "$python" -m torch.distributed.run --nnodes {len(launch.seats)} --nproc-per-node {ranks} \\',
+        f'exec "$python" -m torch.distributed.run --nnodes {len(launch.nodes)} --nproc-per-node {ranks} \\',
         f'    --node-rank "$1" --master-addr {shlex.quote(launch.head.address)} --master-port "$port" \\',
         '    --no-python /bin/sh -c "$each" rank "$port"',
     ]
@@ -111,20 +111,20 @@ def _torchrun(launch: Launch) -> str:
 
 def _accelerate(launch: Launch) -> str:
     """``accelerate launch`` starts mpirun itself, and gives all hosts the environment of the first."""
-    alike(launch, "accelerate")
+    require_equal_ppn(launch, "accelerate")
     config = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU",
         "use_cpu": True,
-        "num_machines": len(launch.seats),
+        "num_machines": len(launch.nodes),
         "num_processes": launch.size,
         "machine_rank": 0,
         "main_process_ip": launch.head.address,
         "main_process_port": launch.port or _PORT,
         "mixed_precision": "no",
     }
-    names = sorted({name for seat in launch.seats for name in seat.env})
-    differ = [name for name in names if len({_shown(seat.env.get(name)) for seat in launch.seats}) > 1]
+    names = sorted({name for node in launch.nodes for name in node.env})
+    differ = [name for name in names if len({_shown(node.env.get(name)) for node in launch.nodes}) > 1]
     lost = [f"# Not kept, as accelerate gives all hosts the first one's: {', '.join(differ)}."] if differ else []
     directory = launch.mpiexec[0].rpartition("/")[0]
     lines = [
@@ -141,8 +141,8 @@ def _accelerate(launch: Launch) -> str:
         "directory=$(mktemp -d)",
         "trap 'rm -rf \"$directory\"' EXIT",
         "cat >\"$directory/hostfile\" <<'HOSTS'",
-        *[f"{seat.address} slots={len(seat.ranks)}" if launch.framed else f"{seat.address}:{len(seat.ranks)}"
-          for seat in launch.seats],
+        *[f"{node.address} slots={len(node.ranks)}" if launch.framed else f"{node.address}:{len(node.ranks)}"
+          for node in launch.nodes],
         "HOSTS",
         "cat >\"$directory/config.yaml\" <<'CONFIG'",
         *[f"{name}: {json.dumps(value)}" for name, value in config.items()],
@@ -173,7 +173,7 @@ def _ansible(launch: Launch) -> str:
         **{name: f"{{{{ lookup('env', '{name}') }}}}" for name in _secret_names(launch)},
     }
     words = [word.replace("$port", "{{ port }}") for group in _line(launch, file) for word in shlex.split(group)]
-    names = ":".join(seat.host for seat in launch.seats)
+    names = ":".join(node.host for node in launch.nodes)
     lines = [
         *_about(launch, "Play it with ansible-playbook -i INVENTORY; the hosts' names must be those of the inventory."),
         "- name: what each rank does",
@@ -208,7 +208,7 @@ def _ansible(launch: Launch) -> str:
 
 
 def _about(launch: Launch, how: str) -> list[str]:
-    hosts = ", ".join(f"{seat.host} ({len(seat.ranks)})" for seat in launch.seats)
+    hosts = ", ".join(f"{node.host} ({len(node.ranks)})" for node in launch.nodes)
     return [
         f"# {launch.title}: {launch.size} {'rank' if launch.size == 1 else 'ranks'} on {hosts}; written by ipexctl.",
         f"# {how}",
@@ -225,11 +225,11 @@ def _carried(launch: Launch) -> list[str]:
     """What ranks do, in variables that mpirun carries to the hosts: one for each host where it can be told so. Raises
     `UsageError` where the one for all is longer than a word may be."""
     if _by_host(launch):
-        return [line for number, seat in enumerate(launch.seats) for line in _kept(_each(launch, of=[seat]), number)]
+        return [line for number, node in enumerate(launch.nodes) for line in _kept(_each(launch, of=[node]), number)]
     each = _each(launch)
     if sum(len(line.encode()) + 1 for line in each) > _WORD:
         raise UsageError(
-            f"{len(launch.seats)} hosts need more than fits into one word of {launch.engine}'s mpirun",
+            f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun",
             hint="--emit ansible copies it as a file",
             exit=Exit.STEP,
         )
@@ -240,16 +240,16 @@ def _each(launch: Launch, ranks: str = _RANKS, of: Sequence[NodePlan] = ()) -> l
     """POSIX sh: one rank, on whatever host (``of`` these, or of all) it finds itself by its number. ``$1`` is the
     port."""
     lines = [f"r={ranks}", "case $r in"]
-    seats = of or launch.seats
-    for seat in seats:
-        lines.append(f"{'|'.join(str(place.rank) for place in seat.ranks)})  # {seat.host}")
-        lines += [f"    {line}" for line in _exports(seat)]
-        if seat.preload:
-            lines.append(f"    export LD_PRELOAD={shlex.quote(':'.join(one.path for one in seat.preload))}")
-        lines.append(f"    export LOCAL_WORLD_SIZE={len(seat.ranks)}")
-        lines.append(f"    python={shlex.quote(seat.python)}; cd {shlex.quote(seat.workdir)} ;;")
+    nodes = of or launch.nodes
+    for node in nodes:
+        lines.append(f"{'|'.join(str(place.rank) for place in node.ranks)})  # {node.host}")
+        lines += [f"    {line}" for line in _exports(node)]
+        if node.preload:
+            lines.append(f"    export LD_PRELOAD={shlex.quote(':'.join(one.path for one in node.preload))}")
+        lines.append(f"    export LOCAL_WORLD_SIZE={len(node.ranks)}")
+        lines.append(f"    python={shlex.quote(node.python)}; cd {shlex.quote(node.workdir)} ;;")
     lines += ['*) echo "no such rank: $r" >&2; exit 1 ;;', "esac", "case $r in"]
-    for place in (place for seat in seats for place in seat.ranks):
+    for place in (place for node in nodes for place in node.ranks):
         own = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(place.env.items()))
         lines.append(f"{place.rank}) export LOCAL_RANK={place.local} {own}".rstrip() + f"; {_bound(place, launch)} ;;")
     lines += [
@@ -275,10 +275,10 @@ def _bound(place: RankPlacement, launch: Launch) -> str:
     return f"bound={shlex.quote(' '.join(words))}"
 
 
-def _exports(seat: NodePlan, only: Iterable[str] = ()) -> list[str]:
-    names = [name for name in sorted(seat.env) if not seat.env[name].secret and name not in _ACCOUNT]
+def _exports(node: NodePlan, only: Iterable[str] = ()) -> list[str]:
+    names = [name for name in sorted(node.env) if not node.env[name].secret and name not in _ACCOUNT]
     chosen = [name for name in names if not only or name in only]
-    return [f"export {name}={shlex.quote(_value(seat, name))}" for name in chosen if name != "MASTER_PORT"]
+    return [f"export {name}={shlex.quote(_value(node, name))}" for name in chosen if name != "MASTER_PORT"]
 
 
 def _launcher_settings(launch: Launch) -> list[str]:
@@ -303,18 +303,18 @@ def _line(launch: Launch, each: str = "") -> list[str]:
     if launch.framed:
         words = [program, "--tag-output", "--bind-to none", f"--mca oob_tcp_if_include {interface}"]
         words += [f"-x {name}" for name in secrets]
-        hosts = ",".join(f"{seat.address}:{len(seat.ranks)}" for seat in launch.seats)
+        hosts = ",".join(f"{node.address}:{len(node.ranks)}" for node in launch.nodes)
         return [*words, f"--map-by slot --host {shlex.quote(hosts)} -np {launch.size}", rank]
     listed = f"-genvlist {','.join(secrets)}" if secrets else "-genvnone"
     if "-hosts" in launch.mpiexec:
-        hosts = ",".join(f"{seat.address}:{len(seat.ranks)}" for seat in launch.seats)
+        hosts = ",".join(f"{node.address}:{len(node.ranks)}" for node in launch.nodes)
         words = [program, "-launcher ssh", f"-iface {interface}", listed, "-prepend-rank"]
         return [*words, f"-hosts {shlex.quote(hosts)} -n {launch.size}", rank]
     words = [program, "-bootstrap ssh", f"-iface {interface}", listed, "-prepend-rank"]
-    for number, seat in enumerate(launch.seats):
+    for number, node in enumerate(launch.nodes):
         colon = ": " if number else ""
         own = rank if each else rank.replace("$each", f"$each_{number}")
-        words.append(f"{colon}-n {len(seat.ranks)} -host {shlex.quote(seat.address)} {own}")
+        words.append(f"{colon}-n {len(node.ranks)} -host {shlex.quote(node.address)} {own}")
     return words
 
 
@@ -326,7 +326,7 @@ def _port(launch: Launch) -> list[str]:
 
 
 def _secret_names(launch: Launch) -> list[str]:
-    return sorted({name for seat in launch.seats for name, setting in seat.env.items() if setting.secret})
+    return sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
 
 
 def _secrets(launch: Launch) -> list[str]:
@@ -334,8 +334,8 @@ def _secrets(launch: Launch) -> list[str]:
     return [f': "${{{name}:?must be set: its value is not written here}}"; export {name}' for name in names]
 
 
-def _value(seat: NodePlan, name: str) -> str:
-    return seat.env[name].value
+def _value(node: NodePlan, name: str) -> str:
+    return node.env[name].value
 
 
 def _shown(setting: object) -> object:
@@ -353,5 +353,5 @@ FORMS: Mapping[str, Callable[[Launch], str]] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "ansible": _ansible,
-    "pytorchjob": pytorchjob.write,
+    "pytorchjob": pytorchjob.write_pytorchjob,
 }

@@ -1,4 +1,4 @@
-"""The ranks' environment on one host: every value with its source. Nothing of the controller's own leaks in."""
+"""Build the environment of ranks on one host, each value with its source. The controller's own is not passed on."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
-    """Whether every host has an interface for RDMA that is up: libfabric's provider must be the same on all of them,
-    and each would choose its own."""
+    """Whether every host has an active RDMA interface: libfabric's provider must be the same on all hosts, but each
+    host would choose its own."""
     return all(any(card.name.startswith(_RDMA) and card.up is not False for card in host.interfaces) for host in hosts)
 
 
-def for_host(
+def build_host_env(
     facts: Facts,
     choice: Choice,
     head: Choice,
@@ -30,12 +30,12 @@ def for_host(
     workers: int,
     port: int | None,
     tuned: Mapping[str, Setting],
-    asked: Mapping[str, Setting],
+    user_env: Mapping[str, Setting],
     *,
     rdma: bool = False,
     override: bool = False,
 ) -> dict[str, Setting]:
-    """What all ranks of this host see. ``tuned`` is from `tuning`; ``asked`` is the user's and wins over ours.
+    """Variables of all ranks on this host. ``tuned`` is from `tuning`; ``user_env`` overrides every other value.
     ``rdma``: `has_rdma` of all hosts of the run."""
     env: dict[str, Setting] = {}
 
@@ -77,28 +77,28 @@ def for_host(
         if bound:
             put("CCL_WORKER_AFFINITY", ",".join(bound), "last cores of each rank")
     env.update(tuned)
-    env.update(asked)
+    env.update(user_env)
     return env
 
 
-def for_rank(
+def build_rank_env(
     place: RankPlacement,
     of_host: int,
     threads: int | None,
-    asked: Mapping[str, Setting],
+    user_env: Mapping[str, Setting],
     preload: Sequence[Preload],
     own_ranks: bool,
     backend: str = "",
 ) -> dict[str, str]:
-    """What only this rank sees, of ``of_host`` on its host: its OpenMP threads, one per core it was given, with
-    ``own_ranks`` its local rank in oneCCL's words, and under impi the cores of its communication."""
+    """Variables of one rank of ``of_host`` on its host: OpenMP threads (one per core), its local rank for oneCCL with
+    ``own_ranks``, and for impi the cores of its communication."""
     env: dict[str, str] = {}
     count = threads or place.threads
     if threads or place.cpus:
         env["OMP_NUM_THREADS"] = str(count)
-        env |= tuning.of_rank(place, preload, count)
+        env |= tuning.build_rank_settings(place, preload, count)
     if own_ranks:
         env |= {"CCL_LOCAL_RANK": str(place.local), "CCL_LOCAL_SIZE": str(of_host)}
     if backend == "impi" and place.workers:
         env["IMPI_TORCH_WORKER_CORES"] = cpu_list(place.workers)
-    return {name: value for name, value in env.items() if name not in asked}
+    return {name: value for name, value in env.items() if name not in user_env}

@@ -15,29 +15,33 @@ from ipexctl.model.launch import NodePlan
 RANK = ("/bin/sh", "-c", 'exec "$IPEXCTL_PYTHON" -E -s -S "$IPEXCTL_AGENT" rank')
 
 
-def pattern(nonce: str) -> str:
+def build_output_tag(nonce: str) -> str:
     """What stands before each piece of a rank's output; ``%r`` becomes the rank. The nonce is the run's own."""
     return f"\x01{nonce}:%r\x02"
 
 
-def intel(program: str, shim: str, interface: str, nonce: str, seats: Sequence[NodePlan]) -> tuple[str, ...]:
+def build_intel_mpiexec(
+    program: str, shim: str, interface: str, nonce: str, nodes: Sequence[NodePlan]
+) -> tuple[str, ...]:
     """The words that start all ranks: one segment a host, in rank order. Proxies call back to ``interface``."""
     words = [program, "-bootstrap", "ssh", "-bootstrap-exec", shim, "-iface", interface]
-    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", pattern(nonce)]
-    for number, one in enumerate(seats):
+    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", build_output_tag(nonce)]
+    for number, one in enumerate(nodes):
         words += [":"] if number else []
         words += ["-n", str(len(one.ranks)), "-host", one.label, *RANK]
     return tuple(words)
 
 
-def mpich(program: str, shim: str, interface: str, nonce: str, seats: Sequence[NodePlan]) -> tuple[str, ...]:
+def build_mpich_mpiexec(
+    program: str, shim: str, interface: str, nonce: str, nodes: Sequence[NodePlan]
+) -> tuple[str, ...]:
     """The same for MPICH, which takes its hosts once, and fills them in order."""
-    hosts = ",".join(f"{one.label}:{len(one.ranks)}" for one in seats)
+    hosts = ",".join(f"{one.label}:{len(one.ranks)}" for one in nodes)
     words = [program, "-launcher", "ssh", "-launcher-exec", shim, "-rmk", "user", "-iface", interface]
-    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", pattern(nonce)]
-    return (*words, "-hosts", hosts, "-n", str(sum(len(one.ranks) for one in seats)), *RANK)
+    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", build_output_tag(nonce)]
+    return (*words, "-hosts", hosts, "-n", str(sum(len(one.ranks) for one in nodes)), *RANK)
 
 
-def environment(hosts: int) -> Mapping[str, str]:
+def build_environment(hosts: int) -> Mapping[str, str]:
     """For Intel's mpiexec and its proxies: a flat tree, and no pinning but our own."""
     return {"I_MPI_HYDRA_BRANCH_COUNT": str(max(2, hosts)), "I_MPI_PIN": "0"}

@@ -1,4 +1,4 @@
-"""Which mpirun starts the ranks: that of the environment, or one that the hosts have, named by ``--mpi``."""
+"""Select the mpirun that starts the ranks: that of the environment, or a host's own one named by ``--mpi``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SAYS: tuple[tuple[str, Dialect], ...] = (
 )
 
 
-def question(wish: str) -> tuple[str, ...]:
-    """The words that ask a host for ``wish`` ("impi", "mpich", "openmpi" or a path); `answer` reads what they print."""
-    names = (wish,) if "/" in wish else _CANDIDATES[wish]
+def build_query(name: str) -> tuple[str, ...]:
+    """The command that looks on a host for ``name`` ("impi", "mpich", "openmpi" or a path); see `parse_answer`."""
+    names = (name,) if "/" in name else _CANDIDATES[name]
     script = (
         f'PATH="$PATH:{":".join(_ELSEWHERE)}"; for n in "$@"; do p=$(command -v "$n") || continue; '
         'case $p in /*) ;; *) continue;; esac; v=$("$p" --version 2>&1 </dev/null | head -n 4 | tr "\\n\\t" "  "); '
@@ -44,100 +44,102 @@ def question(wish: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script, "sh", *names)
 
 
-def answer(wish: str, text: str) -> MpiLauncher | str:
-    """The engine that a host has for ``wish``, or why it has none."""
-    why = f"there is no {wish}" if "/" in wish else f"{wish} was not found on its PATH"
+def parse_answer(name: str, text: str) -> MpiLauncher | str:
+    """The launcher that a host has under ``name``, or the reason why it has none, from the output of `build_query`."""
+    reason = f"there is no {name}" if "/" in name else f"{name} was not found on its PATH"
     for line in text.splitlines():
-        program, _, rest = line.partition("\t")
-        said, _, proxies = rest.partition("\t")
-        engine = _read(program, said)
-        if engine is None:
-            why = f"{program} is no MPI we know: {said[:80].strip() or 'it says nothing'}" if "/" in wish else why
-        elif "/" not in wish and engine.dialect != wish:
+        program, _, fields = line.partition("\t")
+        output, _, helpers = fields.partition("\t")
+        launcher = _parse_version(program, output)
+        if launcher is None:
+            reason = f"{program} is not a known MPI: {output[:80].strip() or 'no output'}" if "/" in name else reason
+        elif "/" not in name and launcher.dialect != name:
             continue
-        elif engine.dialect == "openmpi" and int(engine.version.split(".")[0]) >= 5:
-            why = f"{program} is Open MPI {engine.version}; of Open MPI, ipexctl speaks version 4"
-        elif PROXIES[engine.dialect] not in proxies.split():
-            why = f"there is no {PROXIES[engine.dialect]} beside {program}"
+        elif launcher.dialect == "openmpi" and int(launcher.version.split(".")[0]) >= 5:
+            reason = f"{program} is Open MPI {launcher.version}; ipexctl supports Open MPI 4"
+        elif PROXIES[launcher.dialect] not in helpers.split():
+            reason = f"there is no {PROXIES[launcher.dialect]} beside {program}"
         else:
-            providers = next((word for word in proxies.split() if word.startswith("/")), "")
-            return replace(engine, providers=providers if engine.dialect == "impi" else "")
-    return why
+            providers = next((word for word in helpers.split() if word.startswith("/")), "")
+            return replace(launcher, providers=providers if launcher.dialect == "impi" else "")
+    return reason
 
 
-def remedy(wish: str) -> str:
-    """What to do on a host that has no such MPI."""
+def suggest_mpi_install(name: str) -> str:
+    """Advice for a host without that MPI."""
     packages = {"mpich": "mpich", "openmpi": "openmpi-bin"}
-    package = f"install it there (Debian: apt install {packages[wish]}), or " if wish in packages else ""
+    package = f"install it there (Debian: apt install {packages[name]}), or " if name in packages else ""
     return f"{package}run without --mpi"
 
 
-def agreed(wish: str, found: Mapping[str, MpiLauncher]) -> MpiLauncher:
-    """The one engine that all hosts have, at one path. Raises `UsageError` (exit 4) with what each host has."""
-    if len(set(found.values())) > 1:
+def choose_common_launcher(name: str, launchers: Mapping[str, MpiLauncher]) -> MpiLauncher:
+    """The launcher that all hosts share, at one path. Raises `UsageError` (exit 4) listing that of each host."""
+    if len(set(launchers.values())) > 1:
         raise UsageError(
-            f"--mpi {wish} needs the same MPI at the same path on all hosts",
-            reasons=[f"{host}: {engine} at {engine.program}" for host, engine in found.items()],
+            f"--mpi {name} needs the same MPI at the same path on all hosts",
+            reasons=[f"{host}: {launcher} at {launcher.program}" for host, launcher in launchers.items()],
             exit=Exit.STEP,
         )
-    return next(iter(found.values()))
+    return next(iter(launchers.values()))
 
 
-def under(runtime: Runtime, engine: MpiLauncher, ccl: bool) -> Runtime:
-    """The environment's runtime with its ranks started by ``engine``. The libraries of its own MPI stay out of their
-    way, unless oneCCL (``ccl``) needs them."""
-    directory = posixpath.dirname(engine.program)
+def switch_launcher(runtime: Runtime, launcher: MpiLauncher, ccl: bool) -> Runtime:
+    """The same runtime with ranks started by ``launcher``. The environment's own MPI libraries are removed from the
+    search path unless oneCCL (``ccl``) needs them."""
+    directory = posixpath.dirname(launcher.program)
     prefix = posixpath.dirname(directory)
     own = () if prefix in {"/usr", "/usr/local", "/", ""} else (f"{prefix}/lib",)
-    intel = {"I_MPI_ROOT": prefix} if engine.dialect == "impi" else {}
-    if engine.providers:
-        intel["FI_PROVIDER_PATH"] = engine.providers
-        own = (*own, posixpath.dirname(engine.providers))
+    intel = {"I_MPI_ROOT": prefix} if launcher.dialect == "impi" else {}
+    if launcher.providers:
+        intel["FI_PROVIDER_PATH"] = launcher.providers
+        own = (*own, posixpath.dirname(launcher.providers))
     return replace(
         runtime,
-        mpiexec=engine.program,
+        mpiexec=launcher.program,
         path=(runtime.path[0], directory),
         library_path=(*own, *(runtime.library_path if ccl else ())),
         env={
             **{n: value for n, value in runtime.env.items() if ccl or n not in {"I_MPI_ROOT", "FI_PROVIDER_PATH"}},
             **intel,
-            **({"MPI4PY_MPIABI": _ABI[engine.dialect]} if runtime.impi else {}),
+            **({"MPI4PY_MPIABI": _ABI[launcher.dialect]} if runtime.impi else {}),
         },
-        dialect=engine.dialect,
-        version=engine.version,
+        dialect=launcher.dialect,
+        version=launcher.version,
         # mpi4py asks for MPICH's library by its own name, libmpi.so.12; Debian gives it another.
-        impi=runtime.impi and (engine.dialect != "mpich" or bool(own)),
+        impi=runtime.impi and (launcher.dialect != "mpich" or bool(own)),
     )
 
 
-def label(index: int) -> str:
-    """What the launcher calls a host: a name that cannot be taken for the local one."""
+def build_host_label(index: int) -> str:
+    """The host name given to the launcher: never a name of the local machine."""
     return f"h{index}.ipexctl"
 
 
-def framed(dialect: Dialect) -> bool:
-    """Whether the ranks' wrappers have to frame what ranks write, for want of an exact tag."""
+def needs_framing(dialect: Dialect) -> bool:
+    """Whether wrappers must frame the output of ranks, because the launcher cannot tag it."""
     return dialect == "openmpi"
 
 
-def line(runtime: Runtime, shim: str, interface: str, nonce: str, seats: Sequence[NodePlan]) -> tuple[str, ...]:
-    """The launcher's words, in its dialect."""
+def build_mpiexec(
+    runtime: Runtime, shim: str, interface: str, nonce: str, seats: Sequence[NodePlan]
+) -> tuple[str, ...]:
+    """The command line of the launcher, in its dialect."""
     if runtime.dialect == "openmpi":
-        return openmpi.mpirun(runtime.mpiexec, shim, interface, seats)
-    write = hydra.mpich if runtime.dialect == "mpich" else hydra.intel
+        return openmpi.build_mpirun(runtime.mpiexec, shim, interface, seats)
+    write = hydra.build_mpich_mpiexec if runtime.dialect == "mpich" else hydra.build_intel_mpiexec
     return write(runtime.mpiexec, shim, interface, nonce, seats)
 
 
-def environment(dialect: Dialect, hosts: int, directory: str, user: str | None) -> Mapping[str, str]:
-    """What the launcher or its proxy sees on one host, beyond its paths."""
+def build_environment(dialect: Dialect, hosts: int, directory: str, user: str | None) -> Mapping[str, str]:
+    """Variables of the launcher or its proxy on one host, apart from its paths."""
     if dialect == "openmpi":
-        return openmpi.environment(directory, user)
-    return hydra.environment(hosts) if dialect == "impi" else {}
+        return openmpi.build_environment(directory, user)
+    return hydra.build_environment(hosts) if dialect == "impi" else {}
 
 
-def _read(program: str, said: str) -> MpiLauncher | None:
+def _parse_version(program: str, output: str) -> MpiLauncher | None:
     for pattern, dialect in _SAYS:
-        match = re.search(pattern, said)
+        match = re.search(pattern, output)
         if match:
             return MpiLauncher(dialect, program, match[1].rstrip("."))
     return None

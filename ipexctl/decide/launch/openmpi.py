@@ -16,7 +16,7 @@ from ipexctl.decide.launch.hydra import RANK
 from ipexctl.model.launch import NodePlan
 
 
-def mpirun(program: str, shim: str, interface: str, seats: Sequence[NodePlan]) -> tuple[str, ...]:
+def build_mpirun(program: str, shim: str, interface: str, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
     """The words that start all ranks: one segment a host, in rank order. Proxies call back to ``interface``."""
     settings = {
         "plm": "rsh",
@@ -33,14 +33,14 @@ def mpirun(program: str, shim: str, interface: str, seats: Sequence[NodePlan]) -
     words = [program, "--noprefix"]
     for name, value in settings.items():
         words += ["--mca", name, value]
-    for number, one in enumerate(seats):
+    for number, one in enumerate(nodes):
         words += [":"] if number else []
         # Binding is ours. "Oversubscribed" is how Open MPI counts slots it does not know; it then only yields.
         words += ["-np", str(len(one.ranks)), "--host", f"{one.label}:{len(one.ranks)}", "--bind-to", "none", *RANK]
     return tuple(words)
 
 
-def environment(directory: str, user: str | None) -> Mapping[str, str]:
+def build_environment(directory: str, user: str | None) -> Mapping[str, str]:
     """For mpirun or a proxy on one host: its files in the run's own directory, none of them mapped (it may be NFS)."""
     env = {"TMPDIR": directory, "PMIX_MCA_gds": "hash"}
     if user == "root":  # whoever logs in as root has decided that already

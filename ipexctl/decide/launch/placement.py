@@ -1,4 +1,4 @@
-"""Which rank runs on which host, and on which of its cores.
+"""Place ranks on hosts and bind them to cores.
 
 Cores come from what the host *allows* (affinity, cpuset, quota), never from what the machine has; a rank gets whole
 physical cores (first hardware thread of each), of one NUMA node where that is possible.
@@ -21,7 +21,7 @@ _ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA node
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores ranks may use on one host, as (first logical CPU, NUMA node), in NUMA order."""
+    """The usable cores of one host, as (first logical CPU, NUMA node), in NUMA order."""
 
     cpus: tuple[tuple[int, int], ...]
     note: Note | None = None
@@ -31,13 +31,13 @@ class Cores:
         return len({node for _, node in self.cpus})
 
 
-def usable(facts: Facts) -> Cores:
-    """Physical cores of which this login may use at least one CPU; performance cores only on hybrid machines; cut to
-    the control group's quota. Empty when the host does not tell."""
+def find_usable_cores(facts: Facts) -> Cores:
+    """Physical cores of which this login may use at least one CPU: on hybrid machines performance cores only, and no
+    more than the control group's quota. Empty if unknown."""
     allowed = set(facts.cpus_allowed or facts.cpus_online or ())
     fast = set((facts.hybrid or {}).get("p_cpus", ()))
     cores: list[tuple[int, int]] = []
-    for core in facts.cores or tuple(_alone(facts)):
+    for core in facts.cores or tuple(_cores_without_topology(facts)):
         mine = sorted(allowed.intersection(core.cpus))
         if mine and (not fast or fast.intersection(core.cpus)):
             cores.append((mine[0], core.numa or 0))
@@ -46,12 +46,12 @@ def usable(facts: Facts) -> Cores:
     if quota is not None and cores and quota < len(cores):
         kept = max(1, int(quota))
         note = Note("quota", f"its control group allows {quota:g} CPUs of {len(cores)} cores")
-        return Cores(_evenly(cores, kept), note)
+        return Cores(_pick_evenly(cores, kept), note)
     return Cores(tuple(cores))
 
 
-def _evenly(cores: Sequence[tuple[int, int]], kept: int) -> tuple[tuple[int, int], ...]:
-    """So many of them, from all NUMA nodes alike: ranks and memory are spread over these."""
+def _pick_evenly(cores: Sequence[tuple[int, int]], kept: int) -> tuple[tuple[int, int], ...]:
+    """``kept`` cores, taken in turn from all NUMA nodes."""
     nodes: dict[int, list[tuple[int, int]]] = {}
     for core in cores:
         nodes.setdefault(core[1], []).append(core)
@@ -59,18 +59,18 @@ def _evenly(cores: Sequence[tuple[int, int]], kept: int) -> tuple[tuple[int, int
     return tuple(sorted(islice(turns, kept), key=lambda core: (core[1], core[0])))
 
 
-def _alone(facts: Facts) -> Iterable[Core]:
-    """Without a known topology every CPU counts as a core."""
+def _cores_without_topology(facts: Facts) -> Iterable[Core]:
+    """Without a known topology, each CPU counts as a core."""
     return (Core((cpu,), 0, 0) for cpu in facts.cpus_online or ())
 
 
-def spread(
+def count_ranks(
     hosts: Sequence[Host], cores: Mapping[str, Cores], n: int | None, ppn: int | None
 ) -> tuple[tuple[str, int], ...]:
-    """How many ranks each host gets, in host order; hosts without any are left out.
+    """Number of ranks on each host, in host order; hosts without ranks are left out.
 
     ``ppn`` wins over the hostfile's slots, slots win over one rank per NUMA node. With ``n`` alone and no slots, the
-    ranks are dealt out evenly. Raises `UsageError` when ``n`` ranks do not fit.
+    ranks are distributed evenly. Raises `UsageError` when ``n`` ranks do not fit.
     """
     room = [ppn or host.slots or max(1, cores[host.name].nodes) for host in hosts]
     if n is None:
@@ -94,14 +94,14 @@ def spread(
     return tuple(counts)
 
 
-def seat(
+def place_ranks(
     counts: Sequence[tuple[str, int]],
     cores: Mapping[str, Cores],
     machines: Mapping[str, str],
     workers: int,
     least: int = 1,
 ) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
-    """Ranks in host order with their cores, and warnings.
+    """Place ranks in host order with their cores, and warnings.
 
     ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
     of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on.
@@ -114,9 +114,9 @@ def seat(
     places: list[RankPlacement] = []
     for host, count in counts:
         machine = machines[host]
-        shares = _shares(cores[host], ranks_on[machine])
+        shares = _divide_cores(cores[host], ranks_on[machine])
         if not any(shares):
-            warnings.append(Note("unknown-cores", "its cores are not known; ranks are not bound", (host,)))
+            warnings.append(Note("unknown-cores", "its cores are unknown; ranks are not bound", (host,)))
         elif ranks_on[machine] > len(cores[host].cpus):
             text = f"{ranks_on[machine]} ranks share {len(cores[host].cpus)} cores"
             warnings.append(Note("shared-cores", text, (host,)))
@@ -129,7 +129,7 @@ def seat(
     return tuple(places), tuple(dict.fromkeys(warnings))
 
 
-def _shares(cores: Cores, ranks: int) -> list[tuple[int, ...]]:
+def _divide_cores(cores: Cores, ranks: int) -> list[tuple[int, ...]]:
     """The cores of each of ``ranks`` ranks: equal parts, inside one NUMA node where that leaves few cores unused (a
     batch job may own all of one node and two cores of the next)."""
     if not cores.cpus:

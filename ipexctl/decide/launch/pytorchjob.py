@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ipexctl.decide.launch.uniform_env import alike
+from ipexctl.decide.launch.uniform_env import require_equal_ppn
 from ipexctl.model.launch import Launch, Setting
 
 # Of the variables that nobody asked for, those that hold in any pod.
@@ -26,22 +26,22 @@ _SOURCED = (
 )
 
 
-def write(launch: Launch) -> str:
+def write_pytorchjob(launch: Launch) -> str:
     """YAML for ``kubectl apply``. Raises `UsageError` where hosts have different numbers of ranks."""
-    ranks, pods, name = alike(launch, "pytorchjob"), len(launch.seats), _label(launch.title)
+    ranks, pods, name = require_equal_ppn(launch, "pytorchjob"), len(launch.nodes), _job_name(launch.title)
     words = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     words += ["--no-python", "python", *launch.argv[1:]]
     if launch.backend == "ccl":
         words = ["/bin/sh", "-c", f". \"$(python -c '{_SOURCED}')/env/setvars.sh\"; exec {shlex.join(words)}"]
     threads = min(int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places)
-    settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host"), **_kept(launch)}
-    amount = {"cpu": _cpus(launch), "memory": "MEMORY"}
+    settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host"), **_portable_settings(launch)}
+    amount = {"cpu": _count_cpus(launch), "memory": "MEMORY"}
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": "IMAGE",
         "workingDir": "WORKDIR",
-        "command": [_plain(word) for word in words],
-        "env": [_variable(key, setting, name) for key, setting in sorted(settings.items())],
+        "command": [_escape_references(word) for word in words],
+        "env": [_env_entry(key, setting, name) for key, setting in sorted(settings.items())],
         "resources": {"requests": dict(amount), "limits": amount},
         "ports": [{"name": "pytorchjob-port", "containerPort": launch.port or _PORT}],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -63,19 +63,19 @@ def write(launch: Launch) -> str:
             },
         },
     }
-    about = [*_about(launch, name, ranks), yaml.safe_dump(job, sort_keys=False, width=1000)]
+    about = [*_write_header(launch, name, ranks), yaml.safe_dump(job, sort_keys=False, width=1000)]
     return "\n".join(about)
 
 
-def _about(launch: Launch, name: str, ranks: int) -> list[str]:
-    preloaded = sorted({one.path for seat in launch.seats for one in seat.preload})
+def _write_header(launch: Launch, name: str, ranks: int) -> list[str]:
+    preloaded = sorted({one.path for node in launch.nodes for one in node.preload})
     each = "1 rank" if ranks == 1 else f"{ranks} ranks"
     lines = [
-        f"# {launch.title}: {len(launch.seats)} pods with {each} each, for Kubeflow's training operator; by ipexctl.",
+        f"# {launch.title}: {len(launch.nodes)} pods with {each} each, for Kubeflow's training operator; by ipexctl.",
         "# Put in what only you know: IMAGE (the environment's python first on its PATH), WORKDIR (where the script is",
         "# in it), MEMORY (of a pod: 64Gi), and the volumes of your data.",
     ]
-    if any(setting.secret for setting in _kept(launch).values()):
+    if any(setting.secret for setting in _portable_settings(launch).values()):
         lines.append(f"# Secrets are not written: kubectl create secret generic {name} --from-env-file=FILE")
     lines += [
         f"# Then: kubectl apply -f JOB.yaml; kubectl logs -f {name}-worker-0; kubectl delete -f JOB.yaml",
@@ -86,9 +86,9 @@ def _about(launch: Launch, name: str, ranks: int) -> list[str]:
     return lines
 
 
-def _kept(launch: Launch) -> dict[str, Setting]:
+def _portable_settings(launch: Launch) -> dict[str, Setting]:
     """What the user has asked for, and what holds anywhere; of hosts that differ, what they share."""
-    head, *others = [seat.env for seat in launch.seats]
+    head, *others = [node.env for node in launch.nodes]
     return {
         name: setting
         for name, setting in head.items()
@@ -98,26 +98,26 @@ def _kept(launch: Launch) -> dict[str, Setting]:
     }
 
 
-def _variable(name: str, setting: Setting, job: str) -> dict[str, Any]:
+def _env_entry(name: str, setting: Setting, job: str) -> dict[str, Any]:
     if setting.secret:
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": job, "key": name}}}
-    return {"name": name, "value": _plain(setting.value)}
+    return {"name": name, "value": _escape_references(setting.value)}
 
 
-def _plain(text: str) -> str:
+def _escape_references(text: str) -> str:
     """Kubernetes puts variables in place of ``$(NAME)``; ``$$`` is a dollar before a parenthesis."""
     return text.replace("$(", "$$(")
 
 
-def _cpus(launch: Launch) -> int:
+def _count_cpus(launch: Launch) -> int:
     """Logical CPUs of the ranks of the smallest host: all pods are alike."""
     return min(
-        sum(max(1, len(place.cpus)) + len(set(place.workers) - set(place.cpus)) for place in seat.ranks)
-        for seat in launch.seats
+        sum(max(1, len(place.cpus)) + len(set(place.workers) - set(place.cpus)) for place in node.ranks)
+        for node in launch.nodes
     )
 
 
-def _label(title: str) -> str:
+def _job_name(title: str) -> str:
     """A name for the job's pods and services (RFC 1035): short, in small letters, begun by one."""
     stem = title.rpartition("/")[2].removesuffix(".py").lower()
     word = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")

@@ -31,19 +31,19 @@ def specs(
 
     ``pythons`` are the interpreters per host, ``of_rank`` what each rank sees beyond its host's environment.
     """
-    told = {seat.host: _host(seat, launch, task, identity, pythons[seat.host], of_rank) for seat in launch.seats}
+    told = {node.host: _host(node, launch, task, identity, pythons[node.host], of_rank) for node in launch.nodes}
     told[launch.head.host].update(
         address=launch.head.address,
         port=launch.port,
         nonce=identity.nonce,
         hosts={
-            seat.host: {
-                "label": seat.label,
-                "ranks": [place.rank for place in seat.ranks],
-                "directory": seat.directory,
-                "python": pythons[seat.host],
+            node.host: {
+                "label": node.label,
+                "ranks": [place.rank for place in node.ranks],
+                "directory": node.directory,
+                "python": pythons[node.host],
             }
-            for seat in launch.seats
+            for node in launch.nodes
         },
         mpiexec=list(launch.mpiexec),
         mpiexec_env=dict(launch.mpiexec_env),
@@ -63,9 +63,9 @@ def specs(
 
 
 def _host(
-    seat: NodePlan, launch: Launch, task: Run, identity: Identity, python: str, of_rank: Mapping[int, Mapping[str, str]]
+    node: NodePlan, launch: Launch, task: Run, identity: Identity, python: str, of_rank: Mapping[int, Mapping[str, str]]
 ) -> dict[str, Any]:
-    env = {name: setting.value for name, setting in seat.env.items()}
+    env = {name: setting.value for name, setting in node.env.items()}
     proxy = {name: env[name] for name in env if name in {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"} and env[name]}
     return {
         "run": launch.run,
@@ -73,14 +73,14 @@ def _host(
         "owner": identity.owner,
         "started": identity.started,
         "token": identity.token,
-        "host": seat.host,
-        "label": seat.label,
-        "head": seat is launch.head,
+        "host": node.host,
+        "label": node.label,
+        "head": node is launch.head,
         "size": launch.size,
         # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
         "alone": launch.size == 1 and task.launcher == "accelerate",
         "argv": [python, *launch.argv[1:]],
-        "workdir": seat.workdir,
+        "workdir": node.workdir,
         "env": env,
         "ranks": {
             str(place.rank): {
@@ -90,18 +90,18 @@ def _host(
                 "membind": list(place.nodes) if launch.membind else [],
                 "env": dict(of_rank[place.rank]),
             }
-            for place in seat.ranks
+            for place in node.ranks
         },
         "proxy_env": {
             **proxy,
-            **seat.proxy_env,
+            **node.proxy_env,
             "IPEXCTL_RUN": launch.run,
-            "IPEXCTL_SEAT": f"{launch.run}:{seat.label}",
-            "IPEXCTL_DIR": seat.directory,
+            "IPEXCTL_SEAT": f"{launch.run}:{node.label}",
+            "IPEXCTL_DIR": node.directory,
             "IPEXCTL_PYTHON": python,
-            "IPEXCTL_AGENT": f"{seat.directory}/{AGENT}",
+            "IPEXCTL_AGENT": f"{node.directory}/{AGENT}",
         },
-        "preload": [{"name": library.name, "path": library.path} for library in seat.preload],
+        "preload": [{"name": library.name, "path": library.path} for library in node.preload],
         "frames": identity.nonce if launch.framed else "",
         "nofile": True,
         "share": task.share,

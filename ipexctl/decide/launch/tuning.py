@@ -1,5 +1,5 @@
-"""What makes the ranks fast on one host, beyond their cores: memory allocator, OpenMP library, huge pages, and the
-instruction set that hosts of different kinds share.
+"""Choose settings that make ranks fast on a host: memory allocator, OpenMP library, huge pages, and the common
+instruction set of mixed hosts.
 
 Sources: the launcher of intel_extension_for_pytorch (ipexrun) and torch.backends.xeon.run_cpu for preloads and their
 variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets.
@@ -33,33 +33,35 @@ _SPELLINGS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[Note, ...]]:
-    """The libraries to load before all others on this host, and warnings. Those that were asked for by name and are
-    not there are warned of; whether they can be loaded, the rank's wrapper tries."""
-    found: list[Preload] = []
+def choose_preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, ...], tuple[Note, ...]]:
+    """The libraries to preload on this host, and warnings about requested ones that are missing. The rank's wrapper
+    tries whether they can be loaded."""
+    libraries: list[Preload] = []
     warnings: list[Note] = []
-    wished = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
-    there = [name for name in wished if facts.allocators.get(name)]
-    for name in there[:1]:
-        found.append(Preload(name, facts.allocators[name], f"--allocator {task.allocator}"))
-    if task.allocator in {"tcmalloc", "jemalloc"} and not there:
-        text = f"--allocator {task.allocator}: not found there; malloc stays the C library's"
+    candidates = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
+    available = [name for name in candidates if facts.allocators.get(name)]
+    for name in available[:1]:
+        libraries.append(Preload(name, facts.allocators[name], f"--allocator {task.allocator}"))
+    if task.allocator in {"tcmalloc", "jemalloc"} and not available:
+        text = f"--allocator {task.allocator}: not found; using the C library's malloc"
         warnings.append(Note("no-allocator", text, (host,)))
     if task.omp != "gnu" and (path := facts.allocators.get("iomp5")):
-        found.append(Preload("iomp5", path, f"--omp {task.omp}"))
+        libraries.append(Preload("iomp5", path, f"--omp {task.omp}"))
     elif task.omp == "intel":
-        text = "--omp intel: libiomp5.so was not found there; OpenMP stays GNU's"
+        text = "--omp intel: libiomp5.so not found; using GNU OpenMP"
         warnings.append(Note("no-iomp5", text, (host,)))
-    bad = [library for library in found if re.search(r"[\s:]", library.path)]
+    bad = [library for library in libraries if re.search(r"[\s:]", library.path)]
     warnings += [
-        Note("preload-path", f"{library.path} cannot be preloaded: its path has a blank or a colon", (host,))
+        Note("preload-path", f"{library.path} cannot be preloaded: its path contains a blank or a colon", (host,))
         for library in bad
     ]
-    return tuple(library for library in found if library not in bad), tuple(warnings)
+    return tuple(library for library in libraries if library not in bad), tuple(warnings)
 
 
-def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> tuple[dict[str, Setting], list[Note]]:
-    """Variables of this host that go with its preloads and huge pages, and warnings."""
+def build_host_settings(
+    task: Run, facts: Facts, preload: Sequence[Preload], host: str
+) -> tuple[dict[str, Setting], list[Note]]:
+    """Variables for this host's preloads and huge pages, and warnings."""
     env: dict[str, Setting] = {}
     warnings: list[Note] = []
     names = {library.name for library in preload}
@@ -71,40 +73,40 @@ def of_host(task: Run, facts: Facts, preload: Sequence[Preload], host: str) -> t
     if task.hugepages:
         env["THP_MEM_ALLOC_ENABLE"] = Setting("1", "--hugepages", by_user=True)
         if facts.thp == "never":
-            text = "--hugepages: its kernel has transparent huge pages switched off"
+            text = "--hugepages: transparent huge pages are disabled in its kernel"
             warnings.append(Note("no-hugepages", text, (host,)))
     return env, warnings
 
 
-def of_rank(place: RankPlacement, preload: Sequence[Preload], threads: int) -> dict[str, str]:
+def build_rank_settings(place: RankPlacement, preload: Sequence[Preload], threads: int) -> dict[str, str]:
     """Intel's OpenMP binds one thread to each core that the rank computes on, and never to one of oneCCL's."""
     if not any(library.name == "iomp5" for library in preload) or not place.cpus or threads > len(place.cpus):
         return {}
     return {"KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{','.join(map(str, place.cpus))}]"}
 
 
-def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
-    """Variables for all ranks that keep them to one instruction set, and warnings. ``ipex``: it is installed."""
+def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Setting], tuple[Note, ...]]:
+    """Variables that restrict all ranks to one instruction set, and warnings. ``ipex``: IPEX is installed."""
     known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _SPELLINGS}
     levels = sorted(set(known.values()), key=ORDER.index)
     shown = ", ".join(f"{host} {level}" for host, level in known.items())
     if task.isa == "native":
         if len(levels) < 2:
             return {}, ()
-        text = f"hosts differ in their instruction sets, so in speed and in the last digits: {_few(shown)}"
+        text = f"hosts differ in instruction sets, and therefore in speed and rounding: {_shorten_list(shown)}"
         return {}, (Note("mixed-isa", f"{text}; --isa common makes them equal"),)
     warnings: list[Note] = []
     if task.isa == "common":
         if len(levels) < 2:
             return {}, ()
-        level = common(facts)
+        level = find_common_isa(facts)
         if level is None:
-            text = "--isa common: the hosts have no instruction set in common from AVX2 on"
+            text = "--isa common: the hosts share no instruction set of AVX2 or later"
             return {}, (Note("no-common-isa", text),)
     else:
         level = task.isa
         for host, fact in facts.items():
-            if fact.isa_level in ORDER and not has(fact, level):
+            if fact.isa_level in ORDER and not supports_isa(fact, level):
                 warnings.append(Note("isa-limit", f"--isa {level} cannot raise it above {fact.isa_level}", (host,)))
     stock, own, onednn = _SPELLINGS[level]
     source = f"--isa {task.isa}" + (f": {level}" if task.isa == "common" else "")
@@ -116,16 +118,16 @@ def cap(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str, Se
     }, tuple(warnings)
 
 
-def common(facts: Mapping[str, Facts]) -> str | None:
+def find_common_isa(facts: Mapping[str, Facts]) -> str | None:
     """The highest level that every host has (one level does not imply all those below it); None without one."""
     for level in LEVELS:
-        if all(has(fact, level) for fact in facts.values()):
+        if all(supports_isa(fact, level) for fact in facts.values()):
             return level
     return None
 
 
-def has(facts: Facts, level: str) -> bool:
-    """Whether ranks on this host could use this level; of hosts that tell no flags, by the order of levels."""
+def supports_isa(facts: Facts, level: str) -> bool:
+    """Whether ranks on this host can use this level; without known flags, decided by the order of levels."""
     if facts.isa_level not in LEVELS:
         return False
     if level.startswith("AMX") and not facts.isa_level.startswith("AMX"):
@@ -135,6 +137,6 @@ def has(facts: Facts, level: str) -> bool:
     return ORDER.index(facts.isa_level) <= ORDER.index(level)
 
 
-def _few(text: str) -> str:
+def _shorten_list(text: str) -> str:
     words = text.split(", ")
     return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")

@@ -1,4 +1,4 @@
-"""The variables a user asks for: ``--env``, ``--env-file``, ``--pass-env``. Nothing else reaches a rank."""
+"""Parse the user's variables for ranks: ``--env``, ``--env-file``, ``--pass-env``. No others are passed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "IPEXCTL_RUN", 
 _NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
 
 
-def asked(
+def parse_user_env(
     env: Mapping[str, str], env_files: Mapping[str, str], pass_env: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, Setting]:
     """The user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
@@ -30,39 +30,41 @@ def asked(
             if not line or line.startswith("#"):
                 continue
             name, equals, value = line.removeprefix("export ").partition("=")
-            if not equals or not _allowed(name.strip()):
-                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_shown(line)}")
+            if not equals or not _is_settable(name.strip()):
+                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_name(line)}")
                 continue
-            settings[name.strip()] = Setting(_unquoted(value.strip()), f"--env-file {file}", secret=True, by_user=True)
+            settings[name.strip()] = Setting(
+                _strip_quotes(value.strip()), f"--env-file {file}", secret=True, by_user=True
+            )
     for name in pass_env:
-        if name in _NOT_PASSED or not _allowed(name):
-            problems.append(f"--pass-env {_shown(name)}: may not be passed on")
+        if name in _NOT_PASSED or not _is_settable(name):
+            problems.append(f"--pass-env {_escape_name(name)}: must not be passed on")
         elif name not in environ:
-            problems.append(f"--pass-env {_shown(name)}: not set here")
+            problems.append(f"--pass-env {_escape_name(name)}: not set on this machine")
         else:
             settings[name] = Setting(environ[name], "--pass-env", secret=True, by_user=True)
     for name, value in env.items():
-        if not _allowed(name):
+        if not _is_settable(name):
             problems.append(
-                f"--env {_shown(name)}: " + ("set by ipexctl" if name in _OURS else "not a variable's name")
+                f"--env {_escape_name(name)}: " + ("set by ipexctl" if name in _OURS else "not a valid variable name")
             )
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
             settings[name] = Setting(value, "--env", by_user=True)
     if problems:
-        raise UsageError("the variables for the ranks cannot be used", reasons=problems)
+        raise UsageError("invalid variables for the ranks", reasons=problems)
     return settings
 
 
-def _allowed(name: str) -> bool:
+def _is_settable(name: str) -> bool:
     return bool(_NAME.match(name)) and name not in _OURS
 
 
-def _unquoted(value: str) -> str:
+def _strip_quotes(value: str) -> str:
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
-def _shown(text: str) -> str:
+def _escape_name(text: str) -> str:
     """Part of a line that may hold a secret: its beginning, escaped."""
     return text.partition("=")[0][:40].encode("unicode_escape").decode()

@@ -12,8 +12,8 @@ from typing import Literal
 
 from ipexctl.decide.checks.cluster import size
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.launch.accelerate import Config
-from ipexctl.decide.launch.placement import usable
+from ipexctl.decide.launch.accelerate import AccelerateConfig
+from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -93,7 +93,11 @@ def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
 
 
 def questions(
-    answers: Answers, inventory: Inventory, facts: Mapping[str, Facts], config: Config | None, scripts: Sequence[str]
+    answers: Answers,
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    config: AccelerateConfig | None,
+    scripts: Sequence[str],
 ) -> Iterator[Question]:
     """What is not answered yet and does not depend on other answers, with what the facts say. Hosts come before."""
     if answers.script is None:
@@ -150,18 +154,18 @@ def answered(answers: Answers, key: str, text: str) -> Answers | str:
     raise ValueError(f"no such question: {key}")
 
 
-def _ranks(inventory: Inventory, facts: Mapping[str, Facts], config: Config | None) -> tuple[int, str]:
+def _ranks(inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[int, str]:
     if config and config.ranks > 1 and config.ranks % len(inventory) == 0:
         return config.ranks // len(inventory), f"num_processes {config.ranks} of the configuration"
     slots = {host.slots for host in inventory}
     if len(slots) == 1 and (only := next(iter(slots))):
         return only, "the slots of the hosts"
-    nodes = [cores.nodes for found in facts.values() if (cores := usable(found)).cpus]
+    nodes = [cores.nodes for found in facts.values() if (cores := find_usable_cores(found)).cpus]
     least = min(nodes, default=1)
     return max(1, least), f"one per NUMA node: every host has {least}" if len({*nodes}) == 1 else "NUMA nodes, at least"
 
 
-def _wants_ipex(facts: Mapping[str, Facts], config: Config | None) -> tuple[bool, str]:
+def _wants_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
     weak = [host for host, found in facts.items() if not _at_least(found, "AVX2")]
@@ -170,7 +174,7 @@ def _wants_ipex(facts: Mapping[str, Facts], config: Config | None) -> tuple[bool
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
-def _precision(facts: Mapping[str, Facts], config: Config | None) -> tuple[Precision, str]:
+def _precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
     weak = [host for host, found in facts.items() if not _at_least(found, "AVX512_BF16")]
     if weak:
         return "no", f"bf16 would be emulated on {weak[0]} ({facts[weak[0]].isa_level or 'unknown'})"

@@ -26,19 +26,21 @@ def hosts_mpi(
 
     Raises `UsageError` (exit 4) where hosts have different ones.
     """
-    question = Command(mpi_launchers.question(wish), timeout=_PATIENCE)
+    question = Command(mpi_launchers.build_query(wish), timeout=_PATIENCE)
 
     def ask(link: Link, _: object) -> MpiLauncher | Failure:
-        found = mpi_launchers.answer(wish, link.run(question).text)
+        found = mpi_launchers.parse_answer(wish, link.run(question).text)
         if isinstance(found, MpiLauncher):
             return found
-        return Failure(link.host.name, Kind.STEP, f"{named}: {found}", mpi_launchers.remedy(wish), "no-mpi")
+        return Failure(
+            link.host.name, Kind.STEP, f"{named}: {found}", mpi_launchers.suggest_mpi_install(wish), "no-mpi"
+        )
 
     answers = yield from each(context, hosts, "look for mpirun", ask)
     found = {host: engine for host, engine in answers.items() if isinstance(engine, MpiLauncher)}
     if len(found) < len(hosts):
         return {host: failure for host, failure in answers.items() if isinstance(failure, Failure)}
-    return mpi_launchers.agreed(wish, found)
+    return mpi_launchers.choose_common_launcher(wish, found)
 
 
 def wish_of(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:

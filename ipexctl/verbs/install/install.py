@@ -504,7 +504,7 @@ class _Work(InstallSessions):
                 self.places[name] = place
                 ready = runtime(self.marker(place))
                 if self.engine:
-                    ready = mpi_launchers.under(ready, self.engine, ccl=bool(row.oneccl))
+                    ready = mpi_launchers.switch_launcher(ready, self.engine, ccl=bool(row.oneccl))
                 wanted = {
                     "torch": row.torch,
                     "ipex": row.ipex,

@@ -13,7 +13,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.decide import parsing
 from ipexctl.decide.launch import accelerate
-from ipexctl.decide.launch.accelerate import Config
+from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
@@ -38,7 +38,7 @@ class Source:
     """What an existing file says: hosts, or Accelerate's configuration, or (through its hostfile) both."""
 
     inventory: Inventory | None = None
-    config: Config | None = None
+    config: AccelerateConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def read_source(path: str, *, cwd: Path) -> Source:
     keys = {"compute_environment", "distributed_type", "mpirun_config", "num_machines"}
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
         return Source(from_file(path, cwd=cwd))
-    config = accelerate.read(given.text, path)
+    config = accelerate.read_config(given.text, path)
     if not config.hostfile:
         return Source(None, config)
     place = Path(config.hostfile).expanduser()
@@ -72,7 +72,12 @@ def read_source(path: str, *, cwd: Path) -> Source:
 
 
 def init(
-    answers: Answers, inventory: Inventory, config: Config | None, target: Target, context: Context, ask: Ask | None
+    answers: Answers,
+    inventory: Inventory,
+    config: AccelerateConfig | None,
+    target: Target,
+    context: Context,
+    ask: Ask | None,
 ) -> Generator[Event, None, None]:
     """Looks at the hosts, asks what is not answered (``ask`` None: takes the defaults), and writes both files.
 

@@ -39,7 +39,7 @@ class Attempt:
 
     @property
     def hosts(self) -> list[Host]:
-        return [self.sites[seat.host].host for seat in self.launch.seats]
+        return [self.sites[seat.host].host for seat in self.launch.nodes]
 
     @property
     def head(self) -> RemoteRunDir:

@@ -31,7 +31,7 @@ def restarting(make: Make, restarts: int, min_hosts: int | None) -> Generator[Ev
         watching = attempt.watching
         over = watching.over
         again = over is not None and over.reason in {"rank", "lost"} and watching.interrupted is None
-        stays = {seat.host for seat in attempt.launch.seats} - lost
+        stays = {seat.host for seat in attempt.launch.nodes} - lost
         if lost and min_hosts is not None:
             again = again and len(stays) >= min_hosts
         if left_alone or not again or count == restarts:

@@ -19,11 +19,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.run_control import RUNS, RemoteRunDir
 from ipexctl.decide.checks.network import Choice, choose_interfaces
-from ipexctl.decide.launch import accelerate, compute, instances, mpi_launchers
-from ipexctl.decide.launch.build import HostRuntime, rank_environment
-from ipexctl.decide.launch.emit import write
+from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
+from ipexctl.decide.launch.build import HostRuntime
+from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
-from ipexctl.decide.launch.user_env import asked
+from ipexctl.decide.launch.user_env import parse_user_env
 from ipexctl.decide.planning.sync import destination
 from ipexctl.decide.releases.env_health import unsound
 from ipexctl.decide.releases.runtime import runtime
@@ -64,8 +64,8 @@ def run(
         )
     if task.min_hosts is not None and not task.restarts:
         raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
-    instances.check(task)
-    wished = asked(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
+    instances.check_options(task)
+    wished = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
     config = _configuration(task, emit)
     yield Started("run", script.name or task.script, inventory.names)
     facts = yield from _facts(task, inventory, context)
@@ -99,7 +99,7 @@ def run(
             for number, host in enumerate(hosts)
         }
         told = {"IPEXCTL_RESTART": Setting(str(count), "starts before this one")} if task.restarts else {}
-        launch = compute(
+        launch = build_launch(
             task,
             name,
             nonce,
@@ -114,10 +114,10 @@ def run(
         def attempt() -> Attempt:
             identity = Identity(nonce, secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", context.clock())
             pythons = {name: station.runtime.python for name, station in stations.items()}
-            every = specs(launch, task, identity, pythons, rank_environment(launch, task, wished))
+            every = specs(launch, task, identity, pythons, launch.rank_env)
             sites = {
                 seat.host: RemoteRunDir(inventory[seat.host], seat.directory, pythons[seat.host])
-                for seat in launch.seats
+                for seat in launch.nodes
             }
             return Attempt(task, launch, identity, sites, every, context)
 
@@ -125,7 +125,7 @@ def run(
 
     launch, first = make(0, frozenset())
     if emit:
-        yield Answer(EmitAnswer(write(launch, emit), launch.public()))
+        yield Answer(EmitAnswer(write_launch(launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch))
@@ -167,7 +167,7 @@ def _script(task: Run) -> Path:
     return script
 
 
-def _configuration(task: Run, emit: str | None) -> accelerate.Config | None:
+def _configuration(task: Run, emit: str | None) -> accelerate.AccelerateConfig | None:
     """The configuration given for Accelerate. What is written for other programs starts mpirun as those do."""
     if task.accelerate_config is None:
         return None
@@ -175,7 +175,7 @@ def _configuration(task: Run, emit: str | None) -> accelerate.Config | None:
         raise UsageError(
             "--accelerate-config is read with --launcher accelerate only", hint="add --launcher accelerate"
         )
-    config = accelerate.read(read_input(task.accelerate_config).text, task.accelerate_config)
+    config = accelerate.read_config(read_input(task.accelerate_config).text, task.accelerate_config)
     return replace(config, hostfile="") if emit else config
 
 
@@ -225,7 +225,7 @@ def _station(
     assert facts.installed is not None  # the gate has seen it
     found = runtime(facts.installed.marker)
     if engine is not None:
-        found = mpi_launchers.under(found, engine, ccl=task.backend in {"auto", "ccl"} and bool(found.module))
+        found = mpi_launchers.switch_launcher(found, engine, ccl=task.backend in {"auto", "ccl"} and bool(found.module))
     return HostRuntime(facts, choice, found, f"{facts.home}/{RUNS}/{name}", workdir)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ipexctl.decide.checks.network import Choice
 from ipexctl.decide.launch import accelerate
-from ipexctl.decide.launch.accelerate import Config, read, write
-from ipexctl.decide.launch.build import HostRuntime, compute
+from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
+from ipexctl.decide.launch.build import HostRuntime, build_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.framework_options import parse
 from ipexctl.model.errors import Exit, UsageError
@@ -22,11 +22,13 @@ from tests.unit.launch.two import NONCE, facts, runtime
 
 OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
 IPEX = {"intel-extension-for-pytorch": "2.8.0"}
-ONE = Config(precision="bf16", ipex=True)
-FOUR = Config(ranks=16, hosts=4, address="36.112.23.24", port=29500, precision="bf16", ipex=True)
+ONE = AccelerateConfig(precision="bf16", ipex=True)
+FOUR = AccelerateConfig(ranks=16, hosts=4, address="36.112.23.24", port=29500, precision="bf16", ipex=True)
 
 
-def launch(config: Config | None = None, packages: dict[str, str] | None = None, **settings: object) -> Launch:
+def launch(
+    config: AccelerateConfig | None = None, packages: dict[str, str] | None = None, **settings: object
+) -> Launch:
     """Of two hosts, through Accelerate."""
     asked = settings.pop("asked", {})
     task = Run(script="train.py", launcher="accelerate", **settings)  # type: ignore[arg-type]
@@ -42,14 +44,14 @@ def launch(config: Config | None = None, packages: dict[str, str] | None = None,
         )
         for nodes, host in enumerate(hosts, 1)
     }
-    return compute(task, "r1", NONCE, hosts, stations, "train.py", asked, config=config, options=OPTIONS)  # type: ignore[arg-type]
+    return build_launch(task, "r1", NONCE, hosts, stations, "train.py", asked, config=config, options=OPTIONS)  # type: ignore[arg-type]
 
 
 # the file -----------------------------------------------------------------------------------------------------------
 
 
 def test_one_host_is_the_guides_first_scenario() -> None:
-    text, said = write(ONE, "1.7.0", OPTIONS)
+    text, said = write_config(ONE, "1.7.0", OPTIONS)
     for line in ("compute_environment: LOCAL_MACHINE", "distributed_type: 'NO'", "ipex_config:\n  ipex: true",
                  "mixed_precision: bf16", "num_machines: 1", "num_processes: 1", "use_cpu: true"):  # fmt: skip
         assert f"{line}\n" in text
@@ -58,7 +60,7 @@ def test_one_host_is_the_guides_first_scenario() -> None:
 
 
 def test_four_hosts_are_the_guides_second_scenario() -> None:
-    text, _ = write(FOUR, "0.19.0", OPTIONS)
+    text, _ = write_config(FOUR, "0.19.0", OPTIONS)
     guide = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_CPU
@@ -83,31 +85,31 @@ use_cpu: true
 
 
 def test_accelerate_starts_mpirun_where_a_hostfile_is_given() -> None:
-    text, _ = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile", workers=2), "1.7.0", OPTIONS)
+    text, _ = write_config(AccelerateConfig(4, 2, "10.0.0.1", hostfile="/root/hostfile", workers=2), "1.7.0", OPTIONS)
     assert "mpirun_config:\n  mpirun_ccl: '2'\n  mpirun_hostfile: /root/hostfile\n" in text
-    newest, said = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "1.15.0", OPTIONS)
+    newest, said = write_config(AccelerateConfig(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "1.15.0", OPTIONS)
     assert "mpirun_config:\n  mpirun_hostfile: /root/hostfile\n" in newest
     assert said == ()
-    eldest, said = write(Config(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "0.27.2", OPTIONS)
+    eldest, said = write_config(AccelerateConfig(4, 2, "10.0.0.1", hostfile="/root/hostfile"), "0.27.2", OPTIONS)
     assert "mpirun_config" not in eldest
     assert "accelerate 0.27.2 does not know mpirun_config yet (from 0.28.0 on)" in said[0]
 
 
 def test_a_version_without_ipex_gets_the_same_for_stock_torch_and_a_word_about_it() -> None:
-    text, said = write(ONE, "1.13.0", OPTIONS)
+    text, said = write_config(ONE, "1.13.0", OPTIONS)
     assert "ipex" not in text
     assert "mixed_precision: bf16\n" in text
     (sentence,) = said
     assert "accelerate 1.13.0 does not know ipex_config any more (until 1.13.0); instead: nothing" in sentence
 
 
-@pytest.mark.parametrize("config", [ONE, FOUR, Config(4, 2, "::1", 1234, "no", False, "/h", 3)])
-def test_what_is_written_is_read_back(config: Config) -> None:
-    assert read(write(config, "1.7.0", OPTIONS)[0], "default_config.yaml") == config
+@pytest.mark.parametrize("config", [ONE, FOUR, AccelerateConfig(4, 2, "::1", 1234, "no", False, "/h", 3)])
+def test_what_is_written_is_read_back(config: AccelerateConfig) -> None:
+    assert read_config(write_config(config, "1.7.0", OPTIONS)[0], "default_config.yaml") == config
 
 
 def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
-    assert read("distributed_type: NO\nmixed_precision: no\n", "c.yaml") == Config()
+    assert read_config("distributed_type: NO\nmixed_precision: no\n", "c.yaml") == AccelerateConfig()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_the_guides_own_file_of_an_unquoted_no_is_read() -> None:
 )
 def test_a_configuration_that_is_not_for_cpus_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
-        read(text, "c.yaml")
+        read_config(text, "c.yaml")
     assert said in str(refused.value)
 
 
@@ -165,7 +167,7 @@ def test_variables_of_the_user_win_over_the_configuration() -> None:
 
 def test_models_stay_where_ipex_has_packed_their_weights() -> None:
     def device(of: Launch) -> list[str | None]:
-        return [one.value if (one := seat.env.get("ACCELERATE_TORCH_DEVICE")) else None for seat in of.seats]
+        return [one.value if (one := seat.env.get("ACCELERATE_TORCH_DEVICE")) else None for seat in of.nodes]
 
     assert device(launch(FOUR)) == ["cpu", "cpu"]
     assert device(launch(FOUR, {"accelerate": "1.15.0"})) == [None, None], "stock torch trains what it computes with"
@@ -181,15 +183,15 @@ def test_versions_that_fail_beside_ipex_are_refused_with_the_reason() -> None:
 
 
 def test_ranks_and_port_come_from_the_configuration_unless_they_are_given() -> None:
-    assert (launch(Config(2, 2, port=4321)).size, launch(Config(2, 2, port=4321)).port) == (2, 4321)
-    given = launch(Config(2, 2, port=4321), ppn=2, port=5000)
+    assert (launch(AccelerateConfig(2, 2, port=4321)).size, launch(AccelerateConfig(2, 2, port=4321)).port) == (2, 4321)
+    given = launch(AccelerateConfig(2, 2, port=4321), ppn=2, port=5000)
     assert (given.size, given.port) == (4, 5000)
     assert "says num_machines 2 and num_processes 2; this run has 2 and 4" in "\n".join(map(str, given.warnings))
 
 
 # accelerate starts mpirun -------------------------------------------------------------------------------------------
 
-ITSELF = Config(ranks=4, hosts=2, precision="bf16", ipex=True, hostfile="/anything")
+ITSELF = AccelerateConfig(ranks=4, hosts=2, precision="bf16", ipex=True, hostfile="/anything")
 
 
 def test_accelerate_starts_mpirun_through_our_shim_and_mpirun_our_wrappers() -> None:
@@ -217,13 +219,13 @@ def test_a_port_that_was_given_stands_in_its_configuration() -> None:
 
 def test_what_accelerate_cannot_say_is_refused() -> None:
     with pytest.raises(UsageError, match="as many ranks on every host"):
-        launch(Config(ranks=3, hosts=2, hostfile="/h"))
+        launch(AccelerateConfig(ranks=3, hosts=2, hostfile="/h"))
     with pytest.raises(UsageError, match="does not start mpirun yet"):
         launch(ITSELF, packages={"accelerate": "0.27.2"})
 
 
 def test_the_configuration_is_read_with_that_launcher_only() -> None:
-    assert accelerate.applied(None, Run(script="x.py")) == Run(script="x.py")
+    assert accelerate.apply_config(None, Run(script="x.py")) == Run(script="x.py")
 
 
 # arguments of the script --------------------------------------------------------------------------------------------
@@ -236,10 +238,10 @@ def test_arguments_that_the_installed_trainer_does_not_know_are_warned_of() -> N
     )
 
 
-@pytest.mark.parametrize(("config", "alone"), [(Config(), True), (Config(ranks=2, hosts=2), False)])
-def test_one_rank_alone_is_no_distributed_training(config: Config, alone: bool) -> None:
+@pytest.mark.parametrize(("config", "alone"), [(AccelerateConfig(), True), (AccelerateConfig(ranks=2, hosts=2), False)])
+def test_one_rank_alone_is_no_distributed_training(config: AccelerateConfig, alone: bool) -> None:
     task, made = Run(script="train.py", launcher="accelerate"), launch(config)
-    told = specs(made, task, Identity(NONCE, "token", "me", 0.0), {seat.host: "python" for seat in made.seats}, {
+    told = specs(made, task, Identity(NONCE, "token", "me", 0.0), {seat.host: "python" for seat in made.nodes}, {
         place.rank: {} for place in made.places
     })  # fmt: skip
     assert {host["alone"] for host in told.values()} == {alone}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.decide.launch import emit
-from ipexctl.decide.launch.instances import check
+from ipexctl.decide.launch.instances import check_options
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import cpu_list
@@ -59,10 +59,10 @@ def test_core_lists_narrow_ranks_as_well() -> None:
 
 def test_instances_have_nothing_to_find_each_other_by() -> None:
     two = launch(run(instances="2"), module="oneccl_bindings_for_pytorch")
-    for seat in two.seats:
+    for seat in two.nodes:
         assert not [name for name in seat.env if name.startswith(("MASTER_", "GLOO_", "CCL_", "FI_TCP"))]
     text = str(two)
-    assert "backend none: instances do not know of each other" in text
+    assert "backend none: instances are independent of each other" in text
     assert "no RANK, WORLD_SIZE, MASTER_ADDR" in text
     pythons, envs = dict.fromkeys(("node0", "node1"), "python"), {place.rank: place.env for place in two.places}
     told = specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0), pythons, envs)
@@ -88,27 +88,27 @@ def test_what_a_host_cannot_hold_is_refused(settings: dict[str, object]) -> None
 
 def test_wishes_that_do_not_go_together_are_told_all_at_once() -> None:
     with pytest.raises(UsageError) as refused:
-        check(run(instances="per-node", cores_per_instance=2, ppn=1, backend="ccl", cpus="a-b"))
+        check_options(run(instances="per-node", cores_per_instance=2, ppn=1, backend="ccl", cpus="a-b"))
     assert len(refused.value.reasons) == 4
-    with pytest.raises(UsageError, match="cannot be given out") as refused:
-        check(run(fail_fast=True, instance=0, within_node=True))
+    with pytest.raises(UsageError, match="options for cores conflict") as refused:
+        check_options(run(fail_fast=True, instance=0, within_node=True))
     assert len(refused.value.reasons) == 3
     with pytest.raises(UsageError, match="asks for something else"):
-        check(run(backend="gloo", backend_override=True))
-    check(run(instances="4"))
+        check_options(run(backend="gloo", backend_override=True))
+    check_options(run(instances="4"))
 
 
 def test_instances_are_not_written_for_other_programs() -> None:
     with pytest.raises(UsageError, match="cannot be written"):
-        emit.check(run(instances="2"), "sh")
+        emit.check_form(run(instances="2"), "sh")
 
 
 def test_a_form_without_mpirun_is_refused_before_any_host_is_asked_where_impi_is_asked_for() -> None:
     with pytest.raises(UsageError, match="starts ranks without mpirun") as refused:
-        emit.check(run(backend="impi"), "torchrun")
+        emit.check_form(run(backend="impi"), "torchrun")
     assert refused.value.exit is Exit.INPUT
-    emit.check(run(backend="impi"), "sh")
-    emit.check(run(), "torchrun")
+    emit.check_form(run(backend="impi"), "sh")
+    emit.check_form(run(), "torchrun")
     with pytest.raises(UsageError, match="starts ranks without mpirun") as refused:
-        emit.write(launch(run(), impi=True), "torchrun")
+        emit.write_launch(launch(run(), impi=True), "torchrun")
     assert refused.value.exit is Exit.STEP

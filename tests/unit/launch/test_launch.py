@@ -8,7 +8,6 @@ import pytest
 
 from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
-from ipexctl.decide.launch.build import rank_environment
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
@@ -24,7 +23,7 @@ def run(**settings: object) -> Run:
 
 
 def value(of: Launch, host: int, name: str) -> str | None:
-    setting = of.seats[host].env.get(name)
+    setting = of.nodes[host].env.get(name)
     return setting.value if setting else None
 
 
@@ -85,7 +84,7 @@ def test_auto_takes_the_best_that_is_installed_and_says_why(
     two = launch(module=module, impi=impi)
     assert value(two, 0, "IPEXCTL_BACKEND") == backend
     assert f"\nbackend {backend}: {because}\n" in str(two)
-    assert two.public().backend_because == because
+    assert two.public().backend_reason == because
 
 
 def test_an_override_lets_scripts_that_say_gloo_use_impi() -> None:
@@ -158,7 +157,7 @@ def test_mpich_is_started_in_its_words_and_sees_none_of_intel_mpi() -> None:
     assert words[0] == "/usr/bin/mpiexec.mpich"
     assert words[words.index("-hosts") + 1 : words.index("-hosts") + 4] == ("h0.ipexctl:2,h1.ipexctl:1", "-n", "3")
     assert words[words.index("-prepend-pattern") + 1] == f"\x01{NONCE}:%r\x02"
-    assert two.engine == "MPICH 4.0.2"
+    assert two.launcher == "MPICH 4.0.2"
     assert {"I_MPI_ROOT", "LD_LIBRARY_PATH"}.isdisjoint(two.head.env)
     assert "I_MPI_PIN" not in two.mpiexec_env
 
@@ -173,7 +172,7 @@ def test_open_mpi_is_started_in_its_words_and_its_output_framed() -> None:
     assert [value(two, host, "OMPI_MCA_btl_tcp_if_include") for host in (0, 1)] == ["eth0", "ens3"]
     assert two.framed
     assert two.mpiexec_env["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
-    assert "OMPI_ALLOW_RUN_AS_ROOT" not in two.seats[1].proxy_env  # alice there
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in two.nodes[1].proxy_env  # alice there
     assert told(two)["node1"]["frames"] == NONCE
 
 
@@ -220,7 +219,7 @@ BESIDE = "hydra_bstrap_proxy hydra_pmi_proxy orted"
     ],
 )
 def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str) -> None:
-    assert str(mpi_launchers.answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
+    assert str(mpi_launchers.parse_answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
 
 
 @pytest.mark.parametrize(
@@ -229,13 +228,13 @@ def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str
         ("mpich", "", "mpich was not found on its PATH"),
         ("mpich", f"/usr/bin/mpirun\t{SAYS['/usr/bin/mpirun']}\torted\n", "mpich was not found on its PATH"),
         ("/nope", "", "there is no /nope"),
-        ("/usr/bin/srun", f"/usr/bin/srun\t{SAYS['/usr/bin/srun']}\t\n", "is no MPI we know: slurm-wlm 22.05.8"),
-        ("openmpi", f"/opt/ompi5/bin/mpirun\t{SAYS['/opt/ompi5/bin/mpirun']}\torted\n", "speaks version 4"),
+        ("/usr/bin/srun", f"/usr/bin/srun\t{SAYS['/usr/bin/srun']}\t\n", "is not a known MPI: slurm-wlm 22.05.8"),
+        ("openmpi", f"/opt/ompi5/bin/mpirun\t{SAYS['/opt/ompi5/bin/mpirun']}\torted\n", "supports Open MPI 4"),
         ("openmpi", f"/usr/bin/mpirun\t{SAYS['/usr/bin/mpirun']}\t\n", "there is no orted beside /usr/bin/mpirun"),
     ],
 )
 def test_an_mpirun_that_cannot_be_used_is_refused_with_the_reason(wish: str, said: str, why: str) -> None:
-    answer = mpi_launchers.answer(wish, said)
+    answer = mpi_launchers.parse_answer(wish, said)
     assert isinstance(answer, str)
     assert why in answer
 
@@ -243,9 +242,9 @@ def test_an_mpirun_that_cannot_be_used_is_refused_with_the_reason(wish: str, sai
 def test_hosts_with_different_mpis_are_refused() -> None:
     one = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.0.2")
     other = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.2.0")
-    assert mpi_launchers.agreed("mpich", {"a": one, "b": one}) == one
+    assert mpi_launchers.choose_common_launcher("mpich", {"a": one, "b": one}) == one
     with pytest.raises(UsageError) as refused:
-        mpi_launchers.agreed("mpich", {"a": one, "b": other})
+        mpi_launchers.choose_common_launcher("mpich", {"a": one, "b": other})
     assert list(refused.value.reasons) == ["a: MPICH 4.0.2 at /usr/bin/mpiexec", "b: MPICH 4.2.0 at /usr/bin/mpiexec"]
 
 
@@ -280,7 +279,7 @@ def test_accelerate_starts_one_process_and_no_mpirun() -> None:
 
 
 def preloaded(of: Launch) -> list[list[str]]:
-    return [[library.path for library in seat.preload] for seat in of.seats]
+    return [[library.path for library in seat.preload] for seat in of.nodes]
 
 
 def test_each_host_preloads_what_it_has() -> None:
@@ -322,8 +321,8 @@ def test_preloads_are_those_asked_for(settings: dict[str, object], expected: lis
 def test_what_was_asked_for_and_is_not_there_is_said_for_each_host() -> None:
     two = launch(run(allocator="jemalloc", omp="intel"), first={"allocators": {"jemalloc": "/j.so.2", "iomp5": IOMP}})
     assert [str(warning).partition(",")[0] for warning in two.warnings] == [
-        "node1: --allocator jemalloc: not found there; malloc stays the C library's",
-        "node1: --omp intel: libiomp5.so was not found there; OpenMP stays GNU's",
+        "node1: --allocator jemalloc: not found; using the C library's malloc",
+        "node1: --omp intel: libiomp5.so not found; using GNU OpenMP",
     ]
 
 
@@ -348,7 +347,7 @@ def test_memory_is_bound_to_the_nodes_of_a_ranks_cores_when_asked() -> None:
 def test_huge_pages_are_asked_for_and_a_kernel_without_is_named() -> None:
     two = launch(run(hugepages=True), second={"thp": "never"})
     assert value(two, 0, "THP_MEM_ALLOC_ENABLE") == "1"
-    assert tuple(map(str, two.warnings)) == ("node1: --hugepages: its kernel has transparent huge pages switched off",)
+    assert tuple(map(str, two.warnings)) == ("node1: --hugepages: transparent huge pages are disabled in its kernel",)
 
 
 # instruction sets ---------------------------------------------------------------------------------------------------
@@ -381,7 +380,7 @@ MASKED = {"isa_level": "AVX512_FP16", "flags": SAPPHIRE["flags"]}  # tiles refus
     ],
 )
 def test_the_common_instruction_set_is_one_that_every_host_has(first, second, level):
-    assert tuning.common({"a": Facts(**first), "b": Facts(**second)}) == level
+    assert tuning.find_common_isa({"a": Facts(**first), "b": Facts(**second)}) == level
 
 
 def test_a_mixed_cluster_is_capped_only_when_asked_and_warned_of_otherwise() -> None:
@@ -416,7 +415,7 @@ def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
 
 def told(of: Launch) -> dict[str, dict[str, object]]:
     identity = Identity(NONCE, "token", "alice", 0.0)
-    return specs(of, run(), identity, {seat.host: seat.python for seat in of.seats}, rank_environment(of, run(), {}))
+    return specs(of, run(), identity, {seat.host: seat.python for seat in of.nodes}, of.rank_env)
 
 
 def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> None:

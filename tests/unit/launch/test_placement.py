@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.launch.placement import Cores, seat, spread, usable
+from ipexctl.decide.launch.placement import Cores, count_ranks, find_usable_cores, place_ranks
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts, NumaNode
 from ipexctl.model.hosts import Host
@@ -20,16 +20,16 @@ HOST = Host("a", "a")
 
 
 def seated(fact: Facts, ppn: int | None = None, n: int | None = None, workers: int = 1) -> tuple[RankPlacement, ...]:
-    cores = {"a": usable(fact)}
-    counts = spread([HOST], cores, n, ppn)
-    return seat(counts, cores, {"a": "m"}, workers)[0]
+    cores = {"a": find_usable_cores(fact)}
+    counts = count_ranks([HOST], cores, n, ppn)
+    return place_ranks(counts, cores, {"a": "m"}, workers)[0]
 
 
 def lawful(fact: Facts, places: tuple[RankPlacement, ...], workers: int) -> None:
     """No CPU twice, all of them allowed, one per core, shares of one size, workers beside and not among the rest."""
     allowed = set(fact.cpus_allowed or fact.cpus_online or ())
     core_of = {cpu: index for index, core in enumerate(fact.cores) for cpu in core.cpus}
-    available = len(usable(fact).cpus)
+    available = len(find_usable_cores(fact).cpus)
     used = [cpu for place in places for cpu in (*place.cpus, *place.workers)]
     assert set(used) <= allowed
     if len(places) <= available:
@@ -46,9 +46,9 @@ def lawful(fact: Facts, places: tuple[RankPlacement, ...], workers: int) -> None
 @pytest.mark.parametrize("machine", machines(), ids=lambda machine: machine.name)
 def test_on_every_recorded_machine_cores_are_dealt_lawfully(machine: Path) -> None:
     fact = facts(machine)
-    nodes = usable(fact).nodes
+    nodes = find_usable_cores(fact).nodes
     assert len(seated(fact)) == max(1, nodes)
-    for ppn in {1, 2, 3, 4, 7, max(1, nodes), 2 * max(1, nodes), max(1, len(usable(fact).cpus))}:
+    for ppn in {1, 2, 3, 4, 7, max(1, nodes), 2 * max(1, nodes), max(1, len(find_usable_cores(fact).cpus))}:
         for workers in (1, 2, 4):
             lawful(fact, seated(fact, ppn, workers=workers), workers)
 
@@ -95,26 +95,26 @@ def test_on_any_machine_with_any_cpuset_and_quota_cores_are_dealt_lawfully(fact,
     fact = replace(fact, cpus_allowed=tuple(sorted(allowed)), cgroup_cpus=quota)
     lawful(fact, seated(fact, ppn, workers=workers), workers)
     if quota is not None:
-        assert len(usable(fact).cpus) <= max(1, int(quota))
+        assert len(find_usable_cores(fact).cpus) <= max(1, int(quota))
 
 
 def test_of_two_hardware_threads_the_first_that_is_allowed_is_used() -> None:
     fact = replace(machine(1, 4, 2), cpus_allowed=(1, 2, 4, 5, 6, 7))
-    assert [cpu for cpu, _ in usable(fact).cpus] == [1, 2, 4, 7]
+    assert [cpu for cpu, _ in find_usable_cores(fact).cpus] == [1, 2, 4, 7]
 
 
 def test_on_hybrid_processors_only_performance_cores_compute() -> None:
-    assert [cpu for cpu, _ in usable(machine(1, 6, fast=2)).cpus] == [0, 1]
+    assert [cpu for cpu, _ in find_usable_cores(machine(1, 6, fast=2)).cpus] == [0, 1]
 
 
 def test_off_line_and_sparse_cpus_are_no_cores() -> None:
     fact = Facts(cpus_online=(0, 5, 9), cores=(Core((0,), 0, 0), Core((5,), 0, 0), Core((9,), 0, 1)))
-    assert usable(fact).cpus == ((0, 0), (5, 0), (9, 1))
+    assert find_usable_cores(fact).cpus == ((0, 0), (5, 0), (9, 1))
     assert [place.cpus for place in seated(fact, ppn=3)] == [(0,), (5,), (9,)]
 
 
 def test_a_quota_below_the_cores_is_said() -> None:
-    cores = usable(replace(machine(1, 8), cgroup_cpus=2.5))
+    cores = find_usable_cores(replace(machine(1, 8), cgroup_cpus=2.5))
     assert (len(cores.cpus), str(cores.note)) == (2, "its control group allows 2.5 CPUs of 8 cores")
 
 
@@ -129,18 +129,21 @@ def test_a_rank_without_a_core_to_spare_shares_it_with_its_worker() -> None:
 
 
 def test_more_ranks_than_cores_share_and_it_is_said() -> None:
-    cores = {"a": usable(machine(1, 2))}
-    places, warnings = seat((("a", 3),), cores, {"a": "m"}, 1)
+    cores = {"a": find_usable_cores(machine(1, 2))}
+    places, warnings = place_ranks((("a", 3),), cores, {"a": "m"}, 1)
     assert [place.cpus for place in places] == [(0,), (1,), (0,)]
     assert tuple(map(str, warnings)) == ("a: 3 ranks share 2 cores",)
 
 
 def test_hosts_of_different_shapes_get_different_maps() -> None:
     hosts = [Host("a", "a"), Host("b", "b")]
-    cores = {"a": usable(machine(2, 4)), "b": usable(replace(machine(1, 8), cpus_allowed=(2, 3, 6)))}
-    counts = spread(hosts, cores, None, None)
+    cores = {
+        "a": find_usable_cores(machine(2, 4)),
+        "b": find_usable_cores(replace(machine(1, 8), cpus_allowed=(2, 3, 6))),
+    }
+    counts = count_ranks(hosts, cores, None, None)
     assert counts == (("a", 2), ("b", 1))
-    places, _ = seat(counts, cores, {"a": "x", "b": "y"}, 1)
+    places, _ = place_ranks(counts, cores, {"a": "x", "b": "y"}, 1)
     assert [(place.host, place.local, place.cpus, place.workers) for place in places] == [
         ("a", 0, (0, 1, 2), (3,)),
         ("a", 1, (4, 5, 6), (7,)),
@@ -149,8 +152,8 @@ def test_hosts_of_different_shapes_get_different_maps() -> None:
 
 
 def test_hosts_that_are_one_machine_share_its_cores() -> None:
-    cores = dict.fromkeys("ab", usable(machine(1, 4)))
-    places, _ = seat((("a", 1), ("b", 1)), cores, {"a": "m", "b": "m"}, 1)
+    cores = dict.fromkeys("ab", find_usable_cores(machine(1, 4)))
+    places, _ = place_ranks((("a", 1), ("b", 1)), cores, {"a": "m", "b": "m"}, 1)
     assert [(place.cpus, place.workers) for place in places] == [((0,), (1,)), ((2,), (3,))]
 
 
@@ -169,12 +172,12 @@ def test_hosts_that_are_one_machine_share_its_cores() -> None:
 def test_ranks_are_spread_as_asked(n, ppn, slots, counts):
     hosts = [Host(name, name, slots=count) for name, count in zip("ab", slots, strict=True)]
     cores = dict.fromkeys("ab", Cores(((0, 0), (1, 1))))
-    assert tuple(count for _, count in spread(hosts, cores, n, ppn)) == counts
+    assert tuple(count for _, count in count_ranks(hosts, cores, n, ppn)) == counts
 
 
 def test_too_many_ranks_are_refused_with_the_room_there_is() -> None:
     with pytest.raises(UsageError) as refused:
-        spread([Host("a", "a", slots=2)], {"a": Cores(((0, 0),))}, 3, None)
+        count_ranks([Host("a", "a", slots=2)], {"a": Cores(((0, 0),))}, 3, None)
     assert refused.value.reasons == ("room for 2: a 2",) or refused.value.reasons == ["room for 2: a 2"]
 
 

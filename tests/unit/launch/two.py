@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ipexctl.decide.checks.network import Choice
-from ipexctl.decide.launch import compute, mpi_launchers
+from ipexctl.decide.launch import build_launch, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Core, Facts, Installed, Interface
@@ -34,7 +34,7 @@ def runtime(engine: str = "impi", module: str = "", impi: bool = False) -> Runti
         module,
         impi,
     )
-    return own if engine == "impi" else mpi_launchers.under(own, ENGINES[engine], ccl=bool(module))
+    return own if engine == "impi" else mpi_launchers.switch_launcher(own, ENGINES[engine], ccl=bool(module))
 
 
 def facts(nodes: int, cores: int, **more: Any) -> Facts:
@@ -86,4 +86,4 @@ def launch(
         ),
     }
     task = task or Run(script="train.py", args=("--epochs", "3"))
-    return compute(task, "r1", NONCE, hosts, stations, task.script, asked or {})
+    return build_launch(task, "r1", NONCE, hosts, stations, task.script, asked or {})

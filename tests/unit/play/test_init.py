@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.launch.accelerate import Config
+from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import parse, parse_list
 from ipexctl.decide.parsing import playbook as reading
 from ipexctl.decide.planning.init import Answers, Script, answered, hostfile, playbook, questions, read_script
@@ -36,7 +36,9 @@ def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
 FACTS = {"node0": machine("AMX"), "node1": machine("AVX512_BF16")}
 
 
-def defaults(facts: dict[str, Facts], inventory: Inventory = HOSTS, config: Config | None = None) -> dict[str, str]:
+def defaults(
+    facts: dict[str, Facts], inventory: Inventory = HOSTS, config: AccelerateConfig | None = None
+) -> dict[str, str]:
     return {q.key: q.default for q in questions(Answers(), inventory, facts, config, ["train.py"])}
 
 
@@ -52,7 +54,7 @@ def test_what_the_hosts_say_is_the_default() -> None:
 
 
 def test_an_accelerate_configuration_answers_what_it_says() -> None:
-    config = Config(ranks=8, hosts=2, address="10.0.0.1", port=29500, precision="no", ipex=False)
+    config = AccelerateConfig(ranks=8, hosts=2, address="10.0.0.1", port=29500, precision="no", ipex=False)
     assert defaults(FACTS, config=config) == {
         "script": "train.py", "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
     }  # fmt: skip
@@ -179,7 +181,7 @@ def test_what_others_have_written_is_read(tmp_path: Path) -> None:
     (tmp_path / "default_config.yaml").write_text(ACCELERATE)
     (tmp_path / "hosts").write_text("node0 slots=4\nnode1 slots=4\n")
     source = read_source(str(tmp_path / "default_config.yaml"), cwd=tmp_path)
-    assert source.config == Config(8, 2, "10.0.0.1", 29501, "bf16", True, "hosts", 1)
+    assert source.config == AccelerateConfig(8, 2, "10.0.0.1", 29501, "bf16", True, "hosts", 1)
     assert source.inventory is not None
     assert source.inventory.names == ("node0", "node1")
     (tmp_path / "inventory.yaml").write_text("all: {hosts: {'xeon[1:2]': {ansible_user: train}}}\n")
