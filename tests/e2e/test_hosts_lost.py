@@ -96,7 +96,7 @@ def test_the_heads_loss_ends_the_run_on_the_others(start: Start, hosts: Cluster)
     hosts.power_off("node0")
     for host in ("node1", "node2"):
         wait_until_empty(hosts, host, LEASE + 15.0)
-    going.until("link lost")
+    going.until("connection lost")
     hosts.power_on("node0")
     told = going.end(90)
     assert told.code in {6, 4}, told
@@ -119,10 +119,10 @@ def test_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(start: Start, de
     going = start("run", "--venv", LIGHT, ACTOR, "count", "500")
     going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
     with hosts.cut("controller"):
-        going.until("link lost", timeout=60)
+        going.until("connection lost", timeout=60)
     told = going.end(90)
     assert told.code == 0, told
-    assert "link is back" in told.out + told.err
+    assert "reconnected" in told.out + told.err
     for rank in range(3):
         assert desk.written(rank) == b"".join(b"tick %d\n" % n for n in range(500))
     assert not residue(hosts)

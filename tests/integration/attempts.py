@@ -79,7 +79,7 @@ def of(kind: type, events: list[Event]) -> list:
 
 def until(attempt: Attempt, kind: type) -> tuple[Iterator[Event], list[Event]]:
     """The story, told up to where every rank has had an event of this kind."""
-    story, events, ranks = attempt.story(), [], set()
+    story, events, ranks = attempt.execute_and_conclude(), [], set()
     for event in story:
         events.append(event)
         if isinstance(event, kind):
@@ -99,7 +99,7 @@ def written(events: list[Event]) -> dict[tuple[int, str], bytes]:
 def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(CleanupChecked, events)[-1]
-    there = [site.directory for site in attempt.sites.values() if os.path.exists(site.directory)]
+    there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
     alive = [str(process) for process in procs.living(procs.of_run(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.left.items()]
     return [*unproved, *proof.unknown, *there, *alive]

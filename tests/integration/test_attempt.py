@@ -52,7 +52,7 @@ def find(attempt: Attempt, word: bytes) -> int:
 
 def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
     attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert of(RunStarted, events)[0].ranks == ("a", "a", "b", "b")
     assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
         (0, "a", 0),
@@ -68,21 +68,21 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
 
 def test_hosts_may_share_their_home_directory(start):
     attempt = start("say", ppn=2, shared_home=True)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert len(written(events)) == 4
     assert left_behind(attempt, events) == []
 
 
 def test_what_ranks_write_arrives_byte_for_byte(start, tmp_path):
-    events = list(start("bytes", str(tmp_path), ppn=2).story())
+    events = list(start("bytes", str(tmp_path), ppn=2).execute_and_conclude())
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
     assert len(ledgers) == 8
     assert written(events) == ledgers
 
 
 def test_four_ranks_printing_lines_lose_and_tear_none(start, tmp_path):
-    events = list(start("lines", str(tmp_path), "50000", ppn=2).story())
+    events = list(start("lines", str(tmp_path), "50000", ppn=2).execute_and_conclude())
     for rank in range(4):
         assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
@@ -90,7 +90,7 @@ def test_four_ranks_printing_lines_lose_and_tear_none(start, tmp_path):
 
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start):
     attempt = start("raise", "1", ppn=2)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
     assert "actor.py" in first.traceback
@@ -102,7 +102,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
     attempt = start("signal", name, "1")
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, getattr(signal, name))
     assert left_behind(attempt, events) == []
@@ -110,7 +110,7 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
 
 def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start):
     attempt = start("exit", "64", "0", ppn=4)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert of(RunEnded, events)[0].reason == "rank"
     causes = {end.rank: end.cause for end in of(RankEnded, events)}
     assert causes == {0: "", **dict.fromkeys(range(1, 8), "stopped")}
@@ -142,21 +142,21 @@ class Cable(Links):
 def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
     attempt = start("wait")
     cable = Cable(config=None)
-    attempt.watching.context = attempt.context = replace(attempt.context, links=cable)
+    attempt.watcher.context = attempt.context = replace(attempt.context, links=cable)
     story, events = until(attempt, RankStage)
     cable.pulled = True
-    seen = os.fsencode(attempt.watching.head.directory)
+    seen = os.fsencode(attempt.watcher.head.directory)
     for watcher in [pid for pid in procs.everyone() if {b"watch", seen} <= set(line(pid))]:
         os.kill(watcher, signal.SIGKILL)
     for event in story:
         events.append(event)
-        if isinstance(event, Message) and "link lost" in event.text:
+        if isinstance(event, Message) and "connection lost (" in event.text:
             attempt.context.interrupts.arrived(signal.SIGINT)
-        if isinstance(event, Message) and "told once the link is back" in event.text:
+        if isinstance(event, Message) and "will be sent when it is back" in event.text:
             cable.pulled = False
     assert of(RunEnded, events)[0].reason == "stopped"
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
-    assert attempt.watching.exit == 128 + signal.SIGINT
+    assert attempt.watcher.exit == 128 + signal.SIGINT
     assert left_behind(attempt, events) == []
 
 
@@ -203,7 +203,7 @@ def test_a_second_ctrl_c_kills_at_once(start):
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
     before = {p.pid for p in procs.everyone().values()}
     attempt = start("daemon")
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert of(RunEnded, events)[0].reason == "done"
     assert left_behind(attempt, events) == []
     sleepers = [
@@ -255,7 +255,7 @@ def test_a_killed_wrapper_is_a_lost_rank(start):
 
 def test_a_time_limit_ends_the_run(start):
     attempt = start("wait", time_limit=1.0)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
     assert left_behind(attempt, events) == []
 
@@ -264,7 +264,7 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start)
     first = start("count", "30")
     story, events = until(first, RankStage)
     second = start("say")
-    refused = of(HostFailed, list(second.story()))
+    refused = of(HostFailed, list(second.execute_and_conclude()))
     assert {event.failure.kind for event in refused} == {Kind.BUSY}
     assert first.launch.run in refused[0].failure.what
     events += list(story)
@@ -275,7 +275,7 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start)
 def test_a_second_run_may_share_the_hosts_when_told_so(start):
     first = start("wait")
     story, events = until(first, RankStage)
-    second = list(start("say", share=True).story())
+    second = list(start("say", share=True).execute_and_conclude())
     assert of(RunEnded, second)[0].reason == "done"
     first.context.interrupts.arrived(signal.SIGINT)
     events += list(story)
@@ -285,12 +285,12 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start):
 
 def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start):
     attempt = start("wait", lease=1.0, detach=True)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert not of(RunEnded, events)
     until_when = time.monotonic() + 15.0
     mark = procs.of_run(attempt.launch.run)
     while procs.living(mark) and time.monotonic() < until_when:
         time.sleep(0.2)
     assert procs.living(mark) == []
-    end = Path(attempt.watching.head.directory, "end.json").read_text()
+    end = Path(attempt.watcher.head.directory, "end.json").read_text()
     assert "watcher lost" in end

@@ -34,7 +34,7 @@ from ipexctl.model.events import (
 from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
-from ipexctl.verbs.run.restart import restarting
+from ipexctl.verbs.run.restart import run_attempts
 from tests.integration.attempts import RANKS, left_behind, of, until, written
 
 
@@ -52,13 +52,13 @@ def said(events):
 
 def child(attempt, rank):
     """The script's process of a rank: the one the wrapper started."""
-    site = next(s for s in attempt.sites.values() if Path(s.directory, "ranks", f"{rank}.start.json").exists())
+    site = next(s for s in attempt.run_dirs.values() if Path(s.directory, "ranks", f"{rank}.start.json").exists())
     return json.loads(Path(site.directory, "ranks", f"{rank}.start.json").read_text())["child"]
 
 
 def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start):
     attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert of(Stalled, events)[0].kind == "all"
     assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
     assert all("stuck.py" in stack.text for stack in of(RankStack, events))
@@ -98,14 +98,14 @@ def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
 
 
 def test_a_rank_that_computes_without_a_word_is_no_stall(start):
-    events = list(start("busy", "1", "60", stall_warn=2.0, stall="kill").story())
+    events = list(start("busy", "1", "60", stall_warn=2.0, stall="kill").execute_and_conclude())
     assert of(Stalled, events) == []
     assert of(RunEnded, events)[0].reason == "done"
 
 
 def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
     attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
-    events = list(attempt.story())
+    events = list(attempt.execute_and_conclude())
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in said(events))
     assert of(RunEnded, events)[0].reason == "limit"
     assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
@@ -113,7 +113,7 @@ def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
 
 
 def test_stages_come_in_order(start):
-    events = list(start("uneven", "-1").story())
+    events = list(start("uneven", "-1").execute_and_conclude())
     for rank in range(2):
         assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
 
@@ -127,7 +127,7 @@ def report(events):
 
 def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start):
     attempt = start("crash", "1")
-    result = report(attempt.story())
+    result = report(attempt.execute_and_conclude())
     assert result.exit == Exit.RANK
     assert (result.first.rank, result.first.signal) == (1, signal.SIGSEGV)
     assert result.first.traceback.startswith("Fatal Python error: Segmentation fault")
@@ -137,13 +137,13 @@ def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start
 
 
 def test_an_error_file_of_torch_is_honoured(start):
-    result = report(start("record").story())
+    result = report(start("record").execute_and_conclude())
     assert result.first.error == "KeyError: 'loss'"
     assert "in train" in result.first.traceback
 
 
 def test_a_known_error_is_told_with_the_command_that_helps(start):
-    result = report(start("import").story())
+    result = report(start("import").execute_and_conclude())
     assert result.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
     typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.ending(result.public()))
@@ -205,7 +205,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer)
 
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start, memory_group):
-    result = report(start("eat", "1", str(memory_group / "cgroup.procs")).story())
+    result = report(start("eat", "1", str(memory_group / "cgroup.procs")).execute_and_conclude())
     assert (result.first.rank, result.first.signal) == (1, signal.SIGKILL)
     if not readable_kernel_log():
         pytest.skip("the kernel's log may not be read here, or its process numbers are of another namespace")
@@ -225,10 +225,9 @@ def again(start, succeeds, restarts):
     """The story of a run whose script ends well at its start number `succeeds`."""
 
     def make(count, without):
-        yield from ()
         return start("again", str(succeeds), str(count))
 
-    return list(restarting(make, restarts, None))
+    return list(run_attempts(make(0, frozenset()), make, restarts, None))
 
 
 def test_a_failed_run_is_started_again_until_it_ends_well(start):
@@ -248,14 +247,14 @@ def test_a_run_that_always_fails_ends_when_no_start_is_left(start):
 
 def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_much(start_actor, tmp_path):
     attempt = start_actor("lines", str(tmp_path), "100000", ppn=1, log_cap=4, detach=True)
-    list(attempt.story())
-    end = Path(attempt.watching.head.directory, "end.json")
+    list(attempt.execute_and_conclude())
+    end = Path(attempt.watcher.head.directory, "end.json")
     until_when = time.monotonic() + 60
     while not end.exists() and time.monotonic() < until_when:
         time.sleep(0.2)
     spool = sum(file.stat().st_size for file in end.parent.glob("out.bin.*"))
     assert 0 < spool <= 4_000_000
-    events = list(attempt.watching.read(follow=False))
+    events = list(attempt.watcher.read_files(follow=False))
     told = [event.failure for event in of(HostFailed, events)]
     assert [failure.code for failure in told] == ["dropped"]
     assert int(told[0].what.split()[0]) > 4_000_000
@@ -279,7 +278,7 @@ def small_disk(start_actor, tmp_path):
 
 def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(start_actor, small_disk, tmp_path):
     attempt = start_actor("lines", str(tmp_path), "50000", ppn=1)
-    result_events = list(attempt.story())
+    result_events = list(attempt.execute_and_conclude())
     result = report(result_events)
     assert of(RunEnded, result_events)[0].reason == "done"
     assert result.exit == Exit.RECORD

@@ -19,7 +19,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.verbs.common.nested import inner
 from ipexctl.verbs.install.install import install
 from ipexctl.verbs.run.manage import reap
-from ipexctl.verbs.run.run_discovery import survey
+from ipexctl.verbs.run.run_discovery import find_runs
 
 Ask = Callable[[str], bool]
 
@@ -81,10 +81,10 @@ def _runs(
 ) -> Generator[Event, None, list[AppliedFix]]:
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     answering = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
-    seen = yield from survey(answering, context)
+    seen = yield from find_runs(answering, context)
     known = {one.run for one in seen.runs}
     stray: dict[str, list[str]] = {}
-    for host, rows in seen.stray.items():
+    for host, rows in seen.orphans.items():
         for row in rows:
             if row["run"] not in known:
                 stray.setdefault(str(row["run"]), []).append(host)

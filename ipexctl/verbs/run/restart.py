@@ -4,41 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from ipexctl.model.errors import Kind
-from ipexctl.model.events import Event, HostFailed, Message
+from ipexctl.model.events import Event, Message, Planned
 from ipexctl.verbs.run.attempt import Attempt
 
-Make = Callable[[int, frozenset[str]], Generator[Event, None, Attempt]]
+MakeAttempt = Callable[[int, frozenset[str]], Attempt]
 
 
-def restarting(make: Make, restarts: int, min_hosts: int | None) -> Generator[Event, None, None]:
-    """Tells attempts until one ends well, is stopped, or none is left. ``make`` is given how many there were before,
-    and hosts that are left out. A lost host is left out only if ``min_hosts`` others remain."""
+def run_attempts(
+    attempt: Attempt, make_attempt: MakeAttempt, restarts: int, min_hosts: int | None
+) -> Generator[Event, None, None]:
+    """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left.
+
+    ``make_attempt`` is given the number of the restart and the hosts to leave out: hosts that were lost, if at least
+    ``min_hosts`` others remain; without ``min_hosts`` none is left out.
+    """
     without: frozenset[str] = frozenset()
-    for count in range(restarts + 1):
-        attempt = yield from make(count, without)
-        lost: set[str] = set()
-        story = attempt.live()
-        while True:
-            try:
-                event = next(story)
-            except StopIteration as end:
-                left_alone: bool = end.value
-                break
-            if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST and event.failure.code == "lost":
-                lost.add(event.failure.host)
-            yield event
-        watching = attempt.watching
-        over = watching.over
-        again = over is not None and over.reason in {"rank", "lost"} and watching.interrupted is None
-        stays = {seat.host for seat in attempt.launch.nodes} - lost
-        if lost and min_hosts is not None:
-            again = again and len(stays) >= min_hosts
-        if left_alone or not again or count == restarts:
-            yield from attempt.answer(left_alone)
+    for restart in range(1, restarts + 2):
+        detached = yield from attempt.execute()
+        watcher = attempt.watcher
+        ended, lost = watcher.run_ended, watcher.lost_hosts if min_hosts is not None else set()
+        remaining = {plan.host for plan in attempt.launch.nodes} - lost
+        too_few = bool(lost) and len(remaining) < (min_hosts or 0)
+        failed = ended is not None and ended.reason in {"rank", "lost"} and watcher.interrupted is None
+        if detached or not failed or too_few or restart > restarts:
+            yield from attempt.conclude(detached)
             return
-        if lost and min_hosts is not None:
+        if lost:
             without |= lost
             yield Message(f"going on without {', '.join(sorted(lost))}", "warning")
-        why = over.detail if over and over.detail else "the run failed"
-        yield Message(f"{why}: starting again ({count + 1} of {restarts}) from the script's own checkpoint", "warning")
+        why = ended.detail if ended and ended.detail else "the run failed"
+        yield Message(f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint", "warning")
+        attempt = make_attempt(restart, without)
+        yield Planned("run", str(attempt.launch))

@@ -1,17 +1,19 @@
-"""``ipexctl run``: look at the hosts, carry the script over, compute the launch, start it, watch it to its proved end.
+"""``ipexctl run``: probe the hosts, send the script, compute the launch, start it, watch it to its proved end.
 
-The run belongs to its keeper on the head. This verb is a watcher: Ctrl-C is an order to the keeper, a closed terminal
-is not.
+The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
+terminal is not.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import secrets
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 
@@ -43,7 +45,24 @@ from ipexctl.verbs.common.probe import observe
 from ipexctl.verbs.common.select import without
 from ipexctl.verbs.files.sync import directory_of, sync
 from ipexctl.verbs.run.attempt import Attempt
-from ipexctl.verbs.run.restart import restarting
+from ipexctl.verbs.run.restart import run_attempts
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a launch is computed from: what was asked, the files read here, and what was found on every host."""
+
+    task: Run
+    inventory: Inventory
+    script: Path
+    settings: Mapping[str, Setting]  # the user's variables
+    config: accelerate.AccelerateConfig | None
+    facts: Mapping[str, Facts]
+    workdirs: Mapping[str, str]
+    interfaces: Mapping[str, Choice]
+    launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
 
 
 def run(
@@ -55,75 +74,17 @@ def run(
     dry: bool = False,
     emit: str | None = None,
 ) -> Generator[Event, None, None]:
-    """The story of one run. ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit``
-    instead of it answers with the launch written for another program, in ``text``."""
-    script = _script(task)
-    if task.restarts and task.detach:
-        raise UsageError(
-            "--restarts needs somebody who watches", hint="leave out --detach; a detached run is not restarted"
-        )
-    if task.min_hosts is not None and not task.restarts:
-        raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
-    instances.check_options(task)
-    wished = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
-    config = _configuration(task, emit)
-    yield Started("run", script.name or task.script, inventory.names)
-    facts = yield from _facts(task, inventory, context)
-    if facts is None:
+    """Starts a script on all hosts and watches it to its proved end.
+
+    ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit`` instead answers with the
+    launch written for another program, in ``text``. Raises `UsageError`.
+    """
+    prepared = yield from prepare(task, inventory, context, environ, dry=dry, emit=emit)
+    if prepared is None:
         yield Ended("run", Exit.OK)
         return
-    workdirs = yield from _carry(task, script, inventory, context, facts, dry)
-    if workdirs is None:
-        yield Ended("run", Exit.OK)
-        return
-    choices = choose_interfaces(facts)
-    engine = None
-    wish, named = wish_of(task.mpi, facts)
-    if wish:
-        found = yield from hosts_mpi(wish, inventory.hosts, context, named=named)
-        if not isinstance(found, MpiLauncher):
-            yield Ended("run", Exit.OK)
-            return
-        engine = found
-
-    def make(count: int, without: frozenset[str]) -> tuple[Launch, Callable[[], Attempt]]:
-        """The launch of one attempt, and the attempt itself: with a name, a nonce and directories of its own."""
-        name = f"{time.strftime('%m%d-%H%M%S', time.localtime(context.clock()))}-{secrets.token_hex(2)}"
-        nonce = secrets.token_hex(8)
-        hosts = tuple(host for host in inventory if host.name not in without)
-        stations = {
-            # A home directory may be shared by all hosts: each has a place of its own in it.
-            host.name: _station(
-                task, host, facts[host.name], choices.get(host.name), workdirs[host.name], f"{name}-h{number}", engine
-            )
-            for number, host in enumerate(hosts)
-        }
-        told = {"IPEXCTL_RESTART": Setting(str(count), "starts before this one")} if task.restarts else {}
-        launch = build_launch(
-            task,
-            name,
-            nonce,
-            hosts,
-            stations,
-            _remote_name(task, script),
-            {**wished, **told},
-            config=config,
-            options=options(),
-        )
-
-        def attempt() -> Attempt:
-            identity = Identity(nonce, secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", context.clock())
-            pythons = {name: station.runtime.python for name, station in stations.items()}
-            every = specs(launch, task, identity, pythons, launch.rank_env)
-            sites = {
-                seat.host: RemoteRunDir(inventory[seat.host], seat.directory, pythons[seat.host])
-                for seat in launch.nodes
-            }
-            return Attempt(task, launch, identity, sites, every, context)
-
-        return launch, attempt
-
-    launch, first = make(0, frozenset())
+    attempt = make_attempt(prepared, context)
+    launch = attempt.launch
     if emit:
         yield Answer(EmitAnswer(write_launch(launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
@@ -135,19 +96,90 @@ def run(
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
         return
-
-    def attempt(count: int, without: frozenset[str]) -> Generator[Event, None, Attempt]:
-        if not count:
-            return first()
-        launch, begin = make(count, without)
-        yield Planned("run", str(launch))
-        return begin()
-
-    yield from restarting(attempt, task.restarts, task.min_hosts)
+    make_next = partial(make_attempt, prepared, context)
+    yield from run_attempts(attempt, make_next, task.restarts, task.min_hosts)
 
 
-def _script(task: Run) -> Path:
-    """The script here; of a module, which is looked for from the current directory on, that directory."""
+def prepare(
+    task: Run, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool, emit: str | None
+) -> Generator[Event, None, Prepared | None]:
+    """Reads the files on this machine, probes the hosts and sends the script; None where a host cannot take part.
+
+    Raises `UsageError` before the first event where the task contradicts itself or a file cannot be read.
+    """
+    script = _find_script(task)
+    _check_restarts(task)
+    instances.check_options(task)
+    settings = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
+    config = _read_accelerate_config(task, emit)
+    yield Started("run", script.name or task.script, inventory.names)
+    facts = yield from _probe_environments(task, inventory, context)
+    if facts is None:
+        return None
+    workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
+    if workdirs is None:
+        return None
+    wanted, asked_by = wish_of(task.mpi, facts)
+    launcher = (yield from hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
+    if isinstance(launcher, dict):  # some hosts have none
+        return None
+    interfaces = choose_interfaces(facts)
+    _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
+    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher)
+
+
+def _check_restarts(task: Run) -> None:
+    if task.restarts and task.detach:
+        hint = "leave out --detach; a detached run is not restarted"
+        raise UsageError("--restarts needs somebody who watches", hint=hint)
+    if task.min_hosts is not None and not task.restarts:
+        raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
+
+
+def launch_for(
+    prepared: Prepared, name: str, nonce: str, *, restart: int = 0, without: frozenset[str] = frozenset()
+) -> tuple[Launch, dict[str, str]]:
+    """The launch of the attempt ``name`` on all hosts but ``without``, and each host's Python interpreter.
+
+    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other.
+    """
+    task = prepared.task
+    hosts = tuple(host for host in prepared.inventory if host.name not in without)
+    # A home directory may be shared by all hosts: each has a directory of its own in it.
+    runtimes = {host.name: _host_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
+    restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
+    launch = build_launch(
+        task,
+        name,
+        nonce,
+        hosts,
+        runtimes,
+        _remote_script(task, prepared.script),
+        {**prepared.settings, **restarts},
+        config=prepared.config,
+        options=options(),
+    )
+    return launch, {host: runtime.runtime.python for host, runtime in runtimes.items()}
+
+
+def make_attempt(
+    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
+) -> Attempt:
+    """One attempt with a name, a nonce and directories of its own; nothing is started yet."""
+    now = context.clock()
+    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+    identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
+    launch, pythons = launch_for(prepared, name, identity.nonce, restart=restart, without=without)
+    host_specs = specs(launch, prepared.task, identity, pythons, launch.rank_env)
+    run_dirs = {
+        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, pythons[plan.host])
+        for plan in launch.nodes
+    }
+    return Attempt(prepared.task, launch, identity, run_dirs, host_specs, context)
+
+
+def _find_script(task: Run) -> Path:
+    """The script's path on this machine; of a module, which is found from the current directory, that directory."""
     if task.launcher == "module":
         base = Path(*task.script.split("."))
         if not base.with_suffix(".py").is_file() and not (base / "__main__.py").is_file():
@@ -167,7 +199,7 @@ def _script(task: Run) -> Path:
     return script
 
 
-def _configuration(task: Run, emit: str | None) -> accelerate.AccelerateConfig | None:
+def _read_accelerate_config(task: Run, emit: str | None) -> accelerate.AccelerateConfig | None:
     """The configuration given for Accelerate. What is written for other programs starts mpirun as those do."""
     if task.accelerate_config is None:
         return None
@@ -179,17 +211,19 @@ def _configuration(task: Run, emit: str | None) -> accelerate.AccelerateConfig |
     return replace(config, hostfile="") if emit else config
 
 
-def _remote_name(task: Run, script: Path) -> str:
-    """The script below the working directory. Where nothing is carried and the directory is named, that is what the
-    user says; a path from the root is the same on the hosts."""
-    as_said = not task.sync and (task.workdir is not None or script.is_absolute())
-    return task.script if as_said or task.launcher == "module" else script.name
+def _remote_script(task: Run, script: Path) -> str:
+    """The script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a working
+    directory is given or the path is absolute."""
+    as_written = not task.sync and (task.workdir is not None or script.is_absolute())
+    return task.script if as_written or task.launcher == "module" else script.name
 
 
-def _facts(task: Run, inventory: Inventory, context: Context) -> Generator[Event, None, dict[str, Facts] | None]:
-    """The gate: every host must answer and hold the environment as install made it, the same on all."""
-    seen = yield from observe(inventory, context, venv=task.venv)
-    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
+def _probe_environments(
+    task: Run, inventory: Inventory, context: Context
+) -> Generator[Event, None, dict[str, Facts] | None]:
+    """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
+    results = yield from observe(inventory, context, venv=task.venv)
+    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = unsound(facts)
     for failure in failures:
         yield HostFailed(failure)
@@ -199,15 +233,15 @@ def _facts(task: Run, inventory: Inventory, context: Context) -> Generator[Event
     return None if bad else facts
 
 
-def _carry(
+def _sync_script(
     task: Run, script: Path, inventory: Inventory, context: Context, facts: Mapping[str, Facts], dry: bool
 ) -> Generator[Event, None, dict[str, str] | None]:
-    """The script's directory on every host; each host's working directory."""
+    """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
     if not task.sync or dry:
         folder = directory_of(script).name
         return {host.name: _absolute(destination(task.workdir, host, folder), facts[host.name]) for host in inventory}
-    done = yield from inner(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
-    workdirs = {host: where for host, where in done.items() if isinstance(where, str)}
+    results = yield from inner(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
+    workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
     return workdirs if len(workdirs) == len(inventory) else None
 
 
@@ -215,25 +249,25 @@ def _absolute(path: str, facts: Facts) -> str:
     return posixpath.join(facts.home or "/", path.removeprefix("~/"))
 
 
-def _station(
-    task: Run, host: Host, facts: Facts, choice: Choice | None, workdir: str, name: str, engine: MpiLauncher | None
-) -> HostRuntime:
-    if task.iface and (choice is None or choice.name != task.iface):
-        choice = _named(host, facts, task.iface)
-    if choice is None:
+def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
+    """What one host is given; ``directory`` is the name of the run's directory on it."""
+    task, facts, interface = prepared.task, prepared.facts[host.name], prepared.interfaces.get(host.name)
+    if task.iface and (interface is None or interface.name != task.iface):
+        interface = _find_interface(host, facts, task.iface)
+    if interface is None:
         raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
-    assert facts.installed is not None  # the gate has seen it
-    found = runtime(facts.installed.marker)
-    if engine is not None:
-        found = mpi_launchers.switch_launcher(found, engine, ccl=task.backend in {"auto", "ccl"} and bool(found.module))
-    return HostRuntime(facts, choice, found, f"{facts.home}/{RUNS}/{name}", workdir)
+    assert facts.installed is not None  # or `prepare` had refused the host
+    python = runtime(facts.installed.marker)
+    if prepared.launcher is not None:
+        with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
+        python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)
+    return HostRuntime(facts, interface, python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name])
 
 
-def _named(host: Host, facts: Facts, name: str) -> Choice:
+def _find_interface(host: Host, facts: Facts, name: str) -> Choice:
     for interface in facts.interfaces:
         if interface.name == name and interface.addresses:
             return Choice(name, interface.addresses[0].partition("/")[0], Note("option", "--iface"))
-    have = ", ".join(interface.name for interface in facts.interfaces) or "none"
-    raise UsageError(
-        f"{host.name} has no interface {name} with an address", reasons=[f"it has: {have}"], exit=Exit.STEP
-    )
+    names = ", ".join(interface.name for interface in facts.interfaces) or "none"
+    reasons = [f"it has: {names}"]
+    raise UsageError(f"{host.name} has no interface {name} with an address", reasons=reasons, exit=Exit.STEP)

@@ -33,64 +33,69 @@ class DiscoveredRun:
     def state(self) -> str:
         return str(self.row["state"])
 
+    @property
+    def over(self) -> bool:
+        return self.state in {"ended", "gone"}
+
 
 @dataclass(frozen=True, slots=True)
 class RunSurvey:
-    """What all hosts that answered said. ``stray`` maps hosts to directories of runs whose guard is gone."""
+    """What all hosts that answered keep. ``orphans`` maps hosts to directories of runs whose guard is gone."""
 
     runs: tuple[DiscoveredRun, ...]
-    stray: Mapping[str, tuple[Mapping[str, Any], ...]]
+    orphans: Mapping[str, tuple[Mapping[str, Any], ...]]
     unreachable: tuple[str, ...]
 
 
-def survey(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
-    """Asks every host for its runs; hosts that do not answer are told as failures."""
-    answers = yield from each(context, inventory, "list runs", lambda link, _: run_control.runs(link))
-    good = {host: answer for host, answer in answers.items() if not isinstance(answer, Failure)}
-    found = [DiscoveredRun(host, row) for host, answer in good.items() for row in answer["runs"]]
-    found.sort(key=lambda one: float(one.row["started"]))
-    unique = {one.row["directory"] + one.head: one for one in found}  # entries of one machine tell the same
-    stray = {host: tuple(answer["stray"]) for host, answer in good.items() if answer["stray"]}
-    return RunSurvey(tuple(unique.values()), stray, tuple(host for host in answers if host not in good))
+def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
+    """Asks every host for its runs; hosts that do not answer are reported as failures."""
+    results = yield from each(context, inventory, "list runs", lambda link, _: run_control.runs(link))
+    answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
+    runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer["runs"]]
+    runs.sort(key=lambda run: float(run.row["started"]))
+    unique = {run.row["directory"] + run.head: run for run in runs}  # entries of one machine list the same
+    orphans = {host: tuple(answer["stray"]) for host, answer in answers.items() if answer["stray"]}
+    return RunSurvey(tuple(unique.values()), orphans, tuple(host for host in results if host not in answers))
 
 
-def pick(seen: RunSurvey, word: str | None) -> DiscoveredRun:
-    """The run this word means: its id or the beginning of it; without a word the only one that is not over.
+def choose_run(survey: RunSurvey, prefix: str | None) -> DiscoveredRun:
+    """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over.
 
     Raises `UsageError` when there is none, or more than one.
     """
-    if word is None:
-        fit = [one for one in seen.runs if one.state not in {"ended", "gone"}] or list(seen.runs)
+    if prefix is None:
+        matches = [run for run in survey.runs if not run.over] or list(survey.runs)
     else:
-        fit = [one for one in seen.runs if one.run == word] or [one for one in seen.runs if one.run.startswith(word)]
-    if len({one.run for one in fit}) > 1:
+        exact = [run for run in survey.runs if run.run == prefix]
+        matches = exact or [run for run in survey.runs if run.run.startswith(prefix)]
+    if len({run.run for run in matches}) > 1:
         raise UsageError(
-            f"{len(fit)} runs fit {word!r}" if word else f"{len(fit)} runs are kept on these hosts",
-            reasons=[f"{one.run}  {one.state}  {one.row['title']} of {one.row['owner']}" for one in fit],
+            f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts",
+            reasons=[f"{run.run}  {run.state}  {run.row['title']} of {run.row['owner']}" for run in matches],
             hint="name one of them",
             exit=Exit.STEP,
         )
-    if not fit:
-        raise nothing(word, seen)
-    return fit[0]
+    if not matches:
+        raise no_such_run(prefix, survey)
+    return matches[0]
 
 
-def nothing(word: str | None, seen: RunSurvey) -> UsageError:
-    """What is said where no run fits."""
+def no_such_run(prefix: str | None, survey: RunSurvey) -> UsageError:
+    """The error for a run that is kept on none of the hosts."""
     return UsageError(
-        f"no run {printable(word, 100)} is kept on these hosts" if word else "no run is kept on these hosts",
-        reasons=[f"{host} did not answer" for host in seen.unreachable],
+        f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts",
+        reasons=[f"{host} did not answer" for host in survey.unreachable],
         hint="ipexctl replay shows runs that were watched to their end",
-        exit=Exit.UNREACHABLE if seen.unreachable else Exit.STEP,
+        exit=Exit.UNREACHABLE if survey.unreachable else Exit.STEP,
     )
 
 
-def watching(found: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
-    """A watcher of a run that was found. Its other hosts are those of this inventory with the same names.
+def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
+    """A watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same names.
 
     Raises `LinkError`.
     """
-    about = run_control.about(context.links.open(inventory[found.head]), str(found.row["directory"]))
+    about = run_control.about(context.links.open(inventory[discovered.head]), str(discovered.row["directory"]))
     hosts: Mapping[str, Mapping[str, Any]] = about["hosts"]
     by_rank = {rank: name for name, entry in hosts.items() for rank in entry["ranks"]}
     running = Running(
@@ -101,12 +106,9 @@ def watching(found: DiscoveredRun, inventory: Inventory, context: Context) -> Ru
         command=" ".join(about["argv"]),
         title=str(about["title"]),
     )
-    known = set(inventory.names)
-    sites = {
-        name: RemoteRunDir(
-            inventory[found.head if name == about["host"] else name], entry["directory"], entry["python"]
-        )
-        for name, entry in hosts.items()
-        if name in known or name == about["host"]
+    names = {name: name for name in hosts if name in set(inventory.names)} | {about["host"]: discovered.head}
+    run_dirs = {
+        name: RemoteRunDir(inventory[local], hosts[name]["directory"], hosts[name]["python"])
+        for name, local in names.items()
     }
-    return RunWatcher(context, running, about["nonce"], sites)
+    return RunWatcher(context, running, about["nonce"], run_dirs)

@@ -15,7 +15,6 @@ from ipexctl.act.run_control import Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import CleanupChecked, Event, HostFailed, Message, RunEnded
-from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
 
@@ -33,164 +32,163 @@ def naming_run(run: str) -> Iterator[None]:
 
 @dataclass
 class RunWatcher:
-    """A watcher of one run. ``sites`` are the run's places on the hosts we can reach, the head's among them; ``detach``
-    lets go as soon as mpirun was started. Afterwards ``over`` and ``interrupted`` tell how it went."""
+    """A watcher of one run.
+
+    ``run_dirs`` are the run's directories on the hosts that can be reached, the head's among them; ``detach`` leaves
+    the run as soon as mpirun was started. Afterwards ``run_ended`` and ``interrupted`` say how it ended.
+    """
 
     context: Context
     running: Running
     nonce: str
-    sites: Mapping[str, RemoteRunDir]
+    run_dirs: Mapping[str, RemoteRunDir]
     detach: bool = False
-    over: RunEnded | None = None
+    run_ended: RunEnded | None = None
     interrupted: Interrupted | None = None
-    silent: set[str] = field(default_factory=set)  # hosts that the keeper has lost
-    lost: bool = False  # the link to the head is down
-    undelivered: tuple[str, str] | None = None  # an order, and why it is given
-    again: float = 0.0  # monotonic: not to be tried to deliver before
+    lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
+    disconnected: bool = False  # no connection to the head
+    pending_order: tuple[str, str] | None = None  # an order that was not delivered, and its reason
+    retry_at: float = 0.0  # monotonic: when to deliver it again
 
     @property
     def head(self) -> RemoteRunDir:
-        return self.sites[self.running.head]
+        return self.run_dirs[self.running.head]
 
     @property
     def exit(self) -> Exit:
-        """The code of the signal that ended the watch, if one did; the rest is judged from the events."""
+        """The code of the signal that ended the watching, if one did; everything else is judged from the events."""
         return self.interrupted.exit if self.interrupted else Exit.OK
 
     def follow(self) -> Generator[Event, None, bool]:
-        """Follows the run to its end; True when it was left to itself (detached, closed terminal, link lost)."""
-        watch = RunFollower(self.context, self.head)
+        """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
+        follower = RunFollower(self.context, self.head)
         log = RunLog(self.nonce, self.running)
+        interrupts = self.context.interrupts
         try:
-            with naming_run(self.running.run), self.context.interrupts.deferring():
-                while self.over is None:
-                    yield from self._interruption()
-                    yield from self._deliver()
+            with naming_run(self.running.run), interrupts.deferring():
+                while self.run_ended is None:
+                    yield from self._take_signal()
+                    yield from self._send_pending_order()
                     if self.interrupted and self.interrupted.number == signal.SIGHUP:
                         return True
-                    frame = watch.take(0.2)
-                    if frame is None:
-                        if self.context.interrupts.detach.is_set():
-                            return True
-                        continue
-                    if frame.kind == "gave-up":
-                        yield HostFailed(self._gave_up(frame.data.decode()))
+                    frame = follower.take(0.2)
+                    if frame is not None and frame.kind == "gave-up":
+                        yield HostFailed(self._lost_connection(frame.data.decode()))
                         return True
-                    yield from self._frame(frame, log)
-                    if (self.detach and log.launched) or self.context.interrupts.detach.is_set():
+                    if frame is not None:
+                        yield from self._read_frame(frame, log)
+                    if interrupts.detach.is_set() or (self.detach and log.launched):
                         return True
         finally:
-            watch.close()
+            follower.close()
         return False
 
-    def _interruption(self) -> Generator[Event, None, None]:
+    def _take_signal(self) -> Generator[Event, None, None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
-        again = self.interrupted is not None
+        order = "stop" if self.interrupted is None else "kill"
         taken = self.context.interrupts.take()
         if taken is None:
             return
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
-            yield Message("killing" if again else "stopping (again to kill)", "warning")
-            self.undelivered, self.again = ("kill" if again else "stop", signal.Signals(taken.number).name), 0.0
-            if self.lost:
-                yield Message("link is down: it is told once the link is back", "warning", self.head.host.name)
+            yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning")
+            self.pending_order, self.retry_at = (order, signal.Signals(taken.number).name), 0.0
+            if self.disconnected:
+                text = f"connection lost; the {order} request will be sent when it is back"
+                yield Message(text, "warning", self.head.host.name)
 
-    def _deliver(self) -> Generator[Event, None, None]:
-        """What the keeper could not be told is told again: when the link is back, and every few seconds."""
-        if self.undelivered is None or self.lost or time.monotonic() < self.again:
+    def _send_pending_order(self) -> Generator[Event, None, None]:
+        """Sends an order that was not delivered again: when the connection is back, and every few seconds."""
+        if self.pending_order is None or self.disconnected or time.monotonic() < self.retry_at:
             return
-        if self.order(*self.undelivered):
-            self.undelivered = None
-        elif not self.again:  # it may just be ending
-            self.again = time.monotonic() + 1.0
+        if self.send_order(*self.pending_order):
+            self.pending_order = None
+        elif not self.retry_at:  # it may just be ending
+            self.retry_at = time.monotonic() + 1.0
         else:
-            yield Message("the run's keeper cannot be told; trying again", "warning", self.head.host.name)
-            self.again = time.monotonic() + 5.0
+            yield Message("the run's keeper does not answer; trying again", "warning", self.head.host.name)
+            self.retry_at = time.monotonic() + 5.0
 
-    def _frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
+    def _read_frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
+        head = self.head.host.name
         if frame.kind == "lost":
-            why, self.lost = frame.data.decode(), True
-            yield Message(f"link lost ({why}), the run goes on; reconnecting", "warning", self.head.host.name)
+            self.disconnected = True
+            yield Message(f"connection lost ({frame.data.decode()}), the run goes on; reconnecting", "warning", head)
         elif frame.kind == "back":
-            self.lost, self.again = False, 0.0
-            yield Message("link is back", host=self.head.host.name)
+            self.disconnected, self.retry_at = False, 0.0
+            yield Message("reconnected", host=head)
         elif frame.kind == "z":
             yield from log.end()
-            self.over = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
-            yield self.over
+            self.run_ended = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
+            yield self.run_ended
         else:
             for event in log.read(frame.kind, frame.data):
                 if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:
-                    self.silent.add(event.failure.host)
+                    self.lost_hosts.add(event.failure.host)
                 yield event
 
-    def _gave_up(self, why: str) -> Failure:
-        return Failure(
-            self.head.host.name,
-            Kind.LOST,
-            f"link lost: {why}; run {self.running.run} may go on",
-            hint=f"ipexctl attach {self.running.run}",
-            code="watch",
-        )
+    def _lost_connection(self, why: str) -> Failure:
+        run = self.running.run
+        what = f"connection lost: {why}; run {run} may still be running"
+        return Failure(self.head.host.name, Kind.LOST, what, hint=f"ipexctl attach {run}", code="watch")
 
-    def order(self, what: str, why: str) -> bool:
-        """Tells the keeper; False when it could not be told: its host does not answer, or it is gone (which the watch
-        finds out)."""
+    def send_order(self, order: str, reason: str) -> bool:
+        """Sends ``order`` (stop, kill) to the keeper; False when its host does not answer, or it has ended."""
         try:
-            return run_control.tell(self.context.links.open(self.head.host), self.head, what, why)
+            return run_control.tell(self.context.links.open(self.head.host), self.head, order, reason)
         except LinkError:
             return False
 
     def wait_for_end(self) -> None:
-        """Without showing anything: for a run that never came to be."""
-        watch = RunFollower(self.context, self.head)
-        until = time.monotonic() + 20.0
-        while time.monotonic() < until:
-            frame = watch.take(0.5)
+        """Waits up to 20 seconds without showing anything: for a run that could not be started everywhere."""
+        follower = RunFollower(self.context, self.head)
+        deadline = time.monotonic() + 20.0
+        while time.monotonic() < deadline:
+            frame = follower.take(0.5)
             if frame and frame.kind in {"z", "gave-up"}:
                 break
-        watch.close()
+        follower.close()
 
-    def read(self, *, follow: bool) -> Generator[Event, None, None]:
-        """What there is in the run's files, as events; ``follow`` goes on to its end. Gives no order to anyone."""
-        watch = RunFollower(self.context, self.head, once=not follow)
+    def read_files(self, *, follow: bool) -> Generator[Event, None, None]:
+        """The contents of the run's files as events; ``follow`` goes on to the run's end. Sends no orders."""
+        follower = RunFollower(self.context, self.head, once=not follow)
         log = RunLog(self.nonce, self.running)
         try:
-            while (frame := watch.take(0.2)) is None or frame.kind not in {"z", "gave-up"}:
+            while (frame := follower.take(0.2)) is None or frame.kind not in {"z", "gave-up"}:
                 if frame is not None:
-                    yield from self._frame(frame, log)
+                    yield from self._read_frame(frame, log)
             yield from log.end()
         finally:
-            watch.close()
+            follower.close()
 
-    def prove(self, *, keep: bool = False) -> Generator[Event, None, None]:
-        """Looks on every host for processes of the run, ends what is there, and removes the run's directories; with
-        ``keep`` the head's stays, where its output is. A signal ends the looking, not the proof."""
-        hosts: list[Host] = [site.host for site in self.sites.values()]
-        at = {site.host.name: site for site in self.sites.values()}
-        kept = self.head.host.name if keep else ""
-        proved: dict[str, tuple[int, ...]] = {}
+    def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:
+        """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
+        holds the ranks' output. A signal ends the search: hosts not searched yet are reported as unknown."""
+        keeping = self.head.host.name if keep else ""
+        run_dirs = {run_dir.host.name: run_dir for run_dir in self.run_dirs.values()}
+        survivors: dict[str, tuple[int, ...]] = {}  # by host; of every host that was searched
 
         def sweep(link: Link, _: Emit) -> None:
-            proved[link.host.name] = self._sweep(link, at[link.host.name], kept)
+            name = link.host.name
+            survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
         try:
-            with closing(each(self.context, hosts, "sweep", sweep)) as story:
-                for event in story:
-                    if not isinstance(event, HostFailed):  # the proof tells of hosts that cannot be asked
+            with closing(each(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)) as events:
+                for event in events:
+                    if not isinstance(event, HostFailed):  # `CleanupChecked` names the hosts that do not answer
                         yield event
-        except Interrupted as interrupted:  # no more patience: what was not seen is said to be unknown
+        except Interrupted as interrupted:
             self.interrupted = interrupted
-        left = {name: pids for name, pids in proved.items() if pids}
-        unknown = tuple(host for host in self.running.hosts_used if host not in proved)
+        left = {name: pids for name, pids in survivors.items() if pids}
+        unknown = tuple(host for host in self.running.hosts_used if host not in survivors)
         yield CleanupChecked(self.running.run, self.running.hosts_used, left, unknown)
 
-    def _sweep(self, link: Link, site: RemoteRunDir, kept: str) -> tuple[int, ...]:
-        patience = 10.0 if site.host.name in self.silent else 30.0  # it has been waited for once
-        left = run_control.prove(link, site, self.running.run, patience=patience)
+    def _end_processes(self, link: Link, run_dir: RemoteRunDir, *, remove: bool) -> tuple[int, ...]:
+        """The ids of processes of the run that could not be ended on one host."""
+        patience = 10.0 if run_dir.host.name in self.lost_hosts else 30.0  # it has been waited for once
+        left = run_control.prove(link, run_dir, self.running.run, patience=patience)
         if left:
-            left = run_control.prove(link, site, self.running.run, reap=True)
-        if not left and site.host.name != kept:
-            run_control.remove(link, site)
+            left = run_control.prove(link, run_dir, self.running.run, reap=True)
+        if remove and not left:
+            run_control.remove(link, run_dir)
         return left
