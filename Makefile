@@ -22,9 +22,10 @@ demo: $(VENV)/.user
 dev: $(VENV)/.dev
 	$(BIN)/pre-commit install
 
-# What is generated from the help of the commands: docs/cli.md and the man page.
+# What is generated: docs/cli.md and the man page from the help of the commands, docs/json from the types of the answers.
 pages: $(VENV)/.dev
 	$(BIN)/python tools/cli.py
+	$(BIN)/python tools/json_schemas.py
 
 test: $(VENV)/.dev
 	@sh tools/system.sh test

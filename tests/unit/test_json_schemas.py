@@ -1,0 +1,78 @@
+"""docs/json has a schema of every answer, written by tools/json_schemas.py, and the verbs answer what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.decide.parsing import parse_list, playbook
+from ipexctl.decide.reports import fold
+from ipexctl.model.answers import AnyAnswer, answer_kind
+from ipexctl.model.events import Answer, Event, Stamped
+from ipexctl.model.json_values import to_json
+from ipexctl.model.stack import StackRequest
+from ipexctl.show import event_json
+from ipexctl.show.record import REPORT, read_report
+from ipexctl.verbs.doctor.doctor import explain
+from ipexctl.verbs.hosts import hosts
+from ipexctl.verbs.install.list_releases import stacks, stacks_why
+from ipexctl.verbs.play.lint import lint
+from ipexctl.verbs.play.play import PlayOptions, list_steps
+from tests.unit.show import streams
+from tools import json_schemas
+
+AGAIN = "write them again: python tools/json_schemas.py"
+INVENTORY = parse_list("a,b", "--hosts")
+
+
+def test_the_schemas_are_those_of_the_types() -> None:
+    written = {path.name: path.read_text("utf-8") for path in json_schemas.DIRECTORY.iterdir()}
+    assert written == json_schemas.schemas(), AGAIN
+
+
+def answers(events: Iterable[Event]) -> Iterator[AnyAnswer]:
+    yield from (
+        event.value for event in events if isinstance(event, Answer) and answer_kind(type(event.value)) in ANSWERS
+    )
+
+
+def real_answers(directory: Path) -> Iterator[AnyAnswer]:
+    (directory / "p.yaml").write_text("steps: [{doctor: }]")
+    book = playbook.parse("steps: [{doctor: , tags: [x], when: sockets > 1}]", "p.yaml")
+    yield from answers(hosts(INVENTORY))
+    yield from answers(stacks())
+    yield from answers(stacks_why(StackRequest()))
+    yield from answers(explain("CPU001"))
+    yield from answers(lint(["p.yaml"], environ={}, cwd=directory, variables={}))
+    yield from answers(list_steps(book, INVENTORY, PlayOptions()))
+    yield from answers(stamped.event for stamped in (*streams.doctor(3), *streams.install(2), *streams.run(2)))
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((json_schemas.DIRECTORY / f"{kind}.schema.json").read_text("utf-8"))
+    return schema
+
+
+def test_real_answers_have_the_keys_of_their_schemas_and_come_back_equal(tmp_path: Path) -> None:
+    kinds = set()
+    for answer in real_answers(tmp_path):
+        kind = answer_kind(type(answer))
+        kinds.add(kind)
+        value, schema = to_json(answer), schema_of(kind)
+        assert {*schema["required"]} <= value.keys() <= schema["properties"].keys(), kind
+        line = event_json.dumps(event_json.encode(Stamped(1.0, Answer(answer))))
+        assert event_json.decode(json.loads(line)).event == Answer(answer)
+    assert kinds >= {"hosts", "stacks", "stacks-why", "explain", "lint", "play-list", "doctor", "install"}
+
+
+@pytest.mark.parametrize("fails", [None, 1])
+def test_a_report_has_the_keys_of_its_schema_and_comes_back_equal(fails: int | None, tmp_path: Path) -> None:
+    report = fold(streams.run(2, fails=fails)).public()
+    schema = schema_of("report")
+    assert {*schema["required"]} <= to_json(report).keys() <= schema["properties"].keys()
+    (tmp_path / REPORT).write_text("".join(event_json.document(report)))
+    assert read_report(tmp_path) == report
