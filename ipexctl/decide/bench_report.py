@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from ipexctl.model.answers import BenchResult
+from ipexctl.model.json_values import JsonObject
 
 NAMES: Mapping[tuple[str, str], str] = {
     ("stock", "eager"): "stock torch",
@@ -50,8 +50,8 @@ class BenchRow:
 def rows(
     modes: Sequence[str],
     ways: Sequence[tuple[str, str]],
-    alone: Iterable[tuple[str, Mapping[str, Any]]],
-    together: Iterable[tuple[str, Mapping[str, Any]]],
+    alone: Iterable[tuple[str, JsonObject]],
+    together: Iterable[tuple[str, JsonObject]],
     missing: Mapping[str, str],
 ) -> tuple[BenchRow, ...]:
     """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
@@ -106,10 +106,10 @@ def _bar(value: float, most: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _key(line: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key(line: JsonObject) -> tuple[object, ...]:
     return line.get("mode"), line.get("engine"), line.get("how"), line.get("dtype")
 
 
-def _rate(line: Mapping[str, Any]) -> float | None:
+def _rate(line: JsonObject) -> float | None:
     rate = line.get("samples_per_s")
     return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from types import MappingProxyType
-from typing import Any
 
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, diagnose
 from ipexctl.model import events as e
@@ -27,7 +26,7 @@ from ipexctl.model.reports import (
     RunOutcome,
 )
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, float] = MappingProxyType({})
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
 _SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by their own clocks
@@ -64,7 +63,7 @@ class Report:
     followers: tuple[int, ...] = ()
     stopped: tuple[int, ...] = ()
     proved: tuple[str, ...] = ()
-    left: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _NONE)
+    left: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unproved: tuple[str, ...] = ()
     lost: LostOutput | None = None
     warnings: tuple[str, ...] = ()

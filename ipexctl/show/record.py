@@ -14,13 +14,14 @@ import shutil
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.json_values import JsonObject
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.show import event_json
 from ipexctl.show.sanitise import visible
@@ -109,6 +110,25 @@ class _File:
         self.gap = 0  # of these, since the last byte that was written
 
 
+@dataclass(slots=True)
+class _Reference:
+    """Where bytes of a rank lie in its file: a line of events.jsonl instead of the bytes themselves."""
+
+    at: float
+    event: e.Output
+    offset: int
+    length: int
+    partial: bool
+    lost: int
+
+    def line(self) -> JsonObject:
+        """The line as `event_json` writes an output, but for its data."""
+        event = self.event
+        line = {"at": self.at, "event": "output", "rank": event.rank, "host": event.host, "stream": event.stream}
+        line |= {"offset": self.offset, "length": self.length, "partial": self.partial}
+        return line | ({"lost": self.lost} if self.lost else {})
+
+
 class Record:
     """The sink that saves. ``trouble`` is told once per kind of write error, at once, in one line."""
 
@@ -118,7 +138,7 @@ class Record:
         self._told: set[str] = set()
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[tuple[int, str], int] = OrderedDict()
-        self._waiting: dict[tuple[int, str], dict[str, Any]] = {}  # references to merge, in order of their first byte
+        self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
         self._since = 0.0
         self._buffer = bytearray()
         self._events = -1
@@ -199,29 +219,19 @@ class Record:
         if (
             waiting is not None
             and not lost
-            and waiting["offset"] + waiting["length"] == offset
-            and "lost" not in waiting
-            and waiting["length"] < _MERGE_BYTES
-            and not waiting["partial"]  # a bar's states stay apart
+            and waiting.offset + waiting.length == offset
+            and not waiting.lost
+            and waiting.length < _MERGE_BYTES
+            and not waiting.partial  # a bar's states stay apart
             and not event.partial
         ):
-            waiting["length"] += len(data)
+            waiting.length += len(data)
         else:
             if waiting is not None:
                 self._settle()
             if not self._waiting:
                 self._since = at
-            self._waiting[key] = {
-                "at": at,
-                "event": "output",
-                "rank": event.rank,
-                "host": event.host,
-                "stream": event.stream,
-                "offset": offset,
-                "length": len(data) - lost,
-                "partial": event.partial,
-                **({"lost": lost} if lost else {}),
-            }
+            self._waiting[key] = _Reference(at, event, offset, len(data) - lost, event.partial, lost)
         if not 0 <= at - self._since < _MERGE:
             self._settle()
 
@@ -273,10 +283,10 @@ class Record:
         """References that waited for their continuation are written."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            for line in waiting.values():
-                self._line(line)
+            for reference in waiting.values():
+                self._line(reference.line())
 
-    def _line(self, line: Mapping[str, Any]) -> None:
+    def _line(self, line: JsonObject) -> None:
         self._buffer += event_json.dumps(line).encode() + b"\n"
         if len(self._buffer) >= _BUFFER:
             self._flush()

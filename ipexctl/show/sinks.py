@@ -263,7 +263,7 @@ class Answering:
             return
         self._closed = True
         self._talk.close()
-        value: dict[str, Any] = dict(json_items(self._answer)) if self._answer else {}
+        value: dict[str, object] = dict(json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
             value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
         if value:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from ipexctl.model.json_values import JsonObject
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible
 from ipexctl.show.typeset import (
@@ -19,7 +19,7 @@ from ipexctl.show.typeset import (
 )
 
 
-def generic(value: Mapping[str, Any]) -> list[RenderableType]:
+def generic(value: JsonObject) -> list[RenderableType]:
     """Any answer: its single values as rows, its lists of objects as tables."""
     items: list[RenderableType] = []
     single: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Rows:
     it, the words of each object are one below the other: nothing is broken.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[JsonObject]) -> None:
         shown = [{visible(str(n)): " ".join(flat(v).splitlines()) for n, v in row.items()} for row in rows]
         self._rows = [{name.replace("_", " "): visible(cell) for name, cell in row.items()} for row in shown]
         every = dict.fromkeys(name for row in self._rows for name in row)
@@ -71,7 +71,7 @@ class Rows:
             yield Line(text((line + last, style)), before, whole=" " not in last)
 
 
-def flat(value: Any) -> str:
+def flat(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

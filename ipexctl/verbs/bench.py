@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ipexctl.act.bundled_files import example
 from ipexctl.act.context import Context
@@ -15,6 +14,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Planned, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
 from ipexctl.show import chart
 from ipexctl.verbs.common.probe import observe
@@ -49,8 +49,8 @@ def bench(
         yield Answer(DryRun(plan))
         yield Ended("bench", Exit.OK)
         return
-    alone: list[tuple[str, dict[str, Any]]] = []
-    joint: list[tuple[str, dict[str, Any]]] = []
+    alone: list[tuple[str, JsonObject]] = []
+    joint: list[tuple[str, JsonObject]] = []
     missing = {} if with_ipex else {"ipex": bench_report.NO_IPEX}
     exit = Exit.OK
     for engine, together in runs:
@@ -83,10 +83,15 @@ def _run(task: Bench, engine: str, modes: tuple[str, ...], *, together: bool) ->
     words = ["--engine", engine, "--mode", ",".join(modes), "--size", task.size, "--batch", str(task.batch)]
     words += ["--steps", str(task.steps), "--warmup", str(_STEPS), *(["--compile"] if task.compile else [])]
     script = str(example("bench/bert.py"))
-    settings: dict[str, Any] = {"venv": task.venv, "time_limit": task.time_limit, "stall_warn": 0.0}
-    if together:
-        return Run(script=script, args=tuple(words), ppn=1, **settings)
-    return Run(script=script, args=tuple(words), instances="1", **settings)
+    return Run(
+        script=script,
+        args=tuple(words),
+        ppn=1 if together else None,
+        instances=None if together else "1",
+        venv=task.venv,
+        time_limit=task.time_limit,
+        stall_warn=0.0,
+    )
 
 
 def _title(task: Bench, facts: Mapping[str, Facts]) -> str:

@@ -80,5 +80,6 @@ def _compare(
 
 
 def _row(name: str, script: str, venv: str | None, seen: RunMetrics) -> answers.ComparedRun:
-    rates = [line["samples_per_s"] for _, line in seen.lines if isinstance(line.get("samples_per_s"), int | float)]
+    values = (line.get("samples_per_s") for _, line in seen.lines)
+    rates = [value for value in values if isinstance(value, int | float)]
     return answers.ComparedRun(name, script, venv, seen.good, seen.seconds, rates[-1] if rates else None)

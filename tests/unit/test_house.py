@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,3 +241,51 @@ def test_nothing_is_decided_by_a_sentence(path: Path) -> None:
     foreign = {word for start, words in FOREIGN.items() if name(path).startswith(start) for word in words}
     reads = [read for read in prose_read(ast.parse(path.read_text("utf-8"))) if read[1] not in foreign]
     assert not reads, "decide by a code (`Note.code`, `Failure.code`, `UsageError.code`)"
+
+
+# JSON without a type ----------------------------------------------------------------------------------------------
+
+UNTYPED = re.compile(r"\b(?:dict|Dict|Mapping)\[str, Any\]")
+# Where JSON, TOML or YAML is read or written, and how often such a type stands there at most: less is better, and a
+# file that is not named here has none. Between floors there are types (`model/answers.py`, `model/reports.py` …).
+UNTYPED_AT_MOST = {
+    "remote/": (99, "programs on hosts read and write JSON with the standard library alone"),
+    "protocol/": (99, "messages and records are read from JSON here, and written to it"),
+    "show/event_json.py": (7, "events are read from JSON here, and written to it"),
+    "verbs/run/replay.py": (2, "reads the lines of events.jsonl"),
+    "model/facts.py": (3, "writes the JSON of facts; a marker is JSON that an install wrote"),
+    "model/stack.py": (2, "reads and writes lock files"),
+    "model/toml.py": (2, "reads TOML"),
+    "model/said.py": (1, "pydantic's errors"),
+    "model/errors.py": (1, "what a session on a host answered with"),
+    "cli/command.py": (11, "the values of flags, before they become a task"),
+    "act/sessions.py": (2, "messages of sessions on hosts"),
+    "act/run_control.py": (4, "what programs on hosts print"),
+    "act/packages/download.py": (1, "urllib3's keyword arguments"),
+    "decide/parsing/conditions.py": (7, "names in `when` are keys of the JSON of facts"),
+    "decide/parsing/playbook.py": (3, "the JSON schema of playbooks"),
+    "decide/releases/table.py": (1, "reads TOML"),
+    "decide/releases/runtime.py": (2, "reads the marker of an environment"),
+    "decide/runlog.py": (4, "records of the journal"),
+    "decide/facts/system.py": (2, "reads the marker of an environment and what `lsblk` prints"),
+    "decide/facts/probe_output.py": (1, "reads saved probes"),
+    "decide/planning/sync.py": (3, "reads what a host lists"),
+    "decide/planning/install.py": (2, "reads what a session on a host answers"),
+    "decide/launch/run_spec.py": (2, "writes the spec of a run"),
+    "decide/launch/pytorchjob.py": (2, "writes YAML"),
+    "decide/launch/accelerate.py": (1, "writes YAML"),
+    "verbs/install/install.py": (12, "what sessions on hosts answer"),
+    "verbs/install/install_sessions.py": (6, "what sessions on hosts answer"),
+    "verbs/install/distribute.py": (1, "what sessions on hosts answer"),
+    "verbs/doctor/host_bench.py": (3, "what programs on hosts print"),
+    "verbs/doctor/network_check.py": (1, "what programs on hosts print"),
+    "verbs/run/run_discovery.py": (3, "what programs on hosts print"),
+    "verbs/run/attempt.py": (1, "the spec of a run"),
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_json_without_a_type_is_where_it_is_read_or_written(path: Path) -> None:
+    most = next((most for start, (most, _) in UNTYPED_AT_MOST.items() if name(path).startswith(start)), 0)
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines() if UNTYPED.search(line)]
+    assert len(lines) <= most, "\n".join(["a type of its own, please:", *lines])

@@ -10,6 +10,7 @@ from typing import Any
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
+from ipexctl.model.json_values import JsonObject
 
 _KEPT = 1 << 20  # bytes of each rank's output that are looked through
 
@@ -20,7 +21,7 @@ class RunMetrics:
     rank 0 to its end, None where that was not seen. ``good``: every rank ended well. ``exit``: what the run itself
     ended with, as 130 when it was interrupted; how its ranks ended is judged from the events."""
 
-    lines: tuple[tuple[str, dict[str, Any]], ...]
+    lines: tuple[tuple[str, JsonObject], ...]
     seconds: float | None
     good: bool
     exit: Exit = Exit.OK
@@ -85,7 +86,7 @@ class _Heard:
         return RunMetrics(tuple(lines), seconds, good and self.exit is Exit.OK, self.exit)
 
 
-def _objects(data: bytes) -> Generator[dict[str, Any], None, None]:
+def _objects(data: bytes) -> Generator[JsonObject, None, None]:
     for line in data.decode("utf-8", "replace").splitlines():
         if line.startswith("{"):
             try:
