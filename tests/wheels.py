@@ -176,7 +176,7 @@ def impi(version: str = "2021.18.1") -> Built:
     library = LIBRARY.read_bytes()
     old = tuple(int(part) for part in version.split(".")) < (2021, 15)
     fabric = {"lib/libfabric/libfabric.so.1": library, "lib/libfabric/prov/libtcp-fi.so": library}
-    data = {"bin/mpiexec.hydra": MPIEXEC, "bin/mpirun": MPIEXEC, "lib/libmpi.so.12": library}
+    data: dict[str, str | bytes] = {"bin/mpiexec.hydra": MPIEXEC, "bin/mpirun": MPIEXEC, "lib/libmpi.so.12": library}
     return wheel("impi-rt", version, {}, data=data | (fabric if old else {"lib/libfabric.so.1": library}))
 
 

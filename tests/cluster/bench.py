@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ipexctl.verbs import lab
 from tests.cluster.cluster import Cluster
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ def on_loopback(directory: Path, count: int = 3) -> Iterator[Bench]:
         assert _value(lab.down(directory)), "processes of the lab are left"
 
 
-def _value(story):  # type: ignore[no-untyped-def]
+def _value(story: Generator[Any, None, T]) -> T:
     while True:
         try:
             next(story)
         except StopIteration as end:
-            return end.value
+            return end.value  # type: ignore[no-any-return]

@@ -258,7 +258,12 @@ def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(re
 def test_writing_much_into_a_stream_that_echoes_it_does_not_lock_up(real_link: Link) -> None:
     data = b"x" * (16 << 20)
     with real_link.stream(Command(("cat",))) as channel:
-        thread = threading.Thread(target=lambda: (channel.write(data), channel.end_input()))
+
+        def write() -> None:
+            channel.write(data)
+            channel.end_input()
+
+        thread = threading.Thread(target=write)
         thread.start()
         assert sum(len(piece) for _, piece in channel) == len(data)
         thread.join()

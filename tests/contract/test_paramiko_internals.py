@@ -168,7 +168,7 @@ def test_several_threads_share_one_agent(tmp_path: Path, monkeypatch: pytest.Mon
             signatures = list(pool.map(lambda number: held.sign_ssh_data(b"%d" % number), range(64)))
         agent.close()
         public = paramiko.Ed25519Key(data=held.asbytes())
-        assert all(public.verify_ssh_sig(b"%d" % n, paramiko.Message(sig)) for n, sig in enumerate(signatures))
+        assert all(public.verify_ssh_sig(b"%d" % n, paramiko.Message(bytes(sig))) for n, sig in enumerate(signatures))
     finally:
         process.terminate()
         process.wait()

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ class Installed:
 
     cluster: Cluster
     told: Told
-    env: dict[str, str]
+    env: dict[str, Any]
 
 
 @pytest.fixture(scope="package")

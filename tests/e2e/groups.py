@@ -51,9 +51,9 @@ def _group(controller: str, pids: list[int]) -> Iterator[Path]:
             (group / "cgroup.procs").write_text(str(pid))
         yield group
     finally:
-        for pid in (group / "cgroup.procs").read_text().split():
+        for line in (group / "cgroup.procs").read_text().split():
             try:
-                before.write_text(pid)
+                before.write_text(line)
             except ProcessLookupError:
                 pass
         wait(lambda: not (group / "cgroup.procs").read_text(), 5)

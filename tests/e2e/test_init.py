@@ -8,6 +8,7 @@ import select
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_hosts_of_a_list_or_of_accelerate_become_a_hostfile(desk: Desk, hosts: C
         "ipex_config: {ipex: false}\nnum_processes: 6\nmain_process_port: 29511\n"
         "mpirun_config: {mpirun_ccl: '1', mpirun_hostfile: mpi}\n"
     )
-    env = {"IPEXCTL_HOSTFILE": ""}
+    env: dict[str, Any] = {"IPEXCTL_HOSTFILE": ""}
     told = desk("init", "--yes", "--from", "default_config.yaml", "train.py", **env)
     assert told.code == 0, told
     text = (desk.path / "playbook.yaml").read_text()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.e2e.desk import ACTOR, LIGHT, RANKS, ROOT, Desk, Told, cpus, light, r
 RUN = ("run", "--venv", LIGHT)
 
 
-def places(desk: Desk, told: Told) -> list[dict[str, object]]:
+def places(desk: Desk, told: Told) -> list[dict[str, Any]]:
     """What ranks/place.py said, by rank."""
     assert told.code == 0, told
     count = len(desk.report()["run"]["ranks"])

@@ -138,7 +138,7 @@ def test_a_dry_play_changes_nothing(installed: Installed, desk: Desk) -> None:
     cluster: Cluster = installed.cluster
     before = [files(cluster, host) for host in cluster.names]
     with cluster.uplink() as uplink:  # the playbook's row differs from what is there, so the index is asked
-        told = desk("play", ROOT / "playbooks/demo.yaml", "--dry-run", **installed.env, **uplink.env)
+        told = desk("play", ROOT / "playbooks/demo.yaml", "--dry-run", **(installed.env | uplink.env))
     assert told.code == 0, told
     assert "mpiexec.hydra" in told.out
     assert [files(cluster, host) for host in cluster.names] == before

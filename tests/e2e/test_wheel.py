@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([UV, "build", "-q", "--wheel", "--out-dir", path / "dist", ROOT], check=True, timeout=300)
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, path / "env"], check=True, timeout=60)
     [wheel] = (path / "dist").glob("*.whl")
-    words = [UV, "pip", "install", "-q", "--python", path / "env/bin/python", wheel]
+    words: list[str | Path] = [UV, "pip", "install", "-q", "--python", path / "env/bin/python", wheel]
     subprocess.run(words, check=True, timeout=300)
     return path
 

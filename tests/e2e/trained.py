@@ -42,10 +42,10 @@ def answered(texts: list[str], hosts: int, ipex: bool = True, transformers: str 
     """As `ranks_of`, of the Trainer."""
     each = len(texts) // hosts
     for rank, text in enumerate(texts):
-        found = re.escape(f"rank {rank} of {len(texts)} on node{rank // each}: backend gloo, ")
-        found += f"{'bf16' if BF16 else 'fp32'}, {LAYERS}" if ipex else "bf16, 0"
-        found += r" layers of IPEX, \d+ threads, transformers "
-        assert re.search(found + transformers, text), text
+        pattern = re.escape(f"rank {rank} of {len(texts)} on node{rank // each}: backend gloo, ")
+        pattern += f"{'bf16' if BF16 else 'fp32'}, {LAYERS}" if ipex else "bf16, 0"
+        pattern += r" layers of IPEX, \d+ threads, transformers "
+        assert re.search(pattern + transformers, text), text
     found = re.search(r"loss ([\d.]+), exact match ([\d.]+)", texts[0])
     assert found, texts[0]
     assert float(found[2]) > 0.5, "better than guessing one of 24 words"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
@@ -16,7 +17,7 @@ from ipexctl.decide.checks.network import Choice
 from ipexctl.decide.launch.build import HostRuntime, build_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.runtime import Runtime
-from ipexctl.model.events import CleanupChecked, Event, Output
+from ipexctl.model.events import CleanupChecked, Event, Output, RankEnded, RankStage
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.notes import Note
@@ -26,6 +27,8 @@ from ipexctl.verbs.run.attempt import Attempt
 
 RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., Attempt]
+OfRank = Output | RankEnded | RankStage  # what happens to one rank
+T = TypeVar("T", bound=Event)
 
 
 @contextmanager
@@ -73,13 +76,15 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     context.links.close()
 
 
-def of(kind: type, events: list[Event]) -> list:
+def of(kind: type[T], events: Iterable[Event]) -> list[T]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def until(attempt: Attempt, kind: type) -> tuple[Iterator[Event], list[Event]]:
+def until(attempt: Attempt, kind: type[OfRank]) -> tuple[Generator[Event, None, None], list[Event]]:
     """The story, told up to where every rank has had an event of this kind."""
-    story, events, ranks = attempt.execute_and_conclude(), [], set()
+    story = attempt.execute_and_conclude()
+    events: list[Event] = []
+    ranks: set[int] = set()
     for event in story:
         events.append(event)
         if isinstance(event, kind):

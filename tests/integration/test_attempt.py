@@ -31,7 +31,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
-from tests.integration.attempts import left_behind, of, until, written
+from tests.integration.attempts import Start, left_behind, of, until, written
 
 
 def line(pid: int) -> list[bytes]:
@@ -50,7 +50,7 @@ def find(attempt: Attempt, word: bytes) -> int:
     raise AssertionError(f"no process with {word!r}")
 
 
-def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
+def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
     attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2)
     events = list(attempt.execute_and_conclude())
     assert of(RunStarted, events)[0].ranks == ("a", "a", "b", "b")
@@ -66,7 +66,7 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start):
     assert left_behind(attempt, events) == []
 
 
-def test_hosts_may_share_their_home_directory(start):
+def test_hosts_may_share_their_home_directory(start: Start) -> None:
     attempt = start("say", ppn=2, shared_home=True)
     events = list(attempt.execute_and_conclude())
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
@@ -74,21 +74,21 @@ def test_hosts_may_share_their_home_directory(start):
     assert left_behind(attempt, events) == []
 
 
-def test_what_ranks_write_arrives_byte_for_byte(start, tmp_path):
+def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) -> None:
     events = list(start("bytes", str(tmp_path), ppn=2).execute_and_conclude())
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
     assert len(ledgers) == 8
     assert written(events) == ledgers
 
 
-def test_four_ranks_printing_lines_lose_and_tear_none(start, tmp_path):
+def test_four_ranks_printing_lines_lose_and_tear_none(start: Start, tmp_path: Path) -> None:
     events = list(start("lines", str(tmp_path), "50000", ppn=2).execute_and_conclude())
     for rank in range(4):
         assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
 
 
-def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start):
+def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
     attempt = start("raise", "1", ppn=2)
     events = list(attempt.execute_and_conclude())
     first = next(end for end in of(RankEnded, events) if not end.cause)
@@ -100,7 +100,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
+def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: str) -> None:
     attempt = start("signal", name, "1")
     events = list(attempt.execute_and_conclude())
     first = next(end for end in of(RankEnded, events) if not end.cause)
@@ -108,7 +108,7 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start, name):
     assert left_behind(attempt, events) == []
 
 
-def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start):
+def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start: Start) -> None:
     attempt = start("exit", "64", "0", ppn=4)
     events = list(attempt.execute_and_conclude())
     assert of(RunEnded, events)[0].reason == "rank"
@@ -117,7 +117,7 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
     assert left_behind(attempt, events) == []
 
 
-def test_ctrl_c_ends_ranks_politely(start):
+def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
     attempt.context.interrupts.arrived(signal.SIGINT)
@@ -139,7 +139,7 @@ class Cable(Links):
         return super().open(host)
 
 
-def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
+def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Start) -> None:
     attempt = start("wait")
     cable = Cable(config=None)
     attempt.watcher.context = attempt.context = replace(attempt.context, links=cable)
@@ -160,7 +160,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start):
     assert left_behind(attempt, events) == []
 
 
-def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start):
+def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
     attempt.context.interrupts.arrived(signal.SIGINT)
@@ -177,7 +177,7 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
     assert folding.report().exit is Exit.RESIDUE
 
 
-def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start):
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start: Start) -> None:
     attempt = start("stubborn")
     story, events = until(attempt, Output)
     attempt.context.interrupts.arrived(signal.SIGTERM)
@@ -189,7 +189,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(
     assert left_behind(attempt, events) == []
 
 
-def test_a_second_ctrl_c_kills_at_once(start):
+def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     attempt = start("stubborn", grace=60.0)
     story, events = until(attempt, Output)
     attempt.context.interrupts.arrived(signal.SIGINT)
@@ -200,7 +200,7 @@ def test_a_second_ctrl_c_kills_at_once(start):
     assert left_behind(attempt, events) == []
 
 
-def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
+def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start) -> None:
     before = {p.pid for p in procs.everyone().values()}
     attempt = start("daemon")
     events = list(attempt.execute_and_conclude())
@@ -214,7 +214,7 @@ def test_daemons_that_cleaned_their_environment_end_with_the_run(start):
     assert sleepers == []
 
 
-def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_is_dead(start):
+def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_is_dead(start: Start) -> None:
     probe = procs.group_of("probe", secrets.token_hex(4))
     if not probe:
         pytest.skip("control groups of version 2 cannot be made here")
@@ -230,7 +230,7 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
 
 
 @pytest.mark.parametrize("who", [b"mpiexec.hydra", b"hydra_pmi_proxy", b"shim", b"keeper", b"guard"])
-def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start, who):
+def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: bytes) -> None:
     attempt = start("wait")
     story, events = until(attempt, Output)
     os.kill(find(attempt, who), signal.SIGKILL)
@@ -241,7 +241,7 @@ def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start, who):
     assert left_behind(attempt, events) == []
 
 
-def test_a_killed_wrapper_is_a_lost_rank(start):
+def test_a_killed_wrapper_is_a_lost_rank(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, Output)
     os.kill(find(attempt, b"rank"), signal.SIGKILL)
@@ -253,14 +253,14 @@ def test_a_killed_wrapper_is_a_lost_rank(start):
     assert left_behind(attempt, events) == []
 
 
-def test_a_time_limit_ends_the_run(start):
+def test_a_time_limit_ends_the_run(start: Start) -> None:
     attempt = start("wait", time_limit=1.0)
     events = list(attempt.execute_and_conclude())
     assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
     assert left_behind(attempt, events) == []
 
 
-def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start):
+def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start: Start) -> None:
     first = start("count", "30")
     story, events = until(first, RankStage)
     second = start("say")
@@ -272,7 +272,7 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start)
     assert b"tick 29\n" in written(events)[1, "out"]
 
 
-def test_a_second_run_may_share_the_hosts_when_told_so(start):
+def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
     first = start("wait")
     story, events = until(first, RankStage)
     second = list(start("say", share=True).execute_and_conclude())
@@ -283,7 +283,7 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start):
     assert left_behind(first, events) == []
 
 
-def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start):
+def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> None:
     attempt = start("wait", lease=1.0, detach=True)
     events = list(attempt.execute_and_conclude())
     assert not of(RunEnded, events)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.model.events import FindingReported
 from tests.cluster import Cluster, Spec, missing
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +188,7 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
     found = {
         (event.finding.code, host)
         for event in events
-        if type(event).__name__ == "FindingReported"
+        if isinstance(event, FindingReported)
         for host in event.finding.hosts
     }
     assert {("STK001", "node1"), ("PY001", "node5"), ("MEM004", "node3"), ("LIM001", "node1")} <= found

@@ -164,7 +164,17 @@ def test_ctrl_c_at_a_question_ends_at_once_and_touches_nothing(planted: Cluster,
 
 
 def test_without_a_terminal_nobody_is_asked_and_nothing_is_touched(planted: Cluster) -> None:
-    words = [sys.executable, "-m", "ipexctl.cli", "doctor", "-f", planted.hostfile, "--fix", "--pairwise", "off"]
+    words: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "ipexctl.cli",
+        "doctor",
+        "-f",
+        planted.hostfile,
+        "--fix",
+        "--pairwise",
+        "off",
+    ]
     done = planted.run(words, cwd=ROOT, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, "")
     assert "nobody can answer" in done.stderr

@@ -18,6 +18,7 @@ from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import Message, Output, RankEnded, RunEnded
+from ipexctl.model.stack import MpiLauncher
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import Start, left_behind, of, written
@@ -34,7 +35,7 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
         pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
     said = subprocess.run(mpi_launchers.build_query(request.param), capture_output=True, text=True, check=True).stdout
     engine = mpi_launchers.parse_answer(request.param, said)
-    assert isinstance(engine, mpi_launchers.MpiLauncher), engine
+    assert isinstance(engine, MpiLauncher), engine
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
 

@@ -1,5 +1,8 @@
 """Runs whose ranks do not get on, and runs that fail in telling ways: real mpirun, on this machine as two hosts."""
 
+# What is missing in a report fails the test by itself.
+# mypy: disable-error-code="union-attr"
+
 from __future__ import annotations
 
 import io
@@ -9,17 +12,20 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import parse_errors
-from ipexctl.decide.reports import Folding
+from ipexctl.decide.reports import Folding, Report
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import (
     Ended,
+    Event,
     HostFailed,
     Message,
     Output,
@@ -34,29 +40,30 @@ from ipexctl.model.events import (
 from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
+from ipexctl.verbs.run.attempt import Attempt
 from ipexctl.verbs.run.restart import run_attempts
-from tests.integration.attempts import RANKS, left_behind, of, until, written
+from tests.integration.attempts import RANKS, Start, left_behind, of, until, written
 
 
 @pytest.fixture
-def start(start_actor):
-    def make(*args, **settings):
+def start(start_actor: Start) -> Start:
+    def make(*args: str, **settings: Any) -> Attempt:
         return start_actor(*args, script="stuck.py", **settings)
 
     return make
 
 
-def said(events):
+def said(events: list[Event]) -> list[str]:
     return [event.text for event in of(Message, events)]
 
 
-def child(attempt, rank):
+def child(attempt: Attempt, rank: int) -> int:
     """The script's process of a rank: the one the wrapper started."""
     site = next(s for s in attempt.run_dirs.values() if Path(s.directory, "ranks", f"{rank}.start.json").exists())
-    return json.loads(Path(site.directory, "ranks", f"{rank}.start.json").read_text())["child"]
+    return int(json.loads(Path(site.directory, "ranks", f"{rank}.start.json").read_text())["child"])
 
 
-def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start):
+def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
     events = list(attempt.execute_and_conclude())
     assert of(Stalled, events)[0].kind == "all"
@@ -69,7 +76,7 @@ def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start):
     assert left_behind(attempt, events) == []
 
 
-def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(start):
+def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(start: Start) -> None:
     attempt = start("tick", "-", "60", stall_warn=1.5)
     story, events = until(attempt, Output)
     pid = child(attempt, 1)
@@ -86,7 +93,7 @@ def test_a_stopped_rank_among_busy_ones_is_told_with_its_state_and_may_go_on(sta
     assert left_behind(attempt, events) == []
 
 
-def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
+def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start: Start) -> None:
     attempt = start("tick", "-", stall_warn=1.0, stall_kill=True)
     story, events = until(attempt, Output)
     os.kill(child(attempt, 1), signal.SIGSTOP)
@@ -97,13 +104,13 @@ def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start):
     assert left_behind(attempt, events) == []
 
 
-def test_a_rank_that_computes_without_a_word_is_no_stall(start):
+def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
     events = list(start("busy", "1", "60", stall_warn=2.0, stall="kill").execute_and_conclude())
     assert of(Stalled, events) == []
     assert of(RunEnded, events)[0].reason == "done"
 
 
-def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
+def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start: Start) -> None:
     attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
     events = list(attempt.execute_and_conclude())
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in said(events))
@@ -112,20 +119,20 @@ def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start):
     assert left_behind(attempt, events) == []
 
 
-def test_stages_come_in_order(start):
+def test_stages_come_in_order(start: Start) -> None:
     events = list(start("uneven", "-1").execute_and_conclude())
     for rank in range(2):
         assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
 
 
-def report(events):
+def report(events: Iterable[Event]) -> Report:
     folding = Folding(parse_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
         folding.take(Stamped(time.time() + number / 1000, event))
     return folding.report()
 
 
-def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start):
+def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start: Start) -> None:
     attempt = start("crash", "1")
     result = report(attempt.execute_and_conclude())
     assert result.exit == Exit.RANK
@@ -136,13 +143,13 @@ def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start
     assert not list(RANKS.glob("core*"))
 
 
-def test_an_error_file_of_torch_is_honoured(start):
+def test_an_error_file_of_torch_is_honoured(start: Start) -> None:
     result = report(start("record").execute_and_conclude())
     assert result.first.error == "KeyError: 'loss'"
     assert "in train" in result.first.traceback
 
 
-def test_a_known_error_is_told_with_the_command_that_helps(start):
+def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None:
     result = report(start("import").execute_and_conclude())
     assert result.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
@@ -151,7 +158,7 @@ def test_a_known_error_is_told_with_the_command_that_helps(start):
 
 
 @pytest.fixture
-def memory_group():
+def memory_group() -> Iterator[Path]:
     """A control group of 64 MiB, where this machine lets us make one."""
     with control_group("memory") as group:
         (group / "memory.limit_in_bytes").write_text(str(64 << 20))
@@ -159,7 +166,7 @@ def memory_group():
 
 
 @pytest.fixture
-def freezer():
+def freezer() -> Iterator[Path]:
     """A control group that can be frozen so that SIGKILL waits for its thaw (version 1)."""
     with control_group("freezer") as group:
         yield group
@@ -167,7 +174,7 @@ def freezer():
 
 
 @contextmanager
-def control_group(kind):
+def control_group(kind: str) -> Iterator[Path]:
     group = Path("/sys/fs/cgroup") / kind / f"ipexctl-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -182,7 +189,7 @@ def control_group(kind):
             time.sleep(0.1)
 
 
-def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer):
+def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, freezer: Path) -> None:
     attempt = start("freeze", "1", str(freezer / "cgroup.procs"))
     story, events = until(attempt, Output)
     frozen = child(attempt, 1)
@@ -204,7 +211,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start, freezer)
     assert procs.living(procs.of_run(attempt.launch.run)) == []
 
 
-def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start, memory_group):
+def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start: Start, memory_group: Path) -> None:
     result = report(start("eat", "1", str(memory_group / "cgroup.procs")).execute_and_conclude())
     assert (result.first.rank, result.first.signal) == (1, signal.SIGKILL)
     if not readable_kernel_log():
@@ -212,7 +219,7 @@ def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start, memory_group)
     assert "Killed process" in result.first.kernel
 
 
-def readable_kernel_log():
+def readable_kernel_log() -> bool:
     try:
         with open("/dev/kmsg") as log:
             log.read(1)
@@ -221,16 +228,16 @@ def readable_kernel_log():
     return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # the kernel's first: PROC_PID_INIT_INO
 
 
-def again(start, succeeds, restarts):
+def again(start: Start, succeeds: int, restarts: int) -> list[Event]:
     """The story of a run whose script ends well at its start number `succeeds`."""
 
-    def make(count, without):
+    def make(count: int, without: frozenset[str]) -> Attempt:
         return start("again", str(succeeds), str(count))
 
     return list(run_attempts(make(0, frozenset()), make, restarts, None))
 
 
-def test_a_failed_run_is_started_again_until_it_ends_well(start):
+def test_a_failed_run_is_started_again_until_it_ends_well(start: Start) -> None:
     events = again(start, 2, 3)
     result = report([Started("run", "again", ("a", "b")), *events])
     assert result.exit == Exit.OK
@@ -239,13 +246,15 @@ def test_a_failed_run_is_started_again_until_it_ends_well(start):
     assert len(of(Ended, events)) == 1
 
 
-def test_a_run_that_always_fails_ends_when_no_start_is_left(start):
+def test_a_run_that_always_fails_ends_when_no_start_is_left(start: Start) -> None:
     events = again(start, 9, 1)
     assert report([Started("run", "again", ("a", "b")), *events]).exit == Exit.RANK
     assert len(of(RunEnded, events)) == 2
 
 
-def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_much(start_actor, tmp_path):
+def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_much(
+    start_actor: Start, tmp_path: Path
+) -> None:
     attempt = start_actor("lines", str(tmp_path), "100000", ppn=1, log_cap=4, detach=True)
     list(attempt.execute_and_conclude())
     end = Path(attempt.watcher.head.directory, "end.json")
@@ -265,7 +274,7 @@ def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_m
 
 
 @pytest.fixture
-def small_disk(start_actor, tmp_path):
+def small_disk(start_actor: Start, tmp_path: Path) -> Iterator[Path]:
     """The head's home on a file system of 4 MiB."""
     disk = tmp_path / "a"
     try:
@@ -276,7 +285,9 @@ def small_disk(start_actor, tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(start_actor, small_disk, tmp_path):
+def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(
+    start_actor: Start, small_disk: Path, tmp_path: Path
+) -> None:
     attempt = start_actor("lines", str(tmp_path), "50000", ppn=1)
     result_events = list(attempt.execute_and_conclude())
     result = report(result_events)

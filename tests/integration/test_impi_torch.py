@@ -37,7 +37,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("impi")
     uv = Path(sys.executable).with_name("uv")
     wheel = impi_torch(path / "cache")
-    needs = (f"torch=={TORCH}+cpu", "mpi4py>=4", "impi-rt==2021.18.1", "numpy", "pytest>=8", wheel)
+    needs: tuple[str | Path, ...] = (
+        f"torch=={TORCH}+cpu",
+        "mpi4py>=4",
+        "impi-rt==2021.18.1",
+        "numpy",
+        "pytest>=8",
+        wheel,
+    )
     subprocess.run([uv, "venv", "-q", "--python", sys.executable, path / "env"], check=True)
     interpreter = path / "env/bin/python"
     subprocess.run([uv, "pip", "install", "-q", "--python", interpreter, "--find-links", house, *needs], check=True)
@@ -46,7 +53,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("which", TELLING)
 def test_impi_torch_is_right(python: Path, which: str) -> None:
-    words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", f"tests/{which}"]
+    words: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "pyproject.toml",
+        f"tests/{which}",
+    ]
     done = subprocess.run(words, cwd=ROOT / "impi_torch", capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "1 passed" in done.stdout, done.stdout[-2000:]

@@ -633,7 +633,8 @@ def test_pythons_that_do_not_work_are_all_told_before_anything_is_made(tmp_path:
 
 
 def test_wrong_input_is_told_at_once_and_nobody_is_contacted(bench: Bench) -> None:
-    played = bench.play(venv="relative/env", wheels="/nonexistent/house", **{"with": ("-r x",)})
+    wrong: dict[str, Any] = {"with": ("-r x",)}
+    played = bench.play(venv="relative/env", wheels="/nonexistent/house", **wrong)
     assert played.exit == Exit.INPUT
     assert played.events == []
     assert len(played.refusal.reasons if played.refusal else ()) == 3

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.ssh import Links
+from ipexctl.act.ssh.transport import LOST_AFTER
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.hosts import Host
@@ -634,7 +635,6 @@ def test_no_thread_is_left_after_closing(server: Server) -> None:
 
 def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:
     """The kernel of a frozen host still acknowledges: only questions that want an answer notice it."""
-    from ipexctl.act.ssh import connect
 
     with sshd(tmp_path / "sshd") as server:
         link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
@@ -652,7 +652,7 @@ def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:
             for pid in sessions:
                 os.kill(pid, signal.SIGCONT)
         assert caught.value.failure.code == "lost"
-        assert f"no sign of life for {connect._LOST} s" in caught.value.failure.what
+        assert f"no sign of life for {LOST_AFTER} s" in caught.value.failure.what
 
 
 def test_quoted_paths_in_hints_can_be_pasted(links: Links, server: Server, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ipexctl.act.packages.resolve import find_uv, resolve_wheels
 from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
 from ipexctl.decide.releases import parse
-from ipexctl.decide.releases.resolve import minor
+from ipexctl.decide.releases.resolve import minor, resolve
 from ipexctl.decide.releases.table import number
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import StackRelease, StackRequest
@@ -133,7 +133,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 ) -> None:
     """Requires-Dist and Requires-Python, as the resolver of install reads them, on the newest Python of each row."""
 
-    def resolve(row: StackRelease) -> dict[str, str]:
+    def locked(row: StackRelease) -> dict[str, str]:
         stack = resolve(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
         assert (stack.row.torch, stack.row.ipex, minor(stack.python)) == (row.torch, row.ipex, stack.python)
         wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
@@ -141,7 +141,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 
     rows = [row for row in TABLE.rows if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
     with ThreadPoolExecutor(4) as pool:
-        for row, packages in zip(rows, pool.map(resolve, rows), strict=True):
+        for row, packages in zip(rows, pool.map(locked, rows), strict=True):
             assert packages["torch"] == row.torch
             assert packages.get(IPEX, "") == row.ipex
             assert ("impi-rt" in packages) == (not row.ipex_mpi), row.name

@@ -27,7 +27,7 @@ def level() -> Iterator[logging.Logger]:
 
 def open_log(path: Path, shown: list[str] | None = None) -> DebugLog:
     environ = {"HF_TOKEN": SECRET, "HOME": "/home/ada"}
-    return DebugLog(path, write=[].append if shown is None else shown.append, environ=environ)
+    return DebugLog(path, write=(shown if shown is not None else []).append, environ=environ)
 
 
 @pytest.mark.parametrize(

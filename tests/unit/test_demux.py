@@ -51,7 +51,9 @@ def streams(demux: Demux, parts: list[bytes]) -> dict[tuple[int | None, str], by
     st.lists(st.tuples(st.integers(0, 11), st.sampled_from("oe"), st.binary(min_size=1, max_size=60)), max_size=20),
     st.lists(st.integers(0, 50), max_size=40),
 )
-def test_frames_give_every_rank_both_its_streams_whatever_the_pieces(pieces, sizes):
+def test_frames_give_every_rank_both_its_streams_whatever_the_pieces(
+    pieces: list[tuple[int, str, bytes]], sizes: list[int]
+) -> None:
     frames = [b"\x01%s=%d%s%d\x02" % (NONCE.encode(), rank, stream.encode(), len(data)) + data
               for rank, stream, data in pieces]  # fmt: skip
     written: dict[tuple[int | None, str], bytes] = {}
@@ -60,7 +62,7 @@ def test_frames_give_every_rank_both_its_streams_whatever_the_pieces(pieces, siz
     assert streams(Demux(NONCE, "e"), cut(b"".join(frames), sizes)) == written
 
 
-def test_a_frame_may_hold_anything_even_other_frames_and_tags():
+def test_a_frame_may_hold_anything_even_other_frames_and_tags() -> None:
     inside = tag(2) + b"\x01" + NONCE.encode() + b"=1o5\x02hello\n"
     frame = b"\x01%s=3e%d\x02" % (NONCE.encode(), len(inside)) + inside
     data = b"mpirun: hello\n" + frame + b"mpirun: bye\n"
@@ -74,30 +76,32 @@ def test_a_frame_may_hold_anything_even_other_frames_and_tags():
     st.lists(st.tuples(st.integers(0, 11), st.binary(min_size=1, max_size=60)), max_size=20),
     st.lists(st.integers(0, 50), max_size=40),
 )
-def test_every_rank_gets_exactly_its_bytes_whatever_the_pieces(pieces, sizes):
+def test_every_rank_gets_exactly_its_bytes_whatever_the_pieces(
+    pieces: list[tuple[int, bytes]], sizes: list[int]
+) -> None:
     written: dict[int | None, bytes] = {}
     for rank, piece in pieces:
         written[rank] = written.get(rank, b"") + piece
     assert collect(Demux(NONCE), cut(as_hydra_writes(pieces), sizes)) == written
 
 
-def test_a_line_without_a_tag_is_the_launchers():
+def test_a_line_without_a_tag_is_the_launchers() -> None:
     data = tag(0) + b"one\n" + b"\n=== BAD TERMINATION\n" + tag(1) + b"two\n"
     assert collect(Demux(NONCE), [data]) == {0: b"one\n", None: b"\n=== BAD TERMINATION\n", 1: b"two\n"}
 
 
-def test_a_rank_cannot_speak_as_another_without_the_nonce():
+def test_a_rank_cannot_speak_as_another_without_the_nonce() -> None:
     data = tag(3) + b"\x01deadbeef:0\x02I am rank 0\n"
     assert collect(Demux(NONCE), [data]) == {3: b"\x01deadbeef:0\x02I am rank 0\n"}
 
 
-def test_a_pipe_that_ends_inside_a_tag_loses_nothing():
+def test_a_pipe_that_ends_inside_a_tag_loses_nothing() -> None:
     data = tag(1) + b"x" + tag(2)[:6]
     assert collect(Demux(NONCE), [data]) == {1: b"x" + tag(2)[:6]}
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
-def test_lines_joined_are_what_went_in(pieces):
+def test_lines_joined_are_what_went_in(pieces: list[bytes]) -> None:
     lines, out = Lines(), b""
     for piece in pieces:
         for data, partial in lines.feed(piece):
@@ -106,12 +110,12 @@ def test_lines_joined_are_what_went_in(pieces):
     assert out + lines.end() == b"".join(pieces)
 
 
-def test_an_endless_line_is_passed_on_in_bounded_pieces():
+def test_an_endless_line_is_passed_on_in_bounded_pieces() -> None:
     lines = Lines()
     out = [data for data, partial in lines.feed(b"x" * (3 * LONGEST + 5)) if partial]
     assert [len(data) for data in out] == [LONGEST] * 3
     assert lines.end() == b"x" * 5
 
 
-def test_a_redrawn_bar_is_passed_on_at_once():
+def test_a_redrawn_bar_is_passed_on_at_once() -> None:
     assert list(Lines().feed(b"10%\r20%\r30%")) == [(b"10%\r20%\r", True)]

@@ -16,6 +16,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
+from ipexctl.model.reports import LostOutput
 
 HOSTS = ("a", "b")
 RANKS = ("a", "a", "b", "b")
@@ -23,9 +24,9 @@ STARTED = e.Started("run", "train.py", HOSTS)
 RUN = e.RunStarted("r1", "a", RANKS, "mpirun")
 
 
-def folded(*events: Event, exit: Exit = Exit.OK, lost: dict[str, object] | None = None) -> Report:
+def folded(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None) -> Report:
     stream = [Stamped(100.0 + n, event) for n, event in enumerate([*events, e.Ended("run", exit)])]
-    return fold(stream, lost=lost or {})
+    return fold(stream, lost=lost)
 
 
 def end(rank: int, status: int | None = 0, at: float = 0.0, **more: object) -> e.RankEnded:
@@ -71,7 +72,7 @@ def test_each_cause_has_its_exit_code(event: Event, code: Exit) -> None:
 
 
 def test_bytes_that_were_not_stored_are_9() -> None:
-    assert folded(*done(), lost={"bytes": 3}).exit is Exit.RECORD
+    assert folded(*done(), lost=LostOutput(3, {}, 0, (), "")).exit is Exit.RECORD
 
 
 @given(st.permutations([Kind.UNREACHABLE, Kind.STEP, Kind.LOST, Kind.BUSY, Kind.RESIDUE, Kind.RECORD]))
@@ -131,8 +132,13 @@ def test_a_run_that_was_let_go_is_ok_and_still_running() -> None:
 
 def test_a_restart_forgets_the_ranks_of_the_attempt_before_and_not_what_it_left() -> None:
     again = e.RunStarted("r1-2", "a", RANKS, "mpirun")
-    first = [RUN, end(1, 1), e.RunEnded("r1", "rank")]
-    second = [again, *(end(rank) for rank in range(4)), e.RunEnded("r1-2", "done"), e.CleanupChecked("r1-2", HOSTS, {})]
+    first: list[Event] = [RUN, end(1, 1), e.RunEnded("r1", "rank")]
+    second: list[Event] = [
+        again,
+        *(end(rank) for rank in range(4)),
+        e.RunEnded("r1-2", "done"),
+        e.CleanupChecked("r1-2", HOSTS, {}),
+    ]
     assert folded(STARTED, *first, e.CleanupChecked("r1", HOSTS, {}), *second).exit is Exit.OK
     assert folded(STARTED, *first, e.CleanupChecked("r1", HOSTS, {"a": (9,)}), *second).exit is Exit.RESIDUE
 
@@ -163,7 +169,7 @@ def test_hosts_clocks_that_differ_do_not_change_the_first_cause() -> None:
 def test_who_comes_later_has_the_times_of_the_run_and_its_title(ahead: float) -> None:
     """Attached an hour after a run of 20 s has ended: all of it is seen at once. A clock may be ahead of ours."""
     came, begun = 9000.0, 9000.0 + (ahead - 25.0 if ahead else -3600.0)
-    events = [
+    events: list[Event] = [
         e.Started("attach", "", HOSTS),
         e.RunStarted("r1", "a", RANKS, "mpirun", begun, "train.py  2 hosts"),
         *[end(rank, None if rank else 3, begun + 12 + rank, cause="stopped" if rank else "") for rank in range(4)],
@@ -266,7 +272,7 @@ def test_hosts_out_of_reach_and_what_is_left_are_never_excused(kind: Kind) -> No
 
 
 def test_a_run_that_failed_and_may_is_no_failure_but_what_it_left_is() -> None:
-    run = [
+    run: list[Event] = [
         e.Started("run", "", ("a",)),
         e.RunStarted("r1", "a", ("a",), "mpirun"),
         e.RankEnded(0, "a", 1),
@@ -275,7 +281,7 @@ def test_a_run_that_failed_and_may_is_no_failure_but_what_it_left_is() -> None:
     assert excused(*run).exit is Exit.RANK
     assert excused(*run, e.FailuresIgnored("train")).exit is Exit.OK
     assert excused(*run, e.CleanupChecked("r1", ("a",), {"a": (7,)}), e.FailuresIgnored("train")).exit is Exit.RESIDUE
-    again = [
+    again: list[Event] = [
         event if not isinstance(event, e.RunStarted) else e.RunStarted("r2", "a", ("a",), "mpirun") for event in run
     ]
     assert excused(*run, e.FailuresIgnored("train"), *again).exit is Exit.RANK

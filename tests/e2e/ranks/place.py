@@ -4,7 +4,7 @@ import json
 import os
 import socket
 
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-names += ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "HOME", "SECRET", "LEAK")
-env = {name: os.environ[name] for name in names if name in os.environ}
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+more = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "HOME", "SECRET", "LEAK")
+env = {name: os.environ[name] for name in (*names, *more) if name in os.environ}
 print(json.dumps({"host": socket.gethostname(), "cpus": sorted(os.sched_getaffinity(0)), **env}))

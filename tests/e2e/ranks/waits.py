@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 
-def read_batch():
+def read_batch() -> None:
     time.sleep(600)
 
 

@@ -10,7 +10,7 @@ rank = int(os.environ["RANK"])
 act, rest = sys.argv[1], sys.argv[2:]
 
 
-def ledger(stream, data):
+def ledger(stream: str, data: bytes) -> None:
     with open(os.path.join(rest[0], "%d.%s" % (rank, stream)), "ab") as out:
         out.write(data)
     fd = 1 if stream == "out" else 2
@@ -37,8 +37,8 @@ elif act == "signal" and rank == int(rest[1]):
 elif act == "exit" and rank == int(rest[1]):
     sys.exit(int(rest[0]))
 elif act == "stubborn":
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for deadly in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(deadly, signal.SIG_IGN)
     print("stubborn")
 elif act == "daemon":
     if os.fork() == 0:

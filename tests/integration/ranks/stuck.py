@@ -10,19 +10,19 @@ rank = int(os.environ["RANK"])
 act, rest = sys.argv[1], sys.argv[2:]
 
 
-def collective():
+def collective() -> None:
     time.sleep(300)
 
 
-def read_data():
+def read_data() -> None:
     time.sleep(300)
 
 
-def read_null():
+def read_null() -> None:
     ctypes.string_at(0)
 
 
-def tick():
+def tick() -> None:
     for number in range(int(rest[1]) if len(rest) > 1 else 3000):
         print("step", number, flush=True)
         time.sleep(0.1)
@@ -54,7 +54,7 @@ elif act == "record":  # as torch.distributed.elastic.multiprocessing.errors.rec
         json.dump({"message": {"message": "KeyError: 'loss'", "extraInfo": extra}}, out)
     os._exit(1)
 elif act == "import":
-    import no_such_package  # noqa: F401
+    import no_such_package  # type: ignore[import-not-found]  # noqa: F401
 elif act == "again":  # fails until it was started so often
     time.sleep(0.5)
     sys.exit(0 if rest[0] == rest[1] else 1)

@@ -2,11 +2,12 @@
 
 import ctypes
 import sys
+from typing import Any
 
 library = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # Open MPI's parts look for it there
 if "libmpi.so.40" in sys.argv[1]:  # Open MPI: handles are addresses of its objects
 
-    def handle(name):
+    def handle(name: str) -> Any:
         return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, name)))
 
     world, double, add = (handle(name) for name in ("ompi_mpi_comm_world", "ompi_mpi_double", "ompi_mpi_op_sum"))

@@ -52,7 +52,12 @@ class Kept:
         link = self.connect("tell", "test")
         link.send({"do": "look"})
         said: list[dict[str, Any]] = []
-        until(lambda: said.extend(link.take()) or said)
+
+        def answers() -> list[dict[str, Any]]:
+            said.extend(link.take())
+            return said
+
+        until(answers)
         link.close()
         return said[0]
 

@@ -123,7 +123,12 @@ def welcomed(listener: socket.socket) -> rpc.Wire:
     link = rpc.Wire(listener.accept()[0])
     rpc.challenge(link)
     met: list[str] = []
-    until(lambda: met.extend(rpc.believe(link, message, TOKEN) for message in link.take()) or met)
+
+    def believed() -> list[str]:
+        met.extend(rpc.believe(link, message, TOKEN) for message in link.take())
+        return met
+
+    until(believed)
     assert met == ["guard"]
     return link
 

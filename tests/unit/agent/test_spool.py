@@ -95,7 +95,8 @@ def test_without_space_bytes_are_counted_and_a_mark_stands_where_they_are_missin
     every = sum(len(line(number)) for number in range(10_000))
     every += sum(len(b"end of a line\n" + line(number)) for number in range(10_000, 10_010))
     assert len(stored) - len(mark) + lost == every
-    demux, ranks = Demux("n0nce"), {}
+    demux = Demux("n0nce")
+    ranks: dict[int | None, bytes] = {}
     for rank, _, data in demux.feed(stored) + demux.end():
         ranks[rank] = ranks.get(rank, b"") + data
     assert mark.strip() in ranks[None]

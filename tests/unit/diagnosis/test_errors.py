@@ -7,13 +7,13 @@ import re
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import diagnose, parse_errors
+from ipexctl.decide.diagnosis.known_errors import KnownError, diagnose, parse_errors
 
 ERRORS = parse_errors(read_data("errors.toml"))
 
 
 @pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)
-def test_each_entry_is_what_its_own_message_is_taken_for(known):
+def test_each_entry_is_what_its_own_message_is_taken_for(known: KnownError) -> None:
     found = diagnose(ERRORS, ["step 1\n" + known.message + "\nstep 2"], known.signal)
     assert found is not None
     assert found.code == known.code
@@ -23,22 +23,22 @@ def test_each_entry_is_what_its_own_message_is_taken_for(known):
 
 
 @pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)
-def test_each_entry_says_why_what_to_do_and_where_it_was_met(known):
+def test_each_entry_says_why_what_to_do_and_where_it_was_met(known: KnownError) -> None:
     assert known.why.endswith(".")
     assert known.fix
     assert known.source
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|[\w./ -]+: \S+", source) for source in known.source)
 
 
-def test_the_catalogue_knows_at_least_fifteen_errors():
+def test_the_catalogue_knows_at_least_fifteen_errors() -> None:
     assert len(ERRORS) >= 15
 
 
-def test_what_is_in_no_entry_is_not_explained():
+def test_what_is_in_no_entry_is_not_explained() -> None:
     assert diagnose(ERRORS, ["ValueError: the answer is not 42", ""], 0) is None
 
 
-def test_a_message_tells_more_than_the_signal():
+def test_a_message_tells_more_than_the_signal() -> None:
     found = diagnose(
         ERRORS, ["Fatal Python error: Bus error", "OSError: libtbb.so.12: cannot open shared object file"], 7
     )
@@ -49,11 +49,11 @@ def test_a_message_tells_more_than_the_signal():
     assert (found.code, found.evidence) == ("sigill", "")
 
 
-def test_names_in_the_message_are_in_the_advice():
+def test_names_in_the_message_are_in_the_advice() -> None:
     found = diagnose(ERRORS, ["ModuleNotFoundError: No module named 'transformers'"])
     assert found is not None
     assert found.fix == "ipexctl install --with transformers"
 
 
-def test_megabytes_of_one_letter_take_no_time():
+def test_megabytes_of_one_letter_take_no_time() -> None:
     assert diagnose(ERRORS, ["a" * 5_000_000, "undefined /dev/shm CCL_ERROR ibv_" * 100_000]) is None

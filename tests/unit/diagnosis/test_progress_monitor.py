@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ipexctl.remote.agent.progress_monitor import BUDGET, ProgressMonitor
 
@@ -19,10 +20,17 @@ def pulse(warn: float = 10.0, ranks: int = 4) -> ProgressMonitor:
     return made
 
 
-def test_all_silent_is_a_stall_told_once_until_one_gets_on():
+def the_stall(monitor: ProgressMonitor, now: float) -> dict[str, Any]:
+    """What is stalled; something is."""
+    stall = monitor.stalled(now)
+    assert stall is not None
+    return stall
+
+
+def test_all_silent_is_a_stall_told_once_until_one_gets_on() -> None:
     run = pulse()
     assert run.stalled(9.9) is None
-    stall = run.stalled(10.0)
+    stall = the_stall(run, 10.0)
     assert (stall["ranks"], stall["all"], stall["grave"]) == ([0, 1, 2, 3], True, True)
     assert run.stalled(11.0) is None
     for rank in range(4):
@@ -32,29 +40,32 @@ def test_all_silent_is_a_stall_told_once_until_one_gets_on():
     assert run.stalled(22.5) is not None
 
 
-def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on():
+def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on() -> None:
     run = pulse(ranks=2)
     for second in range(1, 12):
         run.wrote(1, tag(0), float(second))
         run.load(1, second * 0.9, "R", float(second))
     run.ended(0, True, 11.5)
     assert run.stalled(12.0) is None
-    stall = run.stalled(21.5)
+    stall = the_stall(run, 21.5)
     assert (stall["ranks"], stall["all"], stall["seconds"]) == ([1], True, 10.0)
 
 
-def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing():
+def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing() -> None:
     for busy in (True, False):
         run = pulse()
         for second in range(1, 14):
             for rank in (0, 1, 2):
                 run.wrote(1, tag(rank), float(second))
             run.load(3, second * (0.9 if busy else 0.0), "R" if busy else "S", float(second))
-        stall = run.stalled(13.0)
-        assert (stall is None) if busy else (stall["ranks"], stall["all"], stall["grave"]) == ([3], False, False)
+        if busy:
+            assert run.stalled(13.0) is None
+        else:
+            stall = the_stall(run, 13.0)
+            assert (stall["ranks"], stall["all"], stall["grave"]) == ([3], False, False)
 
 
-def test_a_rank_that_waits_for_a_core_does_not_do_nothing():
+def test_a_rank_that_waits_for_a_core_does_not_do_nothing() -> None:
     run = pulse()
     for second in range(1, 14):
         for rank in (0, 1, 2):
@@ -63,15 +74,15 @@ def test_a_rank_that_waits_for_a_core_does_not_do_nothing():
     assert run.stalled(13.0) is None
 
 
-def test_a_stopped_rank_is_a_grave_case():
+def test_a_stopped_rank_is_a_grave_case() -> None:
     run = pulse()
     for second in range(1, 14):
         run.wrote(1, tag(0) + tag(1) + tag(2), float(second))
         run.load(3, 0.0, "T", float(second))
-    assert run.stalled(13.0)["grave"]
+    assert the_stall(run, 13.0)["grave"]
 
 
-def test_a_tag_cut_in_two_and_a_frame_are_signs():
+def test_a_tag_cut_in_two_and_a_frame_are_signs() -> None:
     run = pulse()
     whole = tag(0)
     for cut in range(1, len(whole)):
@@ -82,7 +93,7 @@ def test_a_tag_cut_in_two_and_a_frame_are_signs():
     assert run.signs[3] == 50.0
 
 
-def test_a_flood_of_one_rank_does_not_hide_the_sign_of_another_nor_take_long():
+def test_a_flood_of_one_rank_does_not_hide_the_sign_of_another_nor_take_long() -> None:
     run = pulse()
     flood = tag(0) * (BUDGET // len(tag(0)))
     began = time.process_time()
@@ -97,7 +108,7 @@ def test_a_flood_of_one_rank_does_not_hide_the_sign_of_another_nor_take_long():
     assert time.process_time() - began < 5.0
 
 
-def test_stragglers_are_told_once_when_the_others_are_done_for_a_while():
+def test_stragglers_are_told_once_when_the_others_are_done_for_a_while() -> None:
     run = pulse()
     run.ended(0, True, 1.0)
     assert run.straggling(5.9) is None
@@ -105,7 +116,7 @@ def test_stragglers_are_told_once_when_the_others_are_done_for_a_while():
     assert run.straggling(7.0) is None
 
 
-def test_nothing_is_told_where_it_was_not_asked_for():
+def test_nothing_is_told_where_it_was_not_asked_for() -> None:
     run = ProgressMonitor("n0nce", 0.0, 0.0)
     run.sign(0, 0.0)
     run.ended(1, True, 0.0)

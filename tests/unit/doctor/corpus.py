@@ -32,7 +32,7 @@ def machines() -> list[Path]:
 @cache
 def bundle(machine: Path) -> Bundle:
     files = json.loads(path.read_text()) if (path := machine / "files.json").exists() else {}
-    commands = {}
+    commands: dict[str, Any] = {}
     for name, target, key in (
         ("cpuinfo.txt", files, "/proc/cpuinfo"),
         ("meminfo.txt", files, "/proc/meminfo"),

@@ -67,7 +67,8 @@ def test_fact_is_read_as_it_is(machine: Path, fact: str) -> None:
         assert numa_as_stated(machine) == numa_as_read(machine)
     elif fact == "hybrid":
         stated_ = true["hybrid"] and {key: as_set(true["hybrid"][key]) for key in ("p_cpus", "e_cpus")}
-        assert (read.hybrid and {key: set(value) for key, value in read.hybrid.items()}) == stated_
+        as_read: Any = read.hybrid and {key: set(value) for key, value in read.hybrid.items()}
+        assert as_read == stated_
     elif fact == "cgroup":
         if true["cgroup"]:
             assert set(read.cpus_allowed or ()) == as_set(true["cgroup"]["allowed_cpus"])

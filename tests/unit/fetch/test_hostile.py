@@ -154,5 +154,5 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_before_anybody_is_asked(tmp_path: Path, task: dict[str, object], why: str) -> None:
     opener = FakeOpener({})
     with pytest.raises(UsageError, match=why.replace(".", r"\.")):
-        next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), Context(opener, tmp_path, tmp_path)))  # type: ignore[arg-type]
+        next(fetch(Fetch(**task), Inventory((Host("n0", "n0"),)), Context(opener, tmp_path, tmp_path)))
     assert not opener.links

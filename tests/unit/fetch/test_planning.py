@@ -37,7 +37,7 @@ def test_a_list_is_files_with_their_place_here() -> None:
         Item("./out//./run.sh", "out/run.sh", 6, 12, True),
         Item("/scratch/x/log", "scratch/x/log", 7, 0),
     )
-    assert (found.met, found.links, found.refused, found.rsync) == ({0, 1}, ("out/latest",), (), True)
+    assert (found.met, found.links, found.refused, found.rsync) == (frozenset({0, 1}), ("out/latest",), (), True)
 
 
 @pytest.mark.parametrize("name", [b"./../evil", b"./a/../../evil", b"/../evil", b"..", b"./a/.."])

@@ -31,7 +31,7 @@ def launch(
 ) -> Launch:
     """Of two hosts, through Accelerate."""
     asked = settings.pop("asked", {})
-    task = Run(script="train.py", launcher="accelerate", **settings)  # type: ignore[arg-type]
+    task = Run(script="train.py", launcher="accelerate", **settings)
     installed = Installed("/opt/ai", True, "3.11", packages or {"accelerate": "1.7.0", **IPEX})
     hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
     stations = {

@@ -102,7 +102,7 @@ def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
     class Reader(yaml.SafeLoader):
         pass
 
-    Reader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
+    Reader.add_constructor("!unsafe", lambda loader, node: str(node.value))
     copy, start = yaml.load(write_launch(example("ansible", engine), "ansible"), Reader)  # a safe loader
     each = copy["tasks"][1]["ansible.builtin.copy"]["content"]
     assert subprocess.run(["/bin/sh", "-n"], input=each, text=True, capture_output=True).returncode == 0

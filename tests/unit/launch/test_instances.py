@@ -3,6 +3,8 @@ cores, node1 one of six, all with two hardware threads."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ipexctl.decide.launch import emit
@@ -15,8 +17,8 @@ from ipexctl.model.tasks import Run
 from tests.unit.launch.two import launch
 
 
-def run(**settings: object) -> Run:
-    return Run(script="serve.py", **settings)  # type: ignore[arg-type]
+def run(**settings: Any) -> Run:
+    return Run(script="serve.py", **settings)
 
 
 def cores(of: Launch) -> dict[str, list[str]]:

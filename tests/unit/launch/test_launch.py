@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,15 @@ from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
 from ipexctl.model.launch import Launch, PlannedVariable, Setting
+from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import NONCE, launch
 
 TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
 
 
-def run(**settings: object) -> Run:
-    return Run(script="train.py", **settings)  # type: ignore[arg-type]
+def run(**settings: Any) -> Run:
+    return Run(script="train.py", **settings)
 
 
 def value(of: Launch, host: int, name: str) -> str | None:
@@ -240,8 +242,8 @@ def test_an_mpirun_that_cannot_be_used_is_refused_with_the_reason(wish: str, sai
 
 
 def test_hosts_with_different_mpis_are_refused() -> None:
-    one = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.0.2")
-    other = mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec", "4.2.0")
+    one = MpiLauncher("mpich", "/usr/bin/mpiexec", "4.0.2")
+    other = MpiLauncher("mpich", "/usr/bin/mpiexec", "4.2.0")
     assert mpi_launchers.choose_common_launcher("mpich", {"a": one, "b": one}) == one
     with pytest.raises(UsageError) as refused:
         mpi_launchers.choose_common_launcher("mpich", {"a": one, "b": other})
@@ -259,8 +261,8 @@ def test_hosts_with_different_mpis_are_refused() -> None:
         ({"launcher": "module"}, "pkg.train", ["-u", "-m", "pkg.train", "-x", "1"]),
     ],
 )
-def test_python_is_given_the_script_as_asked(settings: dict[str, object], script: str, words: list[str]) -> None:
-    task = Run(script=script, args=("-x", "1"), **settings)  # type: ignore[arg-type]
+def test_python_is_given_the_script_as_asked(settings: dict[str, Any], script: str, words: list[str]) -> None:
+    task = Run(script=script, args=("-x", "1"), **settings)
     assert list(launch(task).argv) == ["/opt/ai/bin/python", *words]
 
 
@@ -379,7 +381,9 @@ MASKED = {"isa_level": "AVX512_FP16", "flags": SAPPHIRE["flags"]}  # tiles refus
         (SAPPHIRE, SAPPHIRE, "AMX"),
     ],
 )
-def test_the_common_instruction_set_is_one_that_every_host_has(first, second, level):
+def test_the_common_instruction_set_is_one_that_every_host_has(
+    first: dict[str, Any], second: dict[str, Any], level: str
+) -> None:
     assert tuning.find_common_isa({"a": Facts(**first), "b": Facts(**second)}) == level
 
 
@@ -413,7 +417,7 @@ def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
 # the plan -----------------------------------------------------------------------------------------------------------
 
 
-def told(of: Launch) -> dict[str, dict[str, object]]:
+def told(of: Launch) -> dict[str, dict[str, Any]]:
     identity = Identity(NONCE, "token", "alice", 0.0)
     return specs(of, run(), identity, {seat.host: seat.python for seat in of.nodes}, of.rank_env)
 
@@ -422,11 +426,11 @@ def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> N
     two = launch(run(backend="ccl"), module="oneccl_bind_pt", first={"allocators": {"iomp5": IOMP}})
     text = str(two)
     for host, spec in told(two).items():
-        for name, setting in spec["env"].items():  # type: ignore[attr-defined]
+        for name, setting in spec["env"].items():
             assert f"{name}={setting}    # " in text, (host, name)
-        for rank in spec["ranks"].values():  # type: ignore[attr-defined]
+        for rank in spec["ranks"].values():
             assert all(f"{name}={setting}" in text for name, setting in rank["env"].items())
-        assert all(library["path"] in text for library in spec["preload"])  # type: ignore[attr-defined]
+        assert all(library["path"] in text for library in spec["preload"])
         assert str(spec["workdir"]) in text
     assert ["0", "node0", "0", "0", "0-2", "3", "eth0", "192.0.2.10"] in [line.split() for line in text.splitlines()]
     assert f"\\x01{NONCE}:%r\\x02" in text

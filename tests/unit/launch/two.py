@@ -13,12 +13,13 @@ from ipexctl.model.facts import Core, Facts, Installed, Interface
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
+from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 
 NONCE = "5ca1ab1e"
 ENGINES = {
-    "mpich": mpi_launchers.MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2"),
-    "openmpi": mpi_launchers.MpiLauncher("openmpi", "/usr/bin/mpirun.openmpi", "4.1.4"),
+    "mpich": MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2"),
+    "openmpi": MpiLauncher("openmpi", "/usr/bin/mpirun.openmpi", "4.1.4"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -77,7 +78,7 @@ def test_our_own_dialect_and_ansible_lose_nothing(inventory: Inventory) -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) -> None:
     inventory = Inventory(tuple(hosts), "hosts")
-    kept = {
+    kept: dict[str, Callable[[Host], object]] = {
         "mpi": lambda host: (host.address, host.slots, host.user),
         "openmpi": lambda host: (host.address, host.slots, host.user, host.port, host.vars.get("max_slots")),
         "deepspeed": lambda host: (host.address, host.slots or 1),
@@ -97,7 +98,12 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
 @given(st.text(max_size=200))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_read_or_refused_harmlessly(text: str) -> None:
-    for read in (lambda: parse(text, "hosts"), lambda: parse(text, "hosts.yaml"), lambda: parse_list(text)):
+    readers: tuple[Callable[[], Inventory], ...] = (
+        lambda: parse(text, "hosts"),
+        lambda: parse(text, "hosts.yaml"),
+        lambda: parse_list(text),
+    )
+    for read in readers:
         try:
             names = read().names
         except UsageError as refused:

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.act.inputs import read_input
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.tasks import Run
 from ipexctl.verbs.common.select import read_play, select, select_for
 
 
@@ -91,7 +93,7 @@ def test_files_that_others_can_write_are_warned_about(tmp_path: Path) -> None:
 
 
 def chosen(tmp_path: Path, *, environ: dict[str, str] | None = None, **flags: str) -> tuple[str, ...]:
-    given = {"hostfile": None, "hosts": None, "limit": None, **flags}
+    given: dict[str, Any] = {"hostfile": None, "hosts": None, "limit": None, **flags}
     return select(**given, environ=environ or {}, cwd=tmp_path).names
 
 
@@ -114,7 +116,8 @@ def test_nothing_ever_falls_back_to_this_machine(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no hosts were given") as caught:
         chosen(tmp_path)
     assert caught.value.hint
-    for flags in ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""}):
+    nowhere: tuple[dict[str, Any], ...] = ({"hostfile": "gone"}, {"hosts": ""}, {"hostfile": ""})
+    for flags in nowhere:
         with pytest.raises(UsageError):
             chosen(tmp_path, **flags)
     with pytest.raises(UsageError, match="gone does not exist"):
@@ -155,7 +158,7 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
 
     def names(play: str, **flags: str) -> tuple[str, ...]:
         read = read_play(f"plays/{play}.yaml", environ={}, cwd=tmp_path)
-        given = {"hostfile": None, "hosts": None, "limit": None, **flags}
+        given: dict[str, Any] = {"hostfile": None, "hosts": None, "limit": None, **flags}
         return select_for(read, **given, environ={}, cwd=tmp_path).names
 
     assert names("file") == ("f1", "f2")
@@ -172,4 +175,5 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
     assert play.inventory is not None
     assert play.inventory["l1"].key == str(tmp_path / "plays" / "id")
     (step,) = read_play("plays/none.yaml", environ={}, cwd=tmp_path).steps
+    assert isinstance(step.task, Run)
     assert step.task.script == str(tmp_path / "plays" / "train.py")

@@ -12,7 +12,7 @@ from ipexctl.decide.parsing import playbook, yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.plays import Play, Share
-from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync
+from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Sync, Task
 
 
 def play(text: str, **given: object) -> Play:
@@ -353,7 +353,14 @@ def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
     json.dumps(schema)
     assert set(schema["properties"]) == set(playbook.PLAY_KEYS)
     assert set(schema["properties"]["steps"]["items"]["properties"]) == {*playbook.STEP_KEYS, *playbook.ACTIONS}
-    models = {"install": Install, "run": Run, "sync": Sync, "doctor": Doctor, "command": Execute, "fetch": Fetch}
+    models: dict[str, type[Task]] = {
+        "install": Install,
+        "run": Run,
+        "sync": Sync,
+        "doctor": Doctor,
+        "command": Execute,
+        "fetch": Fetch,
+    }
     models["bench"] = Bench
     assert models.keys() == {*playbook.ACTIONS}
     for action, model in models.items():

@@ -206,7 +206,7 @@ def test_hosts_with_an_old_glibc_get_the_older_intel_mpi() -> None:
 def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> None:
     for row in TABLE.rows:
         for backend in ("auto", "gloo"):
-            stack = resolve(StackRequest(torch=row.torch, backend=backend), {}, TABLE)  # type: ignore[arg-type]
+            stack = resolve(StackRequest(torch=row.torch, backend=backend), {}, TABLE)
             assert f"torch=={row.torch}" in stack.pins
             assert not any("impi-rt" in pin for pin in stack.pins) or stack.mpi == "impi-rt"
             assert "impi-rt==2021.19.0" not in stack.pins

@@ -268,7 +268,7 @@ def main() -> None:
     if mode == "live":
         from ipexctl.show.live import Live
 
-        sink = Live(out, on_detach=lambda: sys.exit)
+        sink = Live(out, on_detach=sys.exit)
     else:
         sink = {"plain": Plain(out, err), "json": JsonLines(out), "answer": Answering(out, err)}[mode]
     stream = {

@@ -93,7 +93,7 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
 @pytest.mark.parametrize("count", [1, 8, 256])
 @pytest.mark.parametrize("verb", ["doctor", "install", "run"])
 def test_a_frame_fits_the_terminal_at_every_moment(verb: str, count: int, height: int, width: int) -> None:
-    stream = list({"doctor": streams.doctor, "install": streams.install, "run": streams.run}[verb](count))
+    stream = list(getattr(streams, verb)(count))
     if verb == "run":
         stream = stream[:4000]
     for until in (0.0, 0.5, 3.0, 8.0, 1e9):

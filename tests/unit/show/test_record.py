@@ -8,7 +8,7 @@ import os
 import re
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -271,7 +271,13 @@ def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: P
 @pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])
 def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
     path = tmp_path / "events.jsonl"
-    {"nothing": lambda: None, "directory": path.mkdir, "fifo": lambda: os.mkfifo(path), "empty": path.touch}[make]()
+    makers: dict[str, Callable[[], object]] = {
+        "nothing": lambda: None,
+        "directory": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),
+        "empty": path.touch,
+    }
+    makers[make]()
     with pytest.raises(UsageError):
         list(replay(tmp_path))
 

@@ -58,9 +58,9 @@ def drawn(items: list[Any], width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def ending(*events: Event, exit: Exit = Exit.OK, lost: dict[str, Any] | None = None, width: int = 80) -> str:
+def ending(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None, width: int = 80) -> str:
     story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), *events]
-    report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost or {})
+    report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost)
     return drawn(screens.ending(report.public()), width)
 
 

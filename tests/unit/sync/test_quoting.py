@@ -88,7 +88,7 @@ def test_noise_of_startup_files_stays_outside_the_mark(shell: str) -> None:
     assert bytes(marked.noise) == b"Welcome to node1\nipexctl- 1\n"
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40), max_size=5))
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40), max_size=5))
 @settings(max_examples=40, deadline=None)
 def test_any_words_come_through_sh(words: list[str]) -> None:
     out, _, _ = through("/bin/sh", tuple(words) or ("",))
