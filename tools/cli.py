@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import man
 import typer.main
 
 from ipexctl.cli import app
@@ -52,4 +53,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    man.PAGE.write_text(man.man_page(), encoding="utf-8")
+    subprocess.run([sys.executable, Path(__file__).with_name("man.py")], check=True)
