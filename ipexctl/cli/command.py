@@ -7,25 +7,23 @@ commands loads no pydantic. When it runs, each annotated parameter gets its valu
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
-from inspect import Parameter, Signature, get_annotations, getdoc
+from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-
-from ipexctl.model.flags import Flag
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.loop import OutputOptions, Workflow
     from ipexctl.model.hosts import Inventory
+    from ipexctl.model.tasks import Flag
 
 _FIRST, _LAST = ("Options", "Hosts"), ("Output", "Connection")  # sections of the help; the others stand between
 _METAVARS = {float: "SECONDS", int: "N"}
@@ -59,7 +57,7 @@ class HostSelection:
 class Option(NamedTuple):
     """An option or an argument of a command, as its model describes it."""
 
-    path: str  # Model.field
+    name: str
     type: Any
     default: Any  # `Parameter.empty` if required
     flag: Flag
@@ -69,13 +67,13 @@ class Option(NamedTuple):
     high: float | None
 
     @property
-    def name(self) -> str:
-        return self.path.rpartition(".")[2]
-
-    @property
     def help_text(self) -> str:
         """The help with the default, which every text names as ``(default: …)``."""
-        if self.default in (None, Parameter.empty, ()) or isinstance(self.default, bool) or "default: " in self.help:
+        if (
+            self.default in (None, Parameter.empty, (), {})
+            or isinstance(self.default, bool)
+            or "default: " in self.help
+        ):
             return self.help
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
         return (
@@ -100,7 +98,7 @@ class Option(NamedTuple):
             "show_default": False,
             "metavar": metavar,
         }
-        shown |= {"rich_help_panel": self.flag.group} | _behaviour(self.path)
+        shown |= {"rich_help_panel": self.flag.group} | _behaviour(self)
         word = "--" + self.key.replace("_", "-")
         if kind is bool:
             word += f"/--no-{word[2:]}" if default or kinds else ""
@@ -111,22 +109,25 @@ class Option(NamedTuple):
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _behaviour(path: str) -> dict[str, Any]:
+def _behaviour(option: Option) -> dict[str, Any]:
     """What an option does besides holding a value."""
     from ipexctl.cli import completion
 
-    behaviours: dict[str, dict[str, Any]] = {
-        "HostFlags.limit": {"autocompletion": completion.limit},
-        "Fetch.from_": {"autocompletion": completion.limit},
-        "PlayFlags.tags": {"autocompletion": completion.tag},
-        "PlayFlags.skip_tags": {"autocompletion": completion.tag},
-        "PlayFlags.start_at": {"autocompletion": completion.step},
-        "OutputFlags.verbose": VERBOSITY,
-        "PlayFlags.schema": {"callback": _print_schema, "is_eager": True},
-        "RunIdFlags.run": {"autocompletion": completion.run},
-        "ReplayFlags.run": {"autocompletion": completion.saved},
+    words = {
+        "limit": completion.limit,
+        "start_at": completion.step,
+        "tags": completion.tag,
+        "skip_tags": completion.tag,
     }
-    return behaviours.get(path, {})
+    if option.name == "run":
+        return {"autocompletion": completion.saved if option.default == "last" else completion.run}
+    if option.name == "from_" and option.default == "all":
+        return {"autocompletion": completion.limit}
+    if option.name in words:
+        return {"autocompletion": words[option.name]}
+    if option.name == "schema_":
+        return {"callback": _print_schema, "is_eager": True}
+    return VERBOSITY if option.name == "verbose" else {}
 
 
 def _set_verbosity(context: typer.Context, count: int) -> None:
@@ -152,31 +153,14 @@ def _print_schema(asked: bool) -> None:
 
 @cache
 def read_options(model: Any) -> tuple[Option, ...]:
-    """The options of a pydantic model or of a dataclass, in the order of its fields."""
-    return tuple(_options(model))
-
-
-def _options(model: type[Any]) -> Iterator[Option]:
-    if dataclasses.is_dataclass(model):
-        hints = get_type_hints(model, include_extras=True)
-        for field in dataclasses.fields(model):
-            kind, flag = get_args(hints[field.name])
-            default = None if callable(field.default_factory) else field.default
-            default = Parameter.empty if default is dataclasses.MISSING else default
-            key, path = field.name.rstrip("_"), _path(model, field.name)
-            yield Option(path, kind, default, flag, flag.help, key, flag.low, flag.high)
-        return
+    """The options of a pydantic model, in the order of its fields."""
+    options = []
     for name, info in model.model_fields.items():
-        flag = next(each for each in info.metadata if isinstance(each, Flag))
-        default = Parameter.empty if info.is_required() else None if info.default_factory else info.default
         low, high = (next((getattr(m, word) for m in info.metadata if hasattr(m, word)), None) for word in ("ge", "le"))
-        key, text = info.alias or name, info.description or flag.help
-        yield Option(f"{model.__name__}.{name}", info.annotation, default, flag, text, key, low, high)
-
-
-def _path(model: type[Any], name: str) -> str:
-    """``Model.field``, with the class in which the field stands."""
-    return next(f"{base.__name__}.{name}" for base in model.__mro__ if name in get_annotations(base))
+        default = Parameter.empty if info.is_required() else info.default
+        flag, text, key = info.json_schema_extra, info.description or "", info.alias or name
+        options.append(Option(name, info.annotation, default, flag, text, key, low, high))
+    return tuple(options)
 
 
 def make_model(model: Any, values: Mapping[str, Any]) -> Any:
@@ -376,6 +360,12 @@ def make_output_options(values: Mapping[str, Any]) -> OutputOptions:
     """How the command connects and prints."""
     from ipexctl.loop import OutputOptions
 
-    same = {field.name: values[field.name] for field in dataclasses.fields(OutputOptions) if field.name in values}
-    accept_new = values.get("accept_new_host_keys", False)
-    return OutputOptions(**same | {"accept_new": accept_new, "label": "host" if values.get("label_hosts") else "rank"})
+    return OutputOptions(
+        json=values.get("json_", False),
+        accept_new=values.get("accept_new_host_keys", False),
+        label="host" if values.get("label_hosts") else "rank",
+        **{name: values[name] for name in _SAME if name in values},
+    )
+
+
+_SAME = ("output", "raw", "connect_timeout", "forks", "ask_pass", "only", "bare", "detachable")

@@ -5,278 +5,219 @@ Read only when the options of a command are built (`cli.command`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
-from ipexctl.model.flags import Flag
-from ipexctl.model.tasks import Backend, VersionFields
+from ipexctl.model.tasks import Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]
 Dialect = Literal["mpi", "openmpi", "deepspeed", "ansible", "accelerate"]
 Emit = Literal["sh", "sbatch", "torchrun", "accelerate", "ansible", "pytorchjob"]
-Raw = Annotated[bool, Flag("Output", help="Print the ranks' bytes unescaped, in plain output.")]
-Venv = Annotated[str | None, Flag(metavar="PATH", help="Environment on the hosts (default: the installed one).")]
-Force = Annotated[bool, Flag(help="Overwrite existing files.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostFlags:
+class HostFlags(Fields):
     """Which hosts."""
 
-    hostfile: Annotated[
-        str | None,
-        Flag("Hosts", "PATH", "Hostfile or inventory (default: $IPEXCTL_HOSTFILE, else ./hostfile).", names=("-f",)),
-    ] = None
-    hosts: Annotated[
-        str | None, Flag("Hosts", "LIST", "Host names such as a,b,node[01-16], or slurm for this allocation.")
-    ] = None
-    limit: Annotated[
-        str | None,
-        Flag(
-            "Hosts", "LIST", "Hosts to use: names, groups, globs, ranges, !exclusions, @failed (default: all).", ("-l",)
-        ),
-    ] = None
+    hostfile: str | None = flag(
+        None, "Hostfile or inventory (default: $IPEXCTL_HOSTFILE, else ./hostfile).", "Hosts", "PATH", names=("-f",)
+    )
+    hosts: str | None = flag(None, "Host names such as a,b,node[01-16], or slurm for this allocation.", "Hosts", "LIST")
+    limit: str | None = flag(
+        None,
+        "Hosts to use: names, groups, globs, ranges, !exclusions, @failed (default: all).",
+        "Hosts",
+        "LIST",
+        names=("-l",),
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputFlags:
+class OutputFlags(Fields):
     """What is printed."""
 
-    json: Annotated[bool, Flag("Output", help="Print only the answer, as one JSON document.")] = False
-    output: Annotated[
-        Screen,
-        Flag(
-            "Output", help="Format: live (a terminal's default), plain, or json, one object per event.", names=("-o",)
-        ),
-    ] = "auto"
-    verbose: Annotated[
-        int,
-        Flag(
-            "Output",
-            help="Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
-            names=("-v",),
-        ),
-    ] = 0
+    json_: bool = flag(False, "Print only the answer, as one JSON document.", "Output", alias="json")
+    output: Screen = flag(
+        "auto", "Format: live (a terminal's default), plain, or json, one object per event.", "Output", names=("-o",)
+    )
+    verbose: int = flag(
+        0,
+        "Print each command executed on a host to standard error; -vv: all of debug.log (default: warnings).",
+        "Output",
+        names=("-v",),
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionFlags:
+class ConnectionFlags(Fields):
     """How to connect."""
 
-    accept_new_host_keys: Annotated[
-        bool, Flag("Connection", help="Record the keys of hosts that are not in known_hosts.")
-    ] = False
-    connect_timeout: Annotated[float, Flag("Connection", help="Seconds to connect and log in.", low=0.1)] = 10.0
-    forks: Annotated[int, Flag("Connection", help="Hosts to work on at once.", low=1)] = 32
-    ask_pass: Annotated[bool, Flag("Connection", help="Ask for the passphrase of an identity file.")] = False
+    accept_new_host_keys: bool = flag(False, "Record the keys of hosts that are not in known_hosts.", "Connection")
+    connect_timeout: float = flag(10.0, "Seconds to connect and log in.", "Connection", ge=0.1)
+    forks: int = flag(32, "Hosts to work on at once.", "Connection", ge=1)
+    ask_pass: bool = flag(False, "Ask for the passphrase of an identity file.", "Connection")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRunFlags:
+class DryRunFlags(Fields):
     """Of a command that acts."""
 
-    dry_run: Annotated[bool, Flag(help="Print exactly what would be done; do nothing.")] = False
+    dry_run: bool = flag(False, "Print exactly what would be done; do nothing.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorFlags:
+class DoctorFlags(Fields):
     """Of ``doctor``."""
 
-    files: Annotated[tuple[str, ...], Flag(argument=True, help="More saved probes, after --recorded.")] = ()
-    verify: Annotated[
-        bool, Flag("Checks", help="Check only that each environment is still what install made; takes under a second.")
-    ] = False
+    files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
+    verify: bool = flag(
+        False, "Check only that each environment is still what install made; takes under a second.", "Checks"
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFlags(DryRunFlags):
+class RawFlags(Fields):
+    """Of commands that print the output of ranks."""
+
+    raw: bool = flag(False, "Print the ranks' bytes unescaped, in plain output.", "Output")
+
+
+class RunFlags(RawFlags, DryRunFlags):
     """Of ``run``."""
 
-    emit: Annotated[Emit | None, Flag(help="Print the launch for another program; start nothing.")] = None
-    raw: Raw = False
-    label_hosts: Annotated[bool, Flag("Output", help="Print [rank host] before each line, in plain output.")] = False
+    emit: Emit | None = flag(None, "Print the launch for another program; start nothing.")
+    label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostsFlags:
+class HostsFlags(Fields):
     """Of ``hosts``."""
 
-    as_: Annotated[Dialect | None, Flag("Output", help="Dialect to print the hosts in (default: that of ipexctl).")] = (
-        None
-    )
+    as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlayFlags:
+class PlayFlags(Fields):
     """Of ``play``."""
 
-    files: Annotated[tuple[str, ...], Flag(metavar="FILE | lint FILE...", argument=True, help="Playbook (YAML).")]
-    tags: Annotated[
-        tuple[str, ...], Flag("Steps", "TAG", "Play only steps with one of these tags; repeatable.", names=("-t",))
-    ] = ()
-    skip_tags: Annotated[tuple[str, ...], Flag("Steps", "TAG", "Skip steps with one of these tags; repeatable.")] = ()
-    start_at: Annotated[str | None, Flag("Steps", "NAME", "Step to begin at (default: the first).")] = None
-    var: Annotated[dict[str, str], Flag("Steps", "NAME=VALUE", "Variable of the playbook; repeatable.")] = field(
-        default_factory=dict
+    files: tuple[str, ...] = flag(..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True)
+    tags: tuple[str, ...] = flag(
+        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)
     )
-    diff: Annotated[bool, Flag(help="Show how text files differ that sync copies.")] = False
-    list_steps: Annotated[bool, Flag(help="List the steps; contact no host.")] = False
-    schema: Annotated[bool, Flag(help="Print a JSON schema of playbooks for editors.")] = False
-    dry_run: Annotated[bool, Flag(help="Print what each step would change; change nothing.", names=("--check",))] = (
-        False
-    )
+    skip_tags: tuple[str, ...] = flag((), "Skip steps with one of these tags; repeatable.", "Steps", "TAG")
+    start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME")
+    var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
+    diff: bool = flag(False, "Show how text files differ that sync copies.")
+    list_steps: bool = flag(False, "List the steps; contact no host.")
+    schema_: bool = flag(False, "Print a JSON schema of playbooks for editors.", alias="schema")
+    dry_run: bool = flag(False, "Print what each step would change; change nothing.", names=("--check",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class InitFlags:
+class InitFlags(Fields):
     """Of ``init``."""
 
-    script: Annotated[str | None, Flag(argument=True, help="Script to train with (default: asked for).")] = None
-    args: Annotated[tuple[str, ...], Flag(argument=True, help="Arguments of the script.")] = ()
-    from_: Annotated[
-        str | None, Flag(metavar="FILE", help="Accelerate's configuration or a hostfile to start from.")
-    ] = None
-    ppn: Annotated[int | None, Flag("Playbook", help="Ranks per host (default: asked for).", low=1)] = None
-    backend: Annotated[Backend | None, Flag("Playbook", help="Collectives backend (default: asked for).")] = None
-    ipex: Annotated[bool | None, Flag("Playbook", help="Use IPEX, or stock torch (default: asked for).")] = None
-    torch: Annotated[str | None, Flag("Playbook", "VERSION", "Exact version of torch.")] = None
-    precision: Annotated[
-        Literal["bf16", "no"] | None, Flag("Playbook", help="Mixed precision (default: asked for).")
-    ] = None
-    port: Annotated[
-        int | None, Flag("Playbook", "PORT", "Rendezvous port on node0 (default: a free one).", low=1024, high=65535)
-    ] = None
-    playbook: Annotated[str, Flag(metavar="PATH", help="Playbook to write.")] = "playbook.yaml"
-    yes: Annotated[bool, Flag(help="Ask nothing and use what the hosts report.", names=("-y",))] = False
-    force: Force = False
+    script: str | None = flag(None, "Script to train with (default: asked for).", argument=True)
+    args: tuple[str, ...] = flag((), "Arguments of the script.", argument=True)
+    from_: str | None = flag(
+        None, "Accelerate's configuration or a hostfile to start from.", metavar="FILE", alias="from"
+    )
+    ppn: int | None = flag(None, "Ranks per host (default: asked for).", "Playbook", ge=1)
+    backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
+    ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
+    torch: str | None = flag(None, "Exact version of torch.", "Playbook", "VERSION")
+    precision: Literal["bf16", "no"] | None = flag(None, "Mixed precision (default: asked for).", "Playbook")
+    port: int | None = flag(
+        None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535
+    )
+    playbook: str = flag("playbook.yaml", "Playbook to write.", metavar="PATH")
+    yes: bool = flag(False, "Ask nothing and use what the hosts report.", names=("-y",))
+    force: bool = flag(False, "Overwrite existing files.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunIdFlags:
+class RunIdFlags(Fields):
     """Of commands for runs that were started."""
 
-    run: Annotated[
-        str | None, Flag(argument=True, help="Id of the run, or the beginning of it (default: the only run).")
-    ] = None
+    run: str | None = flag(None, "Id of the run, or the beginning of it (default: the only run).", argument=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachFlags(RunIdFlags):
+class AttachFlags(RawFlags, RunIdFlags):
     """Of ``attach``."""
 
-    raw: Raw = False
 
-
-@dataclass(frozen=True, kw_only=True)
 class StopFlags(RunIdFlags):
     """Of ``stop``."""
 
-    kill: Annotated[bool, Flag(help="Send SIGKILL at once.")] = False
-    orphans: Annotated[
-        bool, Flag(help="End the processes that ended runs left behind and remove their files on the hosts.")
-    ] = False
+    kill: bool = flag(False, "Send SIGKILL at once.")
+    orphans: bool = flag(False, "End the processes that ended runs left behind and remove their files on the hosts.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogsFlags(RunIdFlags):
     """Of ``logs``."""
 
-    rank: Annotated[
-        str | None,
-        Flag(
-            "Output", "LIST", "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all)."
-        ),
-    ] = None
-    follow: Annotated[bool, Flag("Output", help="Follow the output to the end of the run.", names=("-F",))] = False
-    output: Annotated[
-        Screen, Flag("Output", help="Format: live, plain, or json, one object per event.", names=("-o",))
-    ] = "plain"
+    rank: str | None = flag(
+        None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
+    )
+    follow: bool = flag(False, "Follow the output to the end of the run.", "Output", names=("-F",))
+    output: Screen = flag("plain", "Format: live, plain, or json, one object per event.", "Output", names=("-o",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayFlags:
+class ReplayFlags(RawFlags):
     """Of ``replay``."""
 
-    run: Annotated[str, Flag(argument=True, help="Saved run: last, an id, or a path.")] = "last"
-    raw: Raw = False
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabFlags:
+class LabFlags(Fields):
     """Of ``lab up``."""
 
-    hosts: Annotated[int, Flag(help="Hosts to start.", low=1, high=64)] = 2
+    hosts: int = flag(2, "Hosts to start.", ge=1, le=64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoFlags:
+class DemoFlags(Fields):
     """Of ``lab demo``."""
 
-    hosts: Annotated[int, Flag(help="Lab hosts to start.", low=1, high=16)] = 2
-    keep: Annotated[bool, Flag(help="Leave the lab up afterwards.")] = False
+    hosts: int = flag(2, "Lab hosts to start.", ge=1, le=16)
+    keep: bool = flag(False, "Leave the lab up afterwards.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class StacksFlags:
+class StacksFlags(Fields):
     """Of ``stacks``."""
 
-    for_torch: Annotated[str | None, Flag(metavar="VERSION", help="List only the releases of this torch version.")] = (
-        None
-    )
-    for_hosts: Annotated[bool, Flag(help="Check which releases fit these hosts.")] = False
+    for_torch: str | None = flag(None, "List only the releases of this torch version.", metavar="VERSION")
+    for_hosts: bool = flag(False, "Check which releases fit these hosts.")
 
 
 class WhyFlags(VersionFields):
     """Of ``stacks why``."""
 
-    python: Annotated[str | None, Flag("Versions", "VERSION", "Python version, such as 3.11.")] = None
+    python: str | None = flag(None, "Python version, such as 3.11.", "Versions", "VERSION")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MigrateFlags:
+class MigrateFlags(Fields):
     """Of ``migrate``."""
 
-    script: Annotated[str, Flag(argument=True, help="Local script, shell file or configuration; it is only read.")]
-    args: Annotated[tuple[str, ...], Flag(argument=True, help="Arguments of the script, with --compare.")] = ()
-    compare: Annotated[bool, Flag("Comparison", help="Run the script with and without IPEX on the first host.")] = False
-    migrated: Annotated[str | None, Flag("Comparison", "PATH", "Script without IPEX (default: the same script).")] = (
-        None
+    script: str = flag(..., "Local script, shell file or configuration; it is only read.", argument=True)
+    args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
+    compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
+    migrated: str | None = flag(None, "Script without IPEX (default: the same script).", "Comparison", "PATH")
+    ipex_venv: str | None = flag(
+        None, "Environment with IPEX on the host (default: the installed one).", "Comparison", "PATH"
     )
-    ipex_venv: Annotated[
-        str | None, Flag("Comparison", "PATH", "Environment with IPEX on the host (default: the installed one).")
-    ] = None
-    native_venv: Annotated[str | None, Flag("Comparison", "PATH", "Environment without IPEX on the host.")] = None
-    ppn: Annotated[int, Flag("Comparison", help="Ranks on the host.", low=1)] = 1
+    native_venv: str | None = flag(None, "Environment without IPEX on the host.", "Comparison", "PATH")
+    ppn: int = flag(1, "Ranks on the host.", "Comparison", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccelerateFlags:
+class AccelerateFlags(Fields):
     """Of ``accelerate config``."""
 
-    n: Annotated[
-        int | None,
-        Flag(
-            "Placement",
-            help="Ranks in total, the world size (default: ranks per host times hosts).",
-            names=("-n", "--np"),
-            low=1,
-        ),
-    ] = None
-    ppn: Annotated[
-        int | None, Flag("Placement", help="Ranks per host (default: the host's slots, else its NUMA nodes).", low=1)
-    ] = None
-    precision: Annotated[Literal["no", "fp16", "bf16"], Flag(help="Mixed precision.")] = "bf16"
-    no_ipex: Annotated[bool, Flag(help="Use stock torch also where IPEX is installed.")] = False
-    port: Annotated[int, Flag(metavar="PORT", help="Rendezvous port on node0.", low=1024, high=65535)] = 29500
-    mpirun_hostfile: Annotated[
-        str | None, Flag(metavar="PATH", help="Let Accelerate start mpirun, with this hostfile on node0.")
-    ] = None
-    ccl_workers: Annotated[int, Flag(help="oneCCL worker threads per rank, with mpirun.", low=1)] = 1
-    accelerate_version: Annotated[
-        str | None,
-        Flag(
-            metavar="VERSION", help="Version of Accelerate to write for; contact no host (default: the installed one)."
-        ),
-    ] = None
-    venv: Venv = None
-    file: Annotated[str | None, Flag("Output", "PATH", "Local file to write (default: standard output).")] = None
+    n: int | None = flag(
+        None,
+        "Ranks in total, the world size (default: ranks per host times hosts).",
+        "Placement",
+        names=("-n", "--np"),
+        ge=1,
+    )
+    ppn: int | None = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
+    precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
+    no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
+    port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
+    mpirun_hostfile: str | None = flag(
+        None, "Let Accelerate start mpirun, with this hostfile on node0.", metavar="PATH"
+    )
+    ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1)
+    accelerate_version: str | None = flag(
+        None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
+    )
+    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+    file: str | None = flag(None, "Local file to write (default: standard output).", "Output", "PATH")

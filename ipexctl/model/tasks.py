@@ -6,11 +6,10 @@ refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from ipexctl.model.flags import Flag
 
 Backend = Literal["auto", "ccl", "impi", "gloo"]
 Transfer = Literal["auto", "tar", "rsync"]
@@ -18,6 +17,34 @@ OpenMP = Literal["auto", "intel", "gnu"]
 Isa = Literal[
     "native", "common", "AVX2", "AVX2_VNNI", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AVX512_FP16", "AMX", "AMX_FP16"
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A field's place on the command line. The long name, default, choices, bounds and help are those of the field."""
+
+    group: str = "Options"  # in the help
+    metavar: str | None = None
+    names: tuple[str, ...] = ()  # short forms and synonyms
+    argument: bool = False  # a positional argument
+
+    def __call__(self, schema: object) -> None:
+        """As pydantic's ``json_schema_extra`` it adds nothing: the schema of playbooks has no groups."""
+
+
+def flag(
+    default: Any,
+    text: str,
+    group: str = "Options",
+    metavar: str | None = None,
+    *,
+    names: tuple[str, ...] = (),
+    argument: bool = False,
+    **field: Any,
+) -> Any:
+    """A field with its help and its place on the command line; ``field`` goes to pydantic's Field, such as bounds."""
+    extra = Flag(group, metavar, names, argument)
+    return Field(default, description=text, json_schema_extra=extra, **field)
 
 
 class Fields(BaseModel):
@@ -36,136 +63,120 @@ class Task(Fields):
 class VersionFields(Fields):
     """Constraints on the release that is chosen from the version table."""
 
-    track: Annotated[Literal["ipex", "native"] | None, Flag("Versions")] = Field(
-        None, description="Release track: ipex (ends at torch 2.8.0) or native, plain torch (default: either)."
+    track: Literal["ipex", "native"] | None = flag(
+        None, "Release track: ipex (ends at torch 2.8.0) or native, plain torch (default: either).", "Versions"
     )
-    torch: Annotated[str | None, Flag("Versions", "VERSION")] = Field(None, description="Exact version of torch.")
-    ipex: Annotated[str | None, Flag("Versions", "VERSION")] = Field(
-        None, description="Exact version of intel_extension_for_pytorch."
-    )
-    oneccl: Annotated[str | None, Flag("Versions", "VERSION")] = Field(
-        None, description="Exact version of oneccl_bind_pt."
-    )
-    backend: Annotated[Backend, Flag("Versions")] = Field(
-        "auto",
-        description="Collectives to install: ccl needs oneccl_bind_pt, impi needs torch 2.6; auto prefers ccl.",
+    torch: str | None = flag(None, "Exact version of torch.", "Versions", "VERSION")
+    ipex: str | None = flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION")
+    oneccl: str | None = flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION")
+    backend: Backend = flag(
+        "auto", "Collectives to install: ccl needs oneccl_bind_pt, impi needs torch 2.6; auto prefers ccl.", "Versions"
     )
 
 
 class PackageFields(Fields):
     """Where packages come from, and which ones beside those of the release."""
 
-    omp: Annotated[OpenMP, Flag("Packages")] = Field(
-        "auto", description="OpenMP library: intel adds Intel's, from its wheel."
+    omp: OpenMP = flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages")
+    index_url: str | None = flag(
+        None, "Package index to use (default: the public indexes of the release).", "Packages", "URL"
     )
-    index_url: Annotated[str | None, Flag("Packages", "URL")] = Field(
-        None, description="Package index to use (default: the public indexes of the release)."
+    extra_index_url: tuple[str, ...] = flag((), "Additional package index; repeatable.", "Packages", "URL")
+    find_links: tuple[str, ...] = flag((), "Additional directory or page with wheels; repeatable.", "Packages", "PATH")
+    requirements: tuple[str, ...] = flag(
+        (), "Requirements file to resolve together with the release; repeatable.", "Packages", "PATH", names=("-r",)
     )
-    extra_index_url: Annotated[tuple[str, ...], Flag("Packages", "URL")] = Field(
-        (), description="Additional package index; repeatable."
-    )
-    find_links: Annotated[tuple[str, ...], Flag("Packages", "PATH")] = Field(
-        (), description="Additional directory or page with wheels; repeatable."
-    )
-    requirements: Annotated[tuple[str, ...], Flag("Packages", "PATH", names=("-r",))] = Field(
-        (), description="Requirements file to resolve together with the release; repeatable."
-    )
-    with_: Annotated[tuple[str, ...], Flag("Packages", "REQUIREMENT")] = Field(
-        (), alias="with", description="Additional requirement, such as 'transformers<4.53'; repeatable."
+    with_: tuple[str, ...] = flag(
+        (), "Additional requirement, such as 'transformers<4.53'; repeatable.", "Packages", "REQUIREMENT", alias="with"
     )
 
 
 class TransferFields(Fields):
     """Which files are copied, and how."""
 
-    exclude: Annotated[tuple[str, ...], Flag("Files", "PATTERN")] = Field(
-        (), description="Pattern of files to leave out, as in .gitignore; repeatable."
+    exclude: tuple[str, ...] = flag(
+        (), "Pattern of files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN"
     )
-    transfer: Annotated[Transfer, Flag("Files")] = Field(
-        "auto", description="Method: one tar stream, rsync, or auto: rsync for changed big files."
-    )
+    transfer: Transfer = flag("auto", "Method: one tar stream, rsync, or auto: rsync for changed big files.", "Files")
 
 
 class Doctor(Task):
     """Look at every host and say what is wrong, on which host, and how to fix it."""
 
-    venv: Annotated[str | None, Flag("Checks", "PATH")] = Field(
-        None, description="Environment to inspect, a path on the hosts (default: the installed one)."
+    venv: str | None = flag(
+        None, "Environment to inspect, a path on the hosts (default: the installed one).", "Checks", "PATH"
     )
-    workdir: Annotated[str | None, Flag("Checks", "PATH")] = Field(
-        None, description="Working directory whose disk is checked, a path on the hosts (default: the home directory)."
+    workdir: str | None = flag(
+        None,
+        "Working directory whose disk is checked, a path on the hosts (default: the home directory).",
+        "Checks",
+        "PATH",
     )
-    timeout: Annotated[float, Flag("Checks")] = Field(10.0, gt=0, description="Seconds to wait for one host's answer.")
-    pairwise: Annotated[Literal["auto", "all", "off"], Flag("Checks")] = Field(
-        "auto", description="Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none."
+    timeout: float = flag(10.0, "Seconds to wait for one host's answer.", "Checks", gt=0)
+    pairwise: Literal["auto", "all", "off"] = flag(
+        "auto", "Test the network between hosts: every pair up to 32 hosts (auto), all pairs, or none.", "Checks"
     )
-    recorded: Annotated[tuple[str, ...], Flag("Checks", "FILE...")] = Field(
-        (), description="Check these saved probes instead of hosts."
-    )
-    save_bundle: Annotated[str | None, Flag("Checks", "DIRECTORY")] = Field(
-        None, description="Save each host's raw answers in this directory."
-    )
-    explain: Annotated[str | None, Flag("Checks", "CODE")] = Field(
-        None, description="Explain one finding by its code; contact no host."
-    )
-    imports: Annotated[bool, Flag("Checks")] = Field(
-        False, description="Import the installed stack on every host; takes seconds."
-    )
-    bench: Annotated[bool, Flag("Checks")] = Field(
-        False, description="Measure every host and the network between pairs; takes about ten seconds."
-    )
-    fix: Annotated[bool, Flag("Fixes")] = Field(False, description="Apply the safe fixes, after asking for each.")
-    yes: Annotated[bool, Flag("Fixes", names=("-y",))] = Field(False, description="Answer yes to every question.")
+    recorded: tuple[str, ...] = flag((), "Check these saved probes instead of hosts.", "Checks", "FILE...")
+    save_bundle: str | None = flag(None, "Save each host's raw answers in this directory.", "Checks", "DIRECTORY")
+    explain: str | None = flag(None, "Explain one finding by its code; contact no host.", "Checks", "CODE")
+    imports: bool = flag(False, "Import the installed stack on every host; takes seconds.", "Checks")
+    bench: bool = flag(False, "Measure every host and the network between pairs; takes about ten seconds.", "Checks")
+    fix: bool = flag(False, "Apply the safe fixes, after asking for each.", "Fixes")
+    yes: bool = flag(False, "Answer yes to every question.", "Fixes", names=("-y",))
 
 
 class Install(VersionFields, PackageFields, Task):
     """Install the matching wheels of one release of the version table on all hosts."""
 
-    python: Annotated[str | None, Flag("Environment", "PATH|VERSION")] = Field(
-        None, description="Interpreter on the hosts: a path, or a version such as 3.11 (default: one that fits)."
+    python: str | None = flag(
+        None,
+        "Interpreter on the hosts: a path, or a version such as 3.11 (default: one that fits).",
+        "Environment",
+        "PATH|VERSION",
     )
-    venv: Annotated[str | None, Flag("Environment", "PATH")] = Field(
-        None, description="Absolute path of the environment, the same on all hosts (default: chosen by ipexctl)."
+    venv: str | None = flag(
+        None,
+        "Absolute path of the environment, the same on all hosts (default: chosen by ipexctl).",
+        "Environment",
+        "PATH",
     )
-    mpi: Annotated[str, Flag("Environment", "wheel|impi|mpich|openmpi|PATH")] = Field(
+    mpi: str = flag(
         "auto",
+        "MPI to use: wheel (Intel MPI from its wheel, as auto), or the hosts' own by name or path.",
+        "Environment",
+        "wheel|impi|mpich|openmpi|PATH",
         pattern=r"^(auto|wheel|impi|mpich|openmpi|/.+)$",
-        description="MPI to use: wheel (Intel MPI from its wheel, as auto), or the hosts' own by name or path.",
     )
-    wheels: Annotated[str | None, Flag("Packages", "PATH")] = Field(
-        None, description="Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip."
+    wheels: str | None = flag(
+        None, "Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip.", "Packages", "PATH"
     )
-    wheels_from: Annotated[Literal["auto", "controller", "hosts"], Flag("Packages")] = Field(
-        "auto", description="Side that downloads the wheels."
-    )
-    check: Annotated[bool, Flag()] = Field(False, description="Print what would change on each host; change nothing.")
-    partial: Annotated[bool, Flag()] = Field(
-        False, description="Switch the hosts that are ready even if others failed."
-    )
-    lock: Annotated[str | None, Flag(metavar="PATH")] = Field(
-        None, description="Lock file to write, or with --locked to read."
-    )
-    locked: Annotated[bool, Flag()] = Field(False, description="Install exactly what the lock file lists.")
+    wheels_from: Literal["auto", "controller", "hosts"] = flag("auto", "Side that downloads the wheels.", "Packages")
+    check: bool = flag(False, "Print what would change on each host; change nothing.")
+    partial: bool = flag(False, "Switch the hosts that are ready even if others failed.")
+    lock: str | None = flag(None, "Lock file to write, or with --locked to read.", metavar="PATH")
+    locked: bool = flag(False, "Install exactly what the lock file lists.")
 
 
 class Wheels(VersionFields, PackageFields, Task):
     """Download the wheels of one release into a local directory, for hosts without internet access."""
 
-    directory: Annotated[str, Flag(argument=True)] = Field(
-        description="Local wheelhouse to write: a directory, .tar, .tar.gz or .zip."
+    directory: str = Field(
+        description="Local wheelhouse to write: a directory, .tar, .tar.gz or .zip.",
+        json_schema_extra=Flag(argument=True),
     )
-    python: Annotated[tuple[str, ...], Flag("Versions", "VERSION")] = Field(
-        (), description="Python version of the hosts, such as 3.11; repeatable (default: the newest of the release)."
+    python: tuple[str, ...] = flag(
+        (),
+        "Python version of the hosts, such as 3.11; repeatable (default: the newest of the release).",
+        "Versions",
+        "VERSION",
     )
-    glibc: Annotated[str, Flag("Versions", "VERSION")] = Field("2.28", description="Oldest glibc of the hosts.")
+    glibc: str = flag("2.28", "Oldest glibc of the hosts.", "Versions", "VERSION")
 
 
 class VenvFields(Fields):
     """The environment on the hosts."""
 
-    venv: Annotated[str | None, Flag(metavar="PATH")] = Field(
-        None, description="Environment on the hosts (default: the installed one)."
-    )
+    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
 
 
 class Verify(VenvFields, Task):
@@ -179,149 +190,115 @@ class Uninstall(VenvFields, Task):
 class Sync(TransferFields, Task):
     """Copy a directory (or the script's directory) to all hosts: changed files only."""
 
-    source: Annotated[str, Flag(argument=True)] = Field(".", description="Local directory or file.")
-    workdir: Annotated[str | None, Flag("Files", "PATH")] = Field(
-        None, description="Destination on the hosts (default: ~/ipexctl/NAME)."
-    )
-    delete: Annotated[bool, Flag("Files")] = Field(False, description="Remove files that are not in the source.")
-    diff: Annotated[bool, Flag("Files")] = Field(
-        False, description="Show how changed text files differ from those on the hosts."
-    )
+    source: str = flag(".", "Local directory or file.", argument=True)
+    workdir: str | None = flag(None, "Destination on the hosts (default: ~/ipexctl/NAME).", "Files", "PATH")
+    delete: bool = flag(False, "Remove files that are not in the source.", "Files")
+    diff: bool = flag(False, "Show how changed text files differ from those on the hosts.", "Files")
 
 
 class Run(Task):
     """Start a script with mpirun on all hosts and show every rank's output."""
 
-    script: Annotated[str, Flag(argument=True)] = Field(description="Local script to run.")
-    args: Annotated[tuple[str, ...], Flag(argument=True)] = Field(
-        (), description="Arguments of the script; options of ipexctl stand before the script."
+    script: str = Field(description="Local script to run.", json_schema_extra=Flag(argument=True))
+    args: tuple[str, ...] = flag(
+        (), "Arguments of the script; options of ipexctl stand before the script.", argument=True
     )
-    n: Annotated[int | None, Flag("Placement", names=("-n", "--np"))] = Field(
-        None, ge=1, description="Ranks in total, the world size (default: ranks per host times hosts)."
-    )
-    ppn: Annotated[int | None, Flag("Placement")] = Field(
-        None, ge=1, description="Ranks per host (default: the host's slots, else its NUMA nodes)."
-    )
-    backend: Annotated[Backend, Flag("Collectives")] = Field(
-        "auto", description="Collectives backend; auto takes the installed one of ccl and impi, else gloo."
-    )
-    backend_override: Annotated[bool, Flag("Collectives")] = Field(
-        False, description="Use impi also in scripts that choose gloo or no backend."
-    )
-    venv: Annotated[str | None, Flag("Environment", "PATH")] = Field(
-        None, description="Environment on the hosts (default: the installed one)."
-    )
-    workdir: Annotated[str | None, Flag("Environment", "PATH")] = Field(
-        None, description="Working directory on the hosts (default: where sync put the script's directory)."
-    )
-    sync: Annotated[bool, Flag("Environment")] = Field(
-        True, description="Copy the script's directory to the hosts first, or not (default: copy)."
-    )
-    env: Annotated[dict[str, str], Flag("Environment", "NAME=VALUE", names=("-e",))] = Field(
-        default_factory=dict, description="Environment variable for the ranks; repeatable."
-    )
-    env_file: Annotated[tuple[str, ...], Flag("Environment", "PATH")] = Field(
-        (), description="File of NAME=VALUE lines for the ranks; repeatable."
-    )
-    pass_env: Annotated[tuple[str, ...], Flag("Environment", "NAME")] = Field(
-        (), description="Variable of this machine to pass to the ranks; repeatable."
-    )
-    iface: Annotated[str | None, Flag("Collectives", "NAME")] = Field(
-        None, description="Network interface, the same on all hosts (default: chosen per host)."
-    )
-    port: Annotated[int | None, Flag("Collectives", "PORT")] = Field(
-        None, ge=1024, le=65535, description="Rendezvous port on node0 (default: a free one)."
-    )
-    threads: Annotated[int | None, Flag("Placement")] = Field(
-        None, ge=1, description="OpenMP threads per rank (default: the rank's cores)."
-    )
-    ccl_workers: Annotated[int, Flag("Collectives")] = Field(1, ge=1, description="oneCCL worker threads per rank.")
-    time_limit: Annotated[float | None, Flag("Limits")] = Field(
-        None, gt=0, description="End the run after this many seconds (default: no limit)."
-    )
-    grace: Annotated[float, Flag("Limits")] = Field(10.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
-    lease: Annotated[float | None, Flag("Limits")] = Field(
-        None, gt=0, description="End the run after this many seconds without a watcher (default: no limit)."
-    )
-    node_lease: Annotated[float, Flag("Limits")] = Field(
-        30.0, ge=5, description="Seconds of silence after which a host of the run counts as lost."
-    )
-    stall_warn: Annotated[float, Flag("Limits")] = Field(
-        120.0, ge=0, description="Warn after this many seconds without progress (0: never)."
-    )
-    stall: Annotated[Literal["report", "kill"], Flag("Limits")] = Field(
-        "report", description="Action on a stall: report the ranks' stacks, or report them and end the run."
-    )
-    stall_kill: Annotated[bool, Flag("Limits")] = Field(
-        False, description="End the run on a stall, the same as --stall kill."
-    )
-    straggler_warn: Annotated[float, Flag("Limits")] = Field(
-        60.0, ge=0, description="Warn after this many seconds of straggling (0: never)."
-    )
-    straggler_kill: Annotated[bool, Flag("Limits")] = Field(False, description="End the run when a straggler is found.")
-    log_cap: Annotated[int, Flag("Limits", "MB")] = Field(
-        0, ge=0, description="Megabytes of output kept on node0; the oldest is dropped first (0: all of it)."
-    )
-    restarts: Annotated[int, Flag("Limits")] = Field(
-        0, ge=0, description="Restart at most this many times after a failed rank or a lost host."
-    )
-    min_hosts: Annotated[int | None, Flag("Limits")] = Field(
-        None, ge=1, description="Restart without lost hosts while at least this many remain (default: all)."
-    )
-    detach: Annotated[bool, Flag()] = Field(False, description="Return as soon as the run has started.")
-    share: Annotated[bool, Flag("Hosts")] = Field(False, description="Start even if another run uses these hosts.")
-    allow_duplicates: Annotated[bool, Flag("Hosts")] = Field(
-        False, description="Accept several entries that are the same machine."
-    )
-    mpi: Annotated[str, Flag("Collectives", "impi|mpich|openmpi|PATH")] = Field(
-        "auto",
-        pattern=r"^(auto|impi|mpich|openmpi|/.+)$",
-        description="MPI launcher to use; auto takes the environment's.",
-    )
-    launcher: Annotated[Literal["script", "module", "accelerate"], Flag("Environment")] = Field(
-        "script", description="How Python starts the script: as a file, as a module, or through Accelerate."
-    )
-    accelerate_config: Annotated[str | None, Flag("Environment", "PATH")] = Field(
-        None, description="Local default_config.yaml of Accelerate, for --launcher accelerate."
-    )
-    allocator: Annotated[Literal["auto", "tcmalloc", "jemalloc", "default"], Flag("Environment")] = Field(
-        "auto", description="Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one."
-    )
-    omp: Annotated[OpenMP, Flag("Environment")] = Field(
-        "auto", description="OpenMP library to preload; auto takes Intel's where a host has it."
-    )
-    membind: Annotated[bool, Flag("Placement")] = Field(
-        False, description="Bind each rank's memory to its own NUMA nodes."
-    )
-    hugepages: Annotated[bool, Flag("Environment")] = Field(False, description="Request huge pages for large tensors.")
-    isa: Annotated[Isa, Flag("Environment", "native|common|LEVEL")] = Field(
-        "native",
-        description="Instruction-set level: that of each host (native), of all (common), or one of AVX2 … AMX_FP16.",
-    )
-    instances: Annotated[str | None, Flag("Instances", "N|per-node|per-core|latency")] = Field(
+    n: int | None = flag(
         None,
+        "Ranks in total, the world size (default: ranks per host times hosts).",
+        "Placement",
+        names=("-n", "--np"),
+        ge=1,
+    )
+    ppn: int | None = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
+    backend: Backend = flag(
+        "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
+    )
+    backend_override: bool = flag(False, "Use impi also in scripts that choose gloo or no backend.", "Collectives")
+    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", "Environment", "PATH")
+    workdir: str | None = flag(
+        None, "Working directory on the hosts (default: where sync put the script's directory).", "Environment", "PATH"
+    )
+    sync: bool = flag(True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment")
+    env: dict[str, str] = flag(
+        {}, "Environment variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",)
+    )
+    env_file: tuple[str, ...] = flag((), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH")
+    pass_env: tuple[str, ...] = flag(
+        (), "Variable of this machine to pass to the ranks; repeatable.", "Environment", "NAME"
+    )
+    iface: str | None = flag(
+        None, "Network interface, the same on all hosts (default: chosen per host).", "Collectives", "NAME"
+    )
+    port: int | None = flag(
+        None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
+    )
+    threads: int | None = flag(None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1)
+    ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1)
+    time_limit: float | None = flag(None, "End the run after this many seconds (default: no limit).", "Limits", gt=0)
+    grace: float = flag(10.0, "Seconds between SIGTERM and SIGKILL.", "Limits", ge=0)
+    lease: float | None = flag(
+        None, "End the run after this many seconds without a watcher (default: no limit).", "Limits", gt=0
+    )
+    node_lease: float = flag(30.0, "Seconds of silence after which a host of the run counts as lost.", "Limits", ge=5)
+    stall_warn: float = flag(120.0, "Warn after this many seconds without progress (0: never).", "Limits", ge=0)
+    stall: Literal["report", "kill"] = flag(
+        "report", "Action on a stall: report the ranks' stacks, or report them and end the run.", "Limits"
+    )
+    stall_kill: bool = flag(False, "End the run on a stall, the same as --stall kill.", "Limits")
+    straggler_warn: float = flag(60.0, "Warn after this many seconds of straggling (0: never).", "Limits", ge=0)
+    straggler_kill: bool = flag(False, "End the run when a straggler is found.", "Limits")
+    log_cap: int = flag(
+        0, "Megabytes of output kept on node0; the oldest is dropped first (0: all of it).", "Limits", "MB", ge=0
+    )
+    restarts: int = flag(0, "Restart at most this many times after a failed rank or a lost host.", "Limits", ge=0)
+    min_hosts: int | None = flag(
+        None, "Restart without lost hosts while at least this many remain (default: all).", "Limits", ge=1
+    )
+    detach: bool = flag(False, "Return as soon as the run has started.")
+    share: bool = flag(False, "Start even if another run uses these hosts.", "Hosts")
+    allow_duplicates: bool = flag(False, "Accept several entries that are the same machine.", "Hosts")
+    mpi: str = flag(
+        "auto",
+        "MPI launcher to use; auto takes the environment's.",
+        "Collectives",
+        "impi|mpich|openmpi|PATH",
+        pattern=r"^(auto|impi|mpich|openmpi|/.+)$",
+    )
+    launcher: Literal["script", "module", "accelerate"] = flag(
+        "script", "How Python starts the script: as a file, as a module, or through Accelerate.", "Environment"
+    )
+    accelerate_config: str | None = flag(
+        None, "Local default_config.yaml of Accelerate, for --launcher accelerate.", "Environment", "PATH"
+    )
+    allocator: Literal["auto", "tcmalloc", "jemalloc", "default"] = flag(
+        "auto", "Memory allocator to preload; auto takes tcmalloc or jemalloc where a host has one.", "Environment"
+    )
+    omp: OpenMP = flag("auto", "OpenMP library to preload; auto takes Intel's where a host has it.", "Environment")
+    membind: bool = flag(False, "Bind each rank's memory to its own NUMA nodes.", "Placement")
+    hugepages: bool = flag(False, "Request huge pages for large tensors.", "Environment")
+    isa: Isa = flag(
+        "native",
+        "Instruction-set level: that of each host (native), of all (common), or one of AVX2 … AMX_FP16.",
+        "Environment",
+        "native|common|LEVEL",
+    )
+    instances: str | None = flag(
+        None,
+        "Start independent processes without a rendezvous: N per host, or one per NUMA node or core.",
+        "Instances",
+        "N|per-node|per-core|latency",
         pattern=r"^([1-9][0-9]*|per-node|per-core|throughput|latency)$",
-        description="Start independent processes without a rendezvous: N per host, or one per NUMA node or core.",
     )
-    cores_per_instance: Annotated[int | None, Flag("Instances")] = Field(
-        None, ge=1, description="Cores of each instance (default: equal parts)."
+    cores_per_instance: int | None = flag(None, "Cores of each instance (default: equal parts).", "Instances", ge=1)
+    within_node: bool = flag(False, "Keep each instance within one NUMA node, even if cores stay idle.", "Instances")
+    instance: int | None = flag(
+        None, "Start only this instance of each host, counted from 0 (default: all).", "Instances", ge=0
     )
-    within_node: Annotated[bool, Flag("Instances")] = Field(
-        False, description="Keep each instance within one NUMA node, even if cores stay idle."
-    )
-    instance: Annotated[int | None, Flag("Instances")] = Field(
-        None, ge=0, description="Start only this instance of each host, counted from 0 (default: all)."
-    )
-    fail_fast: Annotated[bool, Flag("Instances")] = Field(False, description="End all instances when one fails.")
-    numa: Annotated[str | None, Flag("Placement", "LIST")] = Field(
-        None, description="NUMA nodes to use, such as 0,2-3 (default: all)."
-    )
-    cpus: Annotated[str | None, Flag("Placement", "LIST")] = Field(
-        None, description="Logical CPUs to use, such as 0-15,32 (default: all)."
-    )
-    logical_cores: Annotated[bool, Flag("Placement")] = Field(
-        False, description="Use all hardware threads of each core."
-    )
+    fail_fast: bool = flag(False, "End all instances when one fails.", "Instances")
+    numa: str | None = flag(None, "NUMA nodes to use, such as 0,2-3 (default: all).", "Placement", "LIST")
+    cpus: str | None = flag(None, "Logical CPUs to use, such as 0-15,32 (default: all).", "Placement", "LIST")
+    logical_cores: bool = flag(False, "Use all hardware threads of each core.", "Placement")
 
     @property
     def independent(self) -> bool:
@@ -332,28 +309,22 @@ class Run(Task):
 class Bench(Task):
     """Measure a model on the hosts: fp32 and bf16, stock torch, torch.compile and IPEX, side by side."""
 
-    model: Annotated[Literal["bert"], Flag(argument=True)] = Field("bert", description="Model to measure.")
-    size: Annotated[Literal["tiny", "small", "base"], Flag("Measurement")] = Field(
-        "small", description="Size of the model; base is bert-base-uncased."
+    model: Literal["bert"] = flag("bert", "Model to measure.", argument=True)
+    size: Literal["tiny", "small", "base"] = flag(
+        "small", "Size of the model; base is bert-base-uncased.", "Measurement"
     )
-    mode: Annotated[Literal["both", "train", "infer"], Flag("Measurement")] = Field(
-        "both", description="Workload: training, inference, or both."
+    mode: Literal["both", "train", "infer"] = flag("both", "Workload: training, inference, or both.", "Measurement")
+    batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
+    steps: int = flag(10, "Steps to measure; the median counts.", "Measurement", ge=1)
+    compile: bool = flag(
+        True,
+        "Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure).",
+        "Measurement",
     )
-    batch: Annotated[int, Flag("Measurement")] = Field(8, ge=1, description="Samples per step on each host.")
-    steps: Annotated[int, Flag("Measurement")] = Field(10, ge=1, description="Steps to measure; the median counts.")
-    compile: Annotated[bool, Flag("Measurement")] = Field(
-        True, description="Measure torch.compile, which needs a C++ compiler on the hosts, or not (default: measure)."
-    )
-    cluster: Annotated[bool, Flag("Measurement")] = Field(
-        True, description="Measure training on all hosts together, or not (default: measure)."
-    )
-    venv: Annotated[str | None, Flag(metavar="PATH")] = Field(
-        None, description="Environment on the hosts (default: the installed one)."
-    )
-    plot: Annotated[str | None, Flag("Output", "PATH")] = Field(None, description="Local SVG file for the chart.")
-    time_limit: Annotated[float, Flag("Limits")] = Field(
-        3600.0, gt=0, description="End a measurement after this many seconds."
-    )
+    cluster: bool = flag(True, "Measure training on all hosts together, or not (default: measure).", "Measurement")
+    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+    plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
+    time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0)
 
 
 class Execute(Task):
@@ -367,18 +338,20 @@ class Execute(Task):
 class Fetch(TransferFields, Task):
     """Copy results back from the hosts: changed files only, into a directory per host."""
 
-    paths: Annotated[tuple[str, ...], Flag(argument=True)] = Field(
-        min_length=1, description="Files, directories and globs on the hosts."
+    paths: tuple[str, ...] = Field(
+        description="Files, directories and globs on the hosts.", min_length=1, json_schema_extra=Flag(argument=True)
     )
-    into: Annotated[str, Flag("Files", "DIRECTORY")] = Field(
-        "fetched", description="Local directory; each host's files go into DIRECTORY/HOST."
+    into: str = flag("fetched", "Local directory; each host's files go into DIRECTORY/HOST.", "Files", "DIRECTORY")
+    from_: str = flag(
+        "all",
+        "Hosts to copy from: all, that of a rank, or a list as of --limit.",
+        "Hosts",
+        "all|rank:N|HOSTS",
+        alias="from",
     )
-    from_: Annotated[str, Flag("Hosts", "all|rank:N|HOSTS")] = Field(
-        "all", alias="from", description="Hosts to copy from: all, that of a rank, or a list as of --limit."
+    source: str = flag(
+        ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"
     )
-    source: Annotated[str, Flag("Files", "PATH")] = Field(
-        ".", description="Local directory that sync copied; relative paths start at its place on the hosts."
-    )
-    workdir: Annotated[str | None, Flag("Files", "PATH")] = Field(
-        None, description="Directory on the hosts where relative paths start (default: where sync put the source)."
+    workdir: str | None = flag(
+        None, "Directory on the hosts where relative paths start (default: where sync put the source).", "Files", "PATH"
     )

@@ -141,7 +141,7 @@ def test_help_loads_nothing_heavy(words: str, heavy: set[str]) -> None:
 # flags and keys ---------------------------------------------------------------------------------------------------
 
 # The rest of a command's parameters say which hosts, how to connect and how to talk. They are no keys of a task.
-BESIDE = {"hostfile", "hosts", "limit", "json", "output", "raw", "label_hosts", "dry_run"}
+BESIDE = {"hostfile", "hosts", "limit", "json_", "output", "raw", "label_hosts", "dry_run"}
 BESIDE |= {"accept_new_host_keys", "connect_timeout", "forks", "ask_pass", "emit", "verbose"}
 BESIDE |= {"files", "verify"}  # of doctor: what follows --recorded FILE, and another look
 COMMANDS: dict[str, type[tasks.Task]] = {
