@@ -16,13 +16,13 @@ from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, RunStarted, Started
 from ipexctl.model.launch import Running
-from ipexctl.verbs.common.select import select
+from ipexctl.verbs.common.select import select_hosts
 
 hostfile, file, nonce, ranks, screen = sys.argv[1:]
 
 
 def story(context: Context) -> Generator[Event, None, None]:
-    inventory = select(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
+    inventory = select_hosts(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
     hosts = inventory.names[: int(ranks)]
     running = Running("bench", hosts[0], hosts, {}, f"cat {file}")
     yield Started("run", "a stored run", hosts)

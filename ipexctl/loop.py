@@ -306,18 +306,18 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
     from ipexctl.decide.reports import Folding
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.sinks import print_refusal
-    from ipexctl.verbs.run.replay import find, replay
+    from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
     out, err = Pipe(sys.stdout), Pipe(sys.stderr)
     interrupts = Interrupts()
     interrupts.install()
     with open_log(err) as log:
         try:
-            directory = find(state_directory() / "runs", word)
+            directory = find_saved_run(state_directory() / "runs", word)
             folding = Folding(read_known_errors())
             screen = make_screen(options, out, err, interrupts)
             with interrupts.raising():
-                for stamped in replay(directory):
+                for stamped in read_saved_run(directory):
                     folding.take(stamped)
                     screen.take(stamped)
             report = folding.report()

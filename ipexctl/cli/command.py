@@ -40,9 +40,9 @@ class HostSelection:
     def inventory(self) -> Inventory:
         """The selected hosts. Raises `UsageError`."""
         from ipexctl.loop import state_directory
-        from ipexctl.verbs.common.select import select
+        from ipexctl.verbs.common.select import select_hosts
 
-        inventory = select(
+        inventory = select_hosts(
             hostfile=self.hostfile,
             hosts=self.hosts,
             limit=self.limit,

@@ -26,9 +26,9 @@ def saved(incomplete: str) -> list[str]:
 
 def run(incomplete: str) -> list[str]:
     """Ids of runs that were started from here lately."""
-    from ipexctl.verbs.run.replay import run_id
+    from ipexctl.verbs.run.replay import read_run_id
 
-    found = (run_id(path) for path in _saved()[:_RECENT])
+    found = (read_run_id(path) for path in _saved()[:_RECENT])
     return [name for name in dict.fromkeys(found) if name and name.startswith(incomplete)]
 
 
@@ -48,10 +48,10 @@ def _begun(words: Iterable[str], incomplete: str) -> list[str]:
 
 def _hosts(ctx: typer.Context) -> list[str]:
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.common.select import select
+    from ipexctl.verbs.common.select import select_hosts
 
     try:
-        found = select(
+        found = select_hosts(
             hostfile=ctx.params.get("hostfile"),
             hosts=ctx.params.get("hosts"),
             limit=None,
@@ -66,14 +66,14 @@ def _hosts(ctx: typer.Context) -> list[str]:
 def _steps() -> list[tuple[str, tuple[str, ...]]]:
     """Title and tags of each step; of a playbook that still has errors, none."""
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.common.select import read_play
+    from ipexctl.verbs.common.select import read_playbook
 
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # bash; the other shells
     file = next((word for word in line.split() if word.endswith((".yaml", ".yml"))), None)
     if file is None:
         return []
     try:
-        play = read_play(file, environ=os.environ, cwd=Path.cwd())
+        play = read_playbook(file, environ=os.environ, cwd=Path.cwd())
     except UsageError:
         return []
     return [(each.title, each.tags) for each in play.steps]

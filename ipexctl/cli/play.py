@@ -40,7 +40,7 @@ def _lints(files: list[str] | tuple[str, ...]) -> bool:
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.common.select import FAILED, limited, read_play, select_for
+    from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 
@@ -50,10 +50,10 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
         raise UsageError(
             f"play takes one playbook, not {len(flags.files)}", hint="ipexctl play lint FILE... checks several"
         )
-    book = read_play(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
-    inventory = select_for(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
+    book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
+    inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
-    chosen = None if limit is None else limited(inventory, limit, context.state / "runs")
+    chosen = None if limit is None else limit_hosts(inventory, limit, context.state / "runs")
     options = PlayOptions(
         tags=flags.tags,
         skip_tags=flags.skip_tags,

@@ -17,8 +17,8 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.framework_options import options
-from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.common.framework_options import load_framework_options
+from ipexctl.verbs.common.probe import probe_hosts
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
@@ -53,7 +53,7 @@ def accelerate_config(
         if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
             yield Message(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:
-        seen = yield from observe(inventory, context, venv=venv)
+        seen = yield from probe_hosts(inventory, context, venv=venv)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
@@ -65,7 +65,7 @@ def accelerate_config(
             yield Message(
                 f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
             )
-    text, said = accelerate.write_config(config, version, options())
+    text, said = accelerate.write_config(config, version, load_framework_options())
     for sentence in said:
         yield Message(sentence, "warning")
     if file:

@@ -17,8 +17,8 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
 from ipexctl.show import chart
-from ipexctl.verbs.common.probe import observe
-from ipexctl.verbs.run.metrics import RunMetrics, measured
+from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"
@@ -34,7 +34,7 @@ def bench(
         raise UsageError(f"--plot {plot}: there is no directory {plot.parent}")
     modes = ("train", "infer") if task.mode == "both" else (task.mode,)
     yield Started("bench", f"BERT {task.size}", inventory.names)
-    seen = yield from observe(inventory, context, venv=task.venv)
+    seen = yield from probe_hosts(inventory, context, venv=task.venv)
     facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
     if len(facts) < len(inventory):
         yield Ended("bench", Exit.OK)  # the failures were told
@@ -56,7 +56,7 @@ def bench(
     for engine, together in runs:
         yield Message(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
         asked = _run(task, engine, ("train",) if together else modes, together=together)
-        found: RunMetrics = yield from measured(run(asked, inventory, context, environ))
+        found: RunMetrics = yield from collect_metrics(run(asked, inventory, context, environ))
         (joint if together else alone).extend(found.lines)
         exit = found.exit
         if not found.good:

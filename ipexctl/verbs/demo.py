@@ -10,8 +10,8 @@ from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Message, Started
 from ipexctl.verbs import lab
-from ipexctl.verbs.common.nested import inner
-from ipexctl.verbs.common.select import read_play, select
+from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.select import read_playbook, select_hosts
 from ipexctl.verbs.play.play import play
 
 
@@ -19,13 +19,13 @@ def demo(
     hosts: int, context: Context, environ: Mapping[str, str], *, keep: bool = False
 ) -> Generator[Event, None, None]:
     """Lab up, the playbook ``demo.yaml``, lab down, also when something failed on the way; ``keep`` leaves it up."""
-    book = read_play(str(playbook("demo.yaml")), environ=environ, cwd=Path.cwd())
+    book = read_playbook(str(playbook("demo.yaml")), environ=environ, cwd=Path.cwd())
     directory = context.state / "lab"
     yield Started("demo", "the main job on an embedded cluster", ())
-    if (yield from inner(lab.up(hosts, directory))) is None:
+    if (yield from run_nested(lab.up(hosts, directory))) is None:
         yield Ended("demo", Exit.STEP)
         return
-    inventory = select(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
+    inventory = select_hosts(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
     exit = Exit.OK
     try:
         exit = yield from _unended(play(book, inventory, context, environ))
@@ -34,7 +34,7 @@ def demo(
         if keep:
             yield Message(f"the lab stays up: ipexctl doctor -f {directory / 'hostfile'}")
         else:
-            yield from inner(lab.down(directory))
+            yield from run_nested(lab.down(directory))
     yield Ended("demo", exit)
 
 

@@ -15,7 +15,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.run.metrics import RunMetrics, measured
+from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 
@@ -71,7 +71,7 @@ def _compare(
     ):
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(asked.args), ppn=asked.ppn, venv=venv, backend="gloo")
-        seen: RunMetrics = yield from measured(run(task, inventory, context, environ))
+        seen: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
         rows.append(_row(name, script, venv, seen))
         exit = seen.exit
         if not seen.good:

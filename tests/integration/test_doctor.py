@@ -199,13 +199,13 @@ def save(hostfile: str, directory: str) -> None:
     from ipexctl.act.context import Context
     from ipexctl.act.ssh import Links
     from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.common.select import from_file
+    from ipexctl.verbs.common.select import read_hostfile
     from ipexctl.verbs.doctor.doctor import doctor as verb
 
     place = Path(directory)
     context = Context(Links(), place.parent / "state", place.parent / "cache")
     try:
-        list(verb(Doctor(save_bundle=directory, pairwise="off"), from_file(hostfile, cwd=Path()), context))
+        list(verb(Doctor(save_bundle=directory, pairwise="off"), read_hostfile(hostfile, cwd=Path()), context))
     finally:
         context.links.close()
 

@@ -36,8 +36,8 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
-from ipexctl.verbs.common.mpi import wish_of
-from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.common.mpi import choose_mpi
+from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.doctor.verify import verify
 from ipexctl.verbs.install.install import install, table
 from ipexctl.verbs.install.lock import load_or_create_lock
@@ -128,7 +128,7 @@ class Bench:
         found: dict[str, Facts] = {}
 
         def look(hosts: Inventory, context: Context) -> Iterator[Event]:
-            seen = yield from observe(hosts, context, venv=str(self.venv))
+            seen = yield from probe_hosts(hosts, context, venv=str(self.venv))
             found.update({name: fact for name, fact in seen.items() if isinstance(fact, Facts)})
 
         self.tell(look)
@@ -994,17 +994,17 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert played.answer["hosts"]["node0"]["mpi"] == "mpirun (Open MPI) 4.1.4"
     # `run` takes it without being told, and no other.
     facts = bench.facts()
-    assert wish_of("auto", facts) == (str(program), "install --mpi openmpi")
-    assert wish_of("openmpi", facts)[0] == str(program)
+    assert choose_mpi("auto", facts) == (str(program), "install --mpi openmpi")
+    assert choose_mpi("openmpi", facts)[0] == str(program)
     with pytest.raises(UsageError, match="has no Intel MPI"):
-        wish_of("impi", facts)
+        choose_mpi("impi", facts)
     ready = switch_launcher(runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.
     assert bench.play(index, mpi=str(program)).answer["changed"] == []
     assert bench.play(index, mpi="wheel").answer["id"] != marker["id"]
-    assert wish_of("auto", bench.facts()) == ("", "--mpi auto")
+    assert choose_mpi("auto", bench.facts()) == ("", "--mpi auto")
     locked = bench.play(index, torch=None, track=None, lock=str(bench.path / "own.lock"), locked=True)
     assert (locked.exit, locked.answer["id"]) == (Exit.OK, marker["id"]), (locked.refusal, locked.failures())
     other = bench.play(index, mpi="wheel", torch=None, track=None, lock=str(bench.path / "own.lock"), locked=True)

@@ -10,7 +10,7 @@ import pytest
 from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankEnded, RankStage, RunStarted, Started
-from ipexctl.verbs.run.metrics import RunMetrics, measured
+from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
 
 
 def told(status: int = 0) -> Generator[Event, None, None]:
@@ -29,7 +29,7 @@ def told(status: int = 0) -> Generator[Event, None, None]:
 
 def heard(story: Generator[Event, None, Any]) -> tuple[list[Event], RunMetrics]:
     events: list[Event] = []
-    inside = measured(story)
+    inside = collect_metrics(story)
     while True:
         try:
             events.append(next(inside))
@@ -67,7 +67,7 @@ def test_an_interruption_reaches_the_run_and_what_it_then_says_is_passed_on() ->
             yield Message("proved")
             raise
 
-    inside = measured(careful())
+    inside = collect_metrics(careful())
     assert next(inside) == Message("it goes on")
     assert inside.throw(Interrupted(2)) == Message("stopping")
     assert next(inside) == Message("proved")

@@ -6,6 +6,6 @@ from ipexctl.data import read_data
 from ipexctl.decide.releases.framework_options import Option, parse
 
 
-def options() -> tuple[Option, ...]:
+def load_framework_options() -> tuple[Option, ...]:
     """All of them, from ``data/options.toml``."""
     return parse(read_data("options.toml"))

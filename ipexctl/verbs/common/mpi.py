@@ -18,7 +18,7 @@ from ipexctl.model.stack import MpiLauncher
 _PATIENCE = 20.0  # seconds: `mpirun --version` from a cold network file system
 
 
-def hosts_mpi(
+def find_hosts_mpi(
     wish: str, hosts: Sequence[Host], context: Context, *, named: str
 ) -> Generator[Event, None, MpiLauncher | dict[str, Failure]]:
     """The MPI that all hosts have for ``wish`` (``impi``, ``mpich``, ``openmpi`` or a path), or who has none and why.
@@ -43,7 +43,7 @@ def hosts_mpi(
     return mpi_launchers.choose_common_launcher(wish, found)
 
 
-def wish_of(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
+def choose_mpi(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     """What to look for on the hosts (empty: the environment's own MPI will do), and who asked for it: ``--mpi``, or an
     install that was told to use an MPI of the hosts.
 

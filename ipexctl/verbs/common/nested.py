@@ -10,7 +10,7 @@ from ipexctl.model.events import Answer, Ended, Event, Planned, Started
 T = TypeVar("T")
 
 
-def inner(story: Generator[Event, None, T]) -> Generator[Event, None, T]:
+def run_nested(story: Generator[Event, None, T]) -> Generator[Event, None, T]:
     """Passes the story's events on but for `Started`, `Planned`, `Answer` and `Ended`; returns its value."""
     while True:
         try:

@@ -29,7 +29,7 @@ class ProbeResult:
     bundle: Bundle | None = None
 
 
-def observe(
+def probe_hosts(
     inventory: Inventory,
     context: Context,
     *,
@@ -42,11 +42,11 @@ def observe(
     ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); where they are not given, the host's own
     ``venv=`` and ``workdir=`` count. ``timeout`` in seconds bounds each question to a host. Yields `FactsRead` a host.
     """
-    seen = yield from look(inventory, context, venv=venv, workdir=workdir, timeout=timeout)
+    seen = yield from collect_probe_results(inventory, context, venv=venv, workdir=workdir, timeout=timeout)
     return {host: found.facts if isinstance(found, ProbeResult) else found for host, found in seen.items()}
 
 
-def look(
+def collect_probe_results(
     inventory: Inventory,
     context: Context,
     *,
@@ -59,7 +59,7 @@ def look(
 ) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
     """`observe`, with more to ask. ``names`` are looked up on every host; ``keep`` keeps the text, too.
     ``once``: nothing more will be asked, so each link is closed behind its answer; hundreds need not stay open."""
-    text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), table()
+    text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
 
     def ask(link: Link, emit: Emit) -> ProbeResult | Failure:
         nonce = secrets.token_hex(16)
@@ -82,7 +82,7 @@ def look(
     return (yield from each(context, inventory, "look", ask, outcome=_outcome))
 
 
-def table() -> Uarchs:
+def load_uarchs() -> Uarchs:
     """The microarchitectures that come with ipexctl."""
     return parse_uarchs(read_data("cpus.toml"))
 

@@ -21,7 +21,7 @@ _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # they do nothing of the
 _HINT = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
 
 
-def select(
+def select_hosts(
     *,
     hostfile: str | None,
     hosts: str | None,
@@ -42,15 +42,15 @@ def select(
         inventory = parsing.parse_slurm(environ) if hosts.strip() == "slurm" else parsing.parse_list(hosts)
         inventory = _anchored(inventory, cwd)
     elif hostfile is not None:
-        inventory = from_file(hostfile, cwd=cwd)
+        inventory = read_hostfile(hostfile, cwd=cwd)
     elif environ.get("IPEXCTL_HOSTFILE"):
-        inventory = from_file(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
+        inventory = read_hostfile(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
     else:
         inventory = _found(cwd)
-    return inventory if limit is None else limited(inventory, limit, runs)
+    return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
-def limited(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
+def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
     """The hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved command.
 
     Raises `UsageError`.
@@ -84,21 +84,21 @@ def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def without(hosts: Sequence[str]) -> str:
+def suggest_limit(hosts: Sequence[str]) -> str:
     """How a command is given again without some of its hosts."""
     if len(hosts) > 4:
         return f"without {', '.join(hosts[:4])} and {len(hosts) - 4} more: --limit '!NAME,!NAME'"
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 
-def from_file(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
+def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     """The hosts of one hostfile or inventory. Raises `UsageError`."""
     given = read_input(path, cwd=cwd, hint=hint)
     inventory = _anchored(parsing.parse(given.text, path), given.path.parent)
     return replace(inventory, warnings=(*inventory.warnings, *given.warnings))
 
 
-def read_play(
+def read_playbook(
     path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] = _NONE, strict: bool = True
 ) -> Play:
     """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
@@ -111,7 +111,7 @@ def read_play(
     return play.model_copy(update={"inventory": inventory, "warnings": given.warnings})
 
 
-def select_for(
+def select_play_hosts(
     play: Play,
     *,
     hostfile: str | None,
@@ -123,10 +123,10 @@ def select_for(
 ) -> Inventory:
     """The hosts of ``--hosts`` or ``--hostfile``, else the play's own, else as in `select`. Raises `UsageError`."""
     if hosts is not None or hostfile is not None or (play.hostfile is None and play.inventory is None):
-        return select(hostfile=hostfile, hosts=hosts, limit=limit, environ=environ, cwd=cwd, runs=runs)
+        return select_hosts(hostfile=hostfile, hosts=hosts, limit=limit, environ=environ, cwd=cwd, runs=runs)
     hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]"
-    inventory = play.inventory or from_file(play.hostfile or "", cwd=cwd, hint=hint)
-    return inventory if limit is None else limited(inventory, limit, runs)
+    inventory = play.inventory or read_hostfile(play.hostfile or "", cwd=cwd, hint=hint)
+    return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
 def _found(cwd: Path) -> Inventory:
@@ -137,7 +137,7 @@ def _found(cwd: Path) -> Inventory:
     if writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
         raise UsageError("no hosts were given", reasons=reasons, hint="name it, if it is yours: -f hostfile")
-    return from_file("hostfile", cwd=cwd)
+    return read_hostfile("hostfile", cwd=cwd)
 
 
 def _anchored(inventory: Inventory, directory: Path) -> Inventory:

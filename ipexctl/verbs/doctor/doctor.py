@@ -46,7 +46,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.probe import ProbeResult, look, table
+from ipexctl.verbs.common.probe import ProbeResult, collect_probe_results, load_uarchs
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import between
 
@@ -138,7 +138,7 @@ def _seen(
 ) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
     names = [host.address for host in inventory][: len(inventory) if len(inventory) <= LOOKED_UP else 1]
     return (
-        yield from look(
+        yield from collect_probe_results(
             inventory,
             context,
             venv=task.venv,
@@ -163,7 +163,7 @@ def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) 
     bundles = {name: parse_bundle(text, str((paths or {}).get(name, name))) for name, text in texts.items()}
     inventory = Inventory(tuple(Host(name, name) for name in bundles), "--recorded")
     yield Started("doctor", f"{_hosts(len(inventory))}, recorded", inventory.names)
-    uarchs = table()
+    uarchs = load_uarchs()
     facts = {name: parse_facts(bundle, uarchs) for name, bundle in bundles.items()}
     for name, fact in facts.items():
         yield FactsRead(name, fact)

@@ -16,7 +16,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
-from ipexctl.verbs.common.nested import inner
+from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.install.install import install
 from ipexctl.verbs.run.manage import reap
 from ipexctl.verbs.run.run_discovery import find_runs
@@ -62,7 +62,7 @@ def fix(
     words = f"ipexctl install{f' --venv {venv}' if venv else ''}   (on all hosts)"
     if hosts and ask(_question(missing[0], hosts, words)):
         everybody = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
-        done_ = yield from inner(install(Install(venv=venv), everybody, context, environ=environ))
+        done_ = yield from run_nested(install(Install(venv=venv), everybody, context, environ=environ))
         fixed += [AppliedFix(missing[0].code, done_.changed, "ipexctl install")] if done_.changed else []
         if done_.venv is None or done_.failed:
             failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", "ipexctl install"))
@@ -91,7 +91,7 @@ def _runs(
     fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
         if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
-            yield from inner(reap(run, answering, context))
+            yield from run_nested(reap(run, answering, context))
             fixed.append(AppliedFix("", tuple(hosts), f"ipexctl stop --orphans {run}"))
     return fixed
 

@@ -60,9 +60,9 @@ from ipexctl.model.links import Link
 from ipexctl.model.stack import Lock, MpiLauncher, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.mpi import hosts_mpi
-from ipexctl.verbs.common.probe import observe
-from ipexctl.verbs.common.select import without
+from ipexctl.verbs.common.mpi import find_hosts_mpi
+from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.distribute import WHEELS, Artifact, spread
 from ipexctl.verbs.install.install_sessions import Ask, InstallSessions, Workflow
@@ -111,7 +111,7 @@ def install(
     stack, engine = resolve(wish, facts, rows), None
     if task.mpi not in {"auto", "wheel"}:
         hosts = [inventory[name] for name in facts]
-        found = yield from hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
+        found = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
         if not isinstance(found, MpiLauncher):
             return (yield from _stopped("nothing was changed", {**failed, **found}, len(inventory)))
         engine = found
@@ -190,7 +190,7 @@ def _unpacked(archive: Path, context: Context) -> Workflow[Path]:
 def _facts(
     task: Install, inventory: Inventory, context: Context, failed: dict[str, Failure]
 ) -> Workflow[dict[str, Facts]]:
-    seen = yield from observe(inventory, context, venv=task.venv)
+    seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failed.update({name: found for name, found in seen.items() if isinstance(found, Failure)})
     facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
     named = {
@@ -632,7 +632,7 @@ def _import_check(found: Mapping[str, Any]) -> ImportCheck:
 
 
 def _stopped(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
-    yield Message(f"{what}; {without([*failed])}, or --partial" if len(failed) < of else what, "warning")
+    yield Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
     answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
     yield Answer(answer)
     yield Ended("install", worst([failure.kind.exit for failure in failed.values()]))

@@ -13,7 +13,7 @@ from ipexctl.model.events import Answer, Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import StackRequest
-from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.install.install import table
 
 
@@ -25,7 +25,7 @@ def stacks(
     found = rows(table(), torch=torch)
     yield Started("stacks", "the version table", inventory.names if inventory else ())
     if inventory and context:
-        seen = yield from observe(inventory, context)
+        seen = yield from probe_hosts(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         found = rows(table(), torch=torch, facts=facts)
     yield Answer(StacksAnswer(found, text(found)))

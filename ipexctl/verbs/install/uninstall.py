@@ -19,7 +19,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.probe import observe
+from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 
 
@@ -28,7 +28,7 @@ def uninstall(
 ) -> Generator[Event, None, None]:
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield Started("uninstall", "remove the environments", inventory.names)
-    seen = yield from observe(inventory, context, venv=task.venv)
+    seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failed = {name: found for name, found in seen.items() if isinstance(found, Failure)}
     places: dict[str, tuple[str, str]] = {}
     for name, fact in seen.items():

@@ -26,8 +26,8 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.probe import observe
-from ipexctl.verbs.common.select import from_file
+from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import read_hostfile
 from ipexctl.verbs.doctor.doctor import versions
 
 Ask = Callable[[Question], str]
@@ -61,14 +61,14 @@ def read_source(path: str, *, cwd: Path) -> Source:
     )
     keys = {"compute_environment", "distributed_type", "mpirun_config", "num_machines"}
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
-        return Source(from_file(path, cwd=cwd))
+        return Source(read_hostfile(path, cwd=cwd))
     config = accelerate.read_config(given.text, path)
     if not config.hostfile:
         return Source(None, config)
     place = Path(config.hostfile).expanduser()
     beside = place if place.is_absolute() else given.path.parent / place
     hint = f"mpirun_hostfile of {printable(path)} names it; give the hosts themselves with -f or --hosts"
-    return Source(from_file(str(beside), cwd=cwd, hint=hint), config)
+    return Source(read_hostfile(str(beside), cwd=cwd, hint=hint), config)
 
 
 def init(
@@ -86,7 +86,7 @@ def init(
     scripts = _scripts(target.playbook.parent)
     _check(answers, target, scripts, ask)
     yield Started("init", f"looking at {len(inventory)} host{'' if len(inventory) == 1 else 's'}", inventory.names)
-    seen = yield from observe(inventory, context)
+    seen = yield from probe_hosts(inventory, context)
     facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
     failures = [found for found in seen.values() if isinstance(found, Failure)]
     if not facts:

@@ -12,7 +12,7 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.select import from_file, read_play
+from ipexctl.verbs.common.select import read_hostfile, read_playbook
 from ipexctl.verbs.play.play import unusable_files
 
 
@@ -28,7 +28,7 @@ def lint(
     unknown = set(variables) if len(files) > 1 else set()  # to all of them: each may have some of its own
     for file in files:
         try:
-            book = read_play(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
+            book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
             unknown -= book.variables
             unusable = [*unusable_files(book.steps)]
             inventory = _hosts(book, cwd)
@@ -57,7 +57,7 @@ def lint(
 
 def _hosts(book: Play, cwd: Path) -> Inventory | None:
     """The hosts the playbook itself names, of which its steps' limits choose. Raises `UsageError`."""
-    inventory = book.inventory or (from_file(book.hostfile, cwd=cwd) if book.hostfile else None)
+    inventory = book.inventory or (read_hostfile(book.hostfile, cwd=cwd) if book.hostfile else None)
     if inventory:
         for step in book.steps:
             if step.limit is not None:

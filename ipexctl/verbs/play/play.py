@@ -228,13 +228,13 @@ def _where(
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
     """The hosts of which ``when`` is true; the others are skipped. Hosts nobody has looked at yet are looked at."""
     from ipexctl.decide.parsing.conditions import Unknown, holds, needs_facts
-    from ipexctl.verbs.common.probe import look
+    from ipexctl.verbs.common.probe import collect_probe_results
 
     looking = needs_facts(step.when)
     dark = [host for host in here if looking and host.name not in known.facts]
     failures: list[Failure] = []
     if dark:
-        seen = yield from look(Inventory(tuple(dark), hosts.source), context)
+        seen = yield from collect_probe_results(Inventory(tuple(dark), hosts.source), context)
         for name, found in seen.items():
             if isinstance(found, Failure):
                 failures.append(found)

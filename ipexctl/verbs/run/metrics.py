@@ -27,7 +27,7 @@ class RunMetrics:
     exit: Exit = Exit.OK
 
 
-def measured(story: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
+def collect_metrics(story: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
     """Passes a run's events on but for those that begin, answer and end a command; what was measured."""
     heard = _Heard()
     try:

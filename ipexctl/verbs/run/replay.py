@@ -21,7 +21,7 @@ from ipexctl.show.sanitise import visible
 _PIECE = 1 << 16  # bytes of a rank's output in one event
 
 
-def find(runs: Path, word: str) -> Path:
+def find_saved_run(runs: Path, word: str) -> Path:
     """The saved run that ``word`` means: ``last``, a path, a directory's name or beginning, or a run's id.
 
     Raises `UsageError` where it means none or several.
@@ -36,8 +36,8 @@ def find(runs: Path, word: str) -> Path:
         return every[-1]
     found = (
         [run for run in every if run.name == word]
-        or [run for run in every if run.name.endswith(f"-{word}") or run_id(run) == word]
-        or [run for run in every if run.name.startswith(word) or (run_id(run) or "").startswith(word)]
+        or [run for run in every if run.name.endswith(f"-{word}") or read_run_id(run) == word]
+        or [run for run in every if run.name.startswith(word) or (read_run_id(run) or "").startswith(word)]
     )
     if len(found) == 1:
         return found[0]
@@ -58,7 +58,7 @@ def _names(runs: list[Path]) -> str:
 _RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
 
 
-def run_id(directory: Path) -> str | None:
+def read_run_id(directory: Path) -> str | None:
     """The id in the record's first `RunStarted`, looked for in its first 256 KiB."""
     try:
         with (directory / EVENTS).open("rb") as file:
@@ -68,7 +68,7 @@ def run_id(directory: Path) -> str | None:
         return None
 
 
-def replay(directory: Path) -> Iterator[Stamped]:
+def read_saved_run(directory: Path) -> Iterator[Stamped]:
     """The events of a saved run with their times. What is damaged, cut off or missing is said (`Message`, a warning)
     where it is met. Raises `UsageError` when there is nothing to show."""
     try:
@@ -87,7 +87,7 @@ def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | 
     """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
     from ipexctl.show.picture import picture as draw
 
-    events = list(replay(directory))
+    events = list(read_saved_run(directory))
     title = f"ipexctl replay {directory.name}"
     return draw(events, width=width, height=height, at=at, title=title, report=fold(events).public())
 

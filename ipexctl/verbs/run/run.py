@@ -38,11 +38,11 @@ from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
-from ipexctl.verbs.common.framework_options import options
-from ipexctl.verbs.common.mpi import hosts_mpi, wish_of
-from ipexctl.verbs.common.nested import inner
-from ipexctl.verbs.common.probe import observe
-from ipexctl.verbs.common.select import without
+from ipexctl.verbs.common.framework_options import load_framework_options
+from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
+from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.files.sync import directory_of, sync
 from ipexctl.verbs.run.attempt import Attempt
 from ipexctl.verbs.run.restart import run_attempts
@@ -119,8 +119,8 @@ def prepare(
     workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
     if workdirs is None:
         return None
-    wanted, asked_by = wish_of(task.mpi, facts)
-    launcher = (yield from hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
+    wanted, asked_by = choose_mpi(task.mpi, facts)
+    launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
         return None
     interfaces = choose_interfaces(facts)
@@ -157,7 +157,7 @@ def launch_for(
         _remote_script(task, prepared.script),
         {**prepared.settings, **restarts},
         config=prepared.config,
-        options=options(),
+        options=load_framework_options(),
     )
     return launch, {host: runtime.runtime.python for host, runtime in runtimes.items()}
 
@@ -222,14 +222,14 @@ def _probe_environments(
     task: Run, inventory: Inventory, context: Context
 ) -> Generator[Event, None, dict[str, Facts] | None]:
     """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
-    results = yield from observe(inventory, context, venv=task.venv)
+    results = yield from probe_hosts(inventory, context, venv=task.venv)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = unsound(facts)
     for failure in failures:
         yield HostFailed(failure)
     bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
     if 0 < len(bad) < len(inventory):
-        yield Message(f"nothing was started; {without(bad)}", "warning")
+        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning")
     return None if bad else facts
 
 
@@ -240,7 +240,7 @@ def _sync_script(
     if not task.sync or dry:
         folder = directory_of(script).name
         return {host.name: _absolute(destination(task.workdir, host, folder), facts[host.name]) for host in inventory}
-    results = yield from inner(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
+    results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
     workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
     return workdirs if len(workdirs) == len(inventory) else None
 

@@ -14,7 +14,7 @@ import pytest
 from ipexctl.act.inputs import read_input
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.common.select import read_play, select, select_for
+from ipexctl.verbs.common.select import read_playbook, select_hosts, select_play_hosts
 
 
 def refusal(path: str | Path, cwd: Path | None = None) -> str:
@@ -94,7 +94,7 @@ def test_files_that_others_can_write_are_warned_about(tmp_path: Path) -> None:
 
 def chosen(tmp_path: Path, *, environ: dict[str, str] | None = None, **flags: str) -> tuple[str, ...]:
     given: dict[str, Any] = {"hostfile": None, "hosts": None, "limit": None, **flags}
-    return select(**given, environ=environ or {}, cwd=tmp_path).names
+    return select_hosts(**given, environ=environ or {}, cwd=tmp_path).names
 
 
 def test_flags_win_over_the_environment_which_wins_over_the_directory(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_hostfile_found_where_anyone_can_write_is_ignored(tmp_path: Path) -> N
 def test_relative_keys_start_at_the_hostfile(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "hosts").write_text("a key=id known_hosts=known\nb key=/k known_hosts=~/.ssh/known_hosts")
-    inventory = select(hostfile="lab/hosts", hosts=None, limit=None, environ={}, cwd=tmp_path)
+    inventory = select_hosts(hostfile="lab/hosts", hosts=None, limit=None, environ={}, cwd=tmp_path)
     assert (inventory["a"].key, inventory["a"].vars["known_hosts"]) == (
         str(tmp_path / "lab/id"), str(tmp_path / "lab/known"),
     )  # fmt: skip
@@ -157,9 +157,9 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
     (tmp_path / "plays" / "wrong.yaml").write_text("hosts: node1\nsteps: [{doctor: }]")
 
     def names(play: str, **flags: str) -> tuple[str, ...]:
-        read = read_play(f"plays/{play}.yaml", environ={}, cwd=tmp_path)
+        read = read_playbook(f"plays/{play}.yaml", environ={}, cwd=tmp_path)
         given: dict[str, Any] = {"hostfile": None, "hosts": None, "limit": None, **flags}
-        return select_for(read, **given, environ={}, cwd=tmp_path).names
+        return select_play_hosts(read, **given, environ={}, cwd=tmp_path).names
 
     assert names("file") == ("f1", "f2")
     assert names("file", limit="f2") == ("f2",)
@@ -171,9 +171,9 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist") as caught:
         names("wrong")
     assert "hosts: [node0, node1]" in str(caught.value)
-    play = read_play("plays/list.yaml", environ={}, cwd=tmp_path)
+    play = read_playbook("plays/list.yaml", environ={}, cwd=tmp_path)
     assert play.inventory is not None
     assert play.inventory["l1"].key == str(tmp_path / "plays" / "id")
-    (step,) = read_play("plays/none.yaml", environ={}, cwd=tmp_path).steps
+    (step,) = read_playbook("plays/none.yaml", environ={}, cwd=tmp_path).steps
     assert isinstance(step.task, Run)
     assert step.task.script == str(tmp_path / "plays" / "train.py")

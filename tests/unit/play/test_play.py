@@ -20,7 +20,7 @@ from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepE
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import HostOutcome, RankOutcome, RunOutcome
-from ipexctl.verbs.common.select import limited
+from ipexctl.verbs.common.select import limit_hosts
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 from tests.fakes import FakeOpener
@@ -242,21 +242,21 @@ def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], *ranks: 
 def test_failed_means_the_hosts_that_failed_in_the_last_saved_command(tmp_path: Path) -> None:
     record(tmp_path, "2026-01-01T1000-play", {"n0": (1, 0)})
     record(tmp_path, "2026-01-01T1100-play", {"n0": (0, 0), "n1": (1, 0), "n2": (0, 1), "elsewhere": (1, 0)})
-    assert limited(HOSTS, "@failed", tmp_path).names == ("n1", "n2")
-    assert limited(HOSTS, "@failed,!n2", tmp_path).names == ("n1",)
+    assert limit_hosts(HOSTS, "@failed", tmp_path).names == ("n1", "n2")
+    assert limit_hosts(HOSTS, "@failed,!n2", tmp_path).names == ("n1",)
     ranks = RankOutcome(0, "n3", "failed"), RankOutcome(1, "n0", "ok")
     record(tmp_path, "2026-01-01T1200-run", {"n0": (0, 0), "n3": (0, 0)}, *ranks)
-    assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    assert limit_hosts(HOSTS, "@failed", tmp_path).names == ("n3",)
     record(tmp_path, "2026-01-01T1230-attach", {"n0": (0, 0)})
-    assert limited(HOSTS, "@failed", tmp_path).names == ("n3",)
+    assert limit_hosts(HOSTS, "@failed", tmp_path).names == ("n3",)
     record(tmp_path, "2026-01-01T1240-play", {"elsewhere": (0, 1)})
     with pytest.raises(UsageError, match="elsewhere, which failed in 2026-01-01T1240-play, are not among the hosts of"):
-        limited(HOSTS, "@failed", tmp_path)
+        limit_hosts(HOSTS, "@failed", tmp_path)
     record(tmp_path, "2026-01-01T1300-sync", {"n0": (0, 0)})
     with pytest.raises(UsageError, match="no host failed in the last command, 2026-01-01T1300-sync"):
-        limited(HOSTS, "@failed", tmp_path)
+        limit_hosts(HOSTS, "@failed", tmp_path)
     with pytest.raises(UsageError, match="no command of ipexctl is saved yet"):
-        limited(HOSTS, "@failed", tmp_path / "none")
+        limit_hosts(HOSTS, "@failed", tmp_path / "none")
 
 
 def test_a_script_that_is_a_directory_is_refused_before_anything_is_done_and_a_module_is_not_looked_for(

@@ -24,7 +24,7 @@ from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.record import Record, retain, saved
 from ipexctl.show.sinks import Plain
-from ipexctl.verbs.run.replay import find, picture, replay
+from ipexctl.verbs.run.replay import find_saved_run, picture, read_saved_run
 from tests.unit.show import streams
 
 AT = streams.START
@@ -104,7 +104,7 @@ def test_ranks_files_hold_exactly_what_the_ranks_wrote(
         expected[f"{rank}.{name}"] = expected.get(f"{rank}.{name}", b"") + data
     assert {path.name: path.read_bytes() for path in (made.directory / "ranks").iterdir()} == expected
     back: dict[str, bytes] = {}
-    for stamped in replay(made.directory) if pieces else ():
+    for stamped in read_saved_run(made.directory) if pieces else ():
         if isinstance(stamped.event, e.Output):
             key = f"{stamped.event.rank}.{stamped.event.stream}"
             back[key] = back.get(key, b"") + stamped.event.data
@@ -177,7 +177,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     gap = 10 * len(line) - 5000
     assert kept[:5000] == (line * 5)[:5000]
     assert kept[5000:] == b"\n[ipexctl: %d bytes are missing here: they could not be stored]\nspace again\n" % gap
-    shown = [stamped.event for stamped in replay(made.directory)]
+    shown = [stamped.event for stamped in read_saved_run(made.directory)]
     assert b"".join(event.data for event in shown if isinstance(event, e.Output)) == kept[:5000] + b"space again\n"
     said = [event.text for event in shown if isinstance(event, e.Message) and "bytes of rank 0" in event.text]
     assert sum(int(text.split()[0]) for text in said) == gap
@@ -195,7 +195,7 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
     assert lost > 0
     made.take(Stamped(AT + 30, e.Message("space again")))
     made.close()
-    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
+    texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
     assert f"{lost} events are missing here: they could not be stored" in texts
     assert "space again" in texts
 
@@ -203,7 +203,7 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
 @pytest.mark.parametrize("stream", [streams.doctor(12), streams.install(5), streams.run(3), streams.run(3, fails=2)])
 def test_a_replay_shows_and_judges_what_was_shown_and_judged(runs: Path, stream: Iterator[Stamped]) -> None:
     events = list(stream)
-    back = list(replay(record(runs, events).directory))
+    back = list(read_saved_run(record(runs, events).directory))
     assert fold(back) == fold(events)
     assert shown(back) == shown(events)
 
@@ -224,12 +224,13 @@ def test_a_record_cut_off_anywhere_is_shown_up_to_there(runs: Path) -> None:
     first = whole.index(b"\n") + 1
     for size in range(len(whole) - 1, first, -97):
         events.write_bytes(whole[:size])
-        texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
+        messages = [line.event for line in read_saved_run(made.directory) if isinstance(line.event, e.Message)]
+        texts = [message.text for message in messages]
         assert texts[-1] == "the record ends here, without the command's own end"
-        assert fold(replay(made.directory)).exit is not Exit.OK
+        assert fold(read_saved_run(made.directory)).exit is not Exit.OK
     events.write_bytes(whole[: first - 1])
     with pytest.raises(UsageError, match="holds no event"):
-        list(replay(made.directory))
+        list(read_saved_run(made.directory))
 
 
 def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
     events = made.directory / "events.jsonl"
     lines = events.read_bytes().splitlines(keepends=True)
     events.write_bytes(b"".join([lines[0], b"\xff{]\n", b"[1]\n", b'{"event": "x"}\n', *lines[1:]]))
-    back = [stamped.event for stamped in replay(made.directory)]
+    back = [stamped.event for stamped in read_saved_run(made.directory)]
     said = [event.text for event in back if isinstance(event, e.Message)]
     assert [text.partition(" of ")[0] for text in said] == ["line 2", "line 3", "line 4"]
     assert isinstance(back[-1], e.Ended)
@@ -249,14 +250,14 @@ def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
     made.take(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:
         file.write(b"two\n")
-    data = [stamped.event.data for stamped in replay(made.directory) if isinstance(stamped.event, e.Output)]
+    data = [stamped.event.data for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Output)]
     assert data == [b"one\n", b"two\n"]
 
 
 def test_missing_bytes_are_said(runs: Path) -> None:
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").write_bytes(b"0123")
-    texts = [stamped.event.text for stamped in replay(made.directory) if isinstance(stamped.event, e.Message)]
+    texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
     assert "7 bytes of rank 0 (out) are missing here" in texts
 
 
@@ -265,7 +266,7 @@ def test_a_record_from_elsewhere_cannot_show_other_files(runs: Path, tmp_path: P
     made = record(runs, [out(0, b"0123456789\n")])
     (made.directory / "ranks" / "0.out").unlink()
     (made.directory / "ranks" / "0.out").symlink_to(tmp_path / "private")
-    assert not any(isinstance(stamped.event, e.Output) for stamped in replay(made.directory))
+    assert not any(isinstance(stamped.event, e.Output) for stamped in read_saved_run(made.directory))
 
 
 @pytest.mark.parametrize("make", ["nothing", "directory", "fifo", "empty"])
@@ -279,24 +280,24 @@ def test_what_is_no_record_is_refused(tmp_path: Path, make: str) -> None:
     }
     makers[make]()
     with pytest.raises(UsageError):
-        list(replay(tmp_path))
+        list(read_saved_run(tmp_path))
 
 
 def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) -> None:
     first = record(runs, list(streams.doctor(2)), "doctor").directory
     second = record(runs, list(streams.run(2)), "run").directory
     os.utime(first, (1, 1))
-    assert find(runs, "last") == second
-    assert find(runs, first.name) == first
-    assert find(runs, "1031-k7") == second
-    assert find(runs, str(first)) == first
-    assert find(runs, first.name[:-3]) == first
+    assert find_saved_run(runs, "last") == second
+    assert find_saved_run(runs, first.name) == first
+    assert find_saved_run(runs, "1031-k7") == second
+    assert find_saved_run(runs, str(first)) == first
+    assert find_saved_run(runs, first.name[:-3]) == first
     with pytest.raises(UsageError, match="means 2 saved runs"):
-        find(runs, first.name[:10])
+        find_saved_run(runs, first.name[:10])
     with pytest.raises(UsageError, match="no saved run is called zzz"):
-        find(runs, "zzz")
+        find_saved_run(runs, "zzz")
     with pytest.raises(UsageError, match="no run is saved"):
-        find(runs / "none", "last")
+        find_saved_run(runs / "none", "last")
 
 
 def test_old_records_are_removed_and_unfinished_ones_stay(runs: Path) -> None:
