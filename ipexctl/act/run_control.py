@@ -14,7 +14,7 @@ from typing import Any
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.transfer.send import PART, put
+from ipexctl.act.transfer.send import PART, write_files
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
@@ -60,7 +60,7 @@ def prepare(link: Link, site: RemoteRunDir, spec: Mapping[str, Any]) -> None:
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
     """
-    put(
+    write_files(
         link,
         {
             "spec.json": json.dumps(spec).encode(),

@@ -11,13 +11,13 @@ from ipexctl.model.plays import TOGETHER, Play, Share, Step
 from ipexctl.model.text import printable
 
 
-def chosen(
+def select_steps(
     play: Play, *, tags: Collection[str] = (), skip_tags: Collection[str] = (), start_at: str | None = None
 ) -> tuple[Step, ...]:
     """The steps that are to be done: from ``start_at`` (a name, or an action) on, with one of ``tags`` and none of
     ``skip_tags``; several of them may stand in one word, with commas, as Ansible takes them. Raises `UsageError` for a
     name or a tag that no step has, and when nothing is left."""
-    tags, skip_tags = _words(tags), _words(skip_tags)
+    tags, skip_tags = _split_words(tags), _split_words(skip_tags)
     source = printable(play.source, 300)
     known = {tag for step in play.steps for tag in step.tags}
     unknown = [tag for tag in (*tags, *skip_tags) if tag not in known]
@@ -41,11 +41,11 @@ def chosen(
     return left
 
 
-def _words(values: Collection[str]) -> list[str]:
+def _split_words(values: Collection[str]) -> list[str]:
     return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
-def batches(hosts: Sequence[Host], serial: Sequence[Share], of: int) -> Iterator[tuple[Host, ...]]:
+def split_batches(hosts: Sequence[Host], serial: Sequence[Share], of: int) -> Iterator[tuple[Host, ...]]:
     """The hosts in batches; the last size repeats. Percentages are of ``of`` hosts. Without sizes: all at once."""
     at = turn = 0
     while at < len(hosts):
@@ -54,7 +54,7 @@ def batches(hosts: Sequence[Host], serial: Sequence[Share], of: int) -> Iterator
         at, turn = at + size, turn + 1
 
 
-def ends(step: Step, lost: Collection[str], of: Collection[str]) -> str:
+def stop_reason(step: Step, lost: Collection[str], of: Collection[str]) -> str:
     """Why a play ends after ``lost`` of a batch (``of``) failed; "" where it goes on with the others."""
     gone = [name for name in of if name in lost]
     if not gone:
@@ -67,7 +67,7 @@ def ends(step: Step, lost: Collection[str], of: Collection[str]) -> str:
     return "all hosts of a batch failed" if step.serial and len(gone) == len(of) else ""
 
 
-def lacking(step: Step, lost: Collection[str], of: Collection[str]) -> tuple[str, ...]:
+def missing_hosts(step: Step, lost: Collection[str], of: Collection[str]) -> tuple[str, ...]:
     """Hosts that a step of hosts `TOGETHER` cannot do without: all that are lost, unless it says how many may be."""
     if step.action not in TOGETHER:
         return ()

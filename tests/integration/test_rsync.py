@@ -385,7 +385,7 @@ class OneSession:
 
 def test_a_host_that_opens_no_second_session_is_unfit_for_rsync_and_nothing_is_left(source: Path) -> None:
     with pytest.raises(rsync.RsyncError, match="no further session"):
-        rsync.send(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)
+        rsync.send_files(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)
     assert rsyncs(source) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rsync")]
 
@@ -401,4 +401,4 @@ def test_a_program_here_that_is_no_rsync_is_told_with_its_words(
         box = tmp_path / hashlib.sha256(words.encode()).hexdigest()[:8]
         monkeypatch.setenv("PATH", str(toolbox(box, f"#!/bin/sh\n{words}\n")))
         with pytest.raises(rsync.RsyncError, match=why):
-            rsync.send(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)
+            rsync.send_files(OneSession(Host("n1", "n1")), source, ["train.py"], "/nowhere", lambda size: None)

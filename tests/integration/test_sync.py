@@ -19,7 +19,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
-from ipexctl.act.transfer.send import put, put_file
+from ipexctl.act.transfer.send import send_file, write_files
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Ended, Event, HostFailed, Planned, Progress, StepEnded
@@ -558,14 +558,14 @@ def test_a_push_of_another_controller_that_goes_on_is_left_alone(home: Path, sou
 
 def test_files_put_on_a_host_replace_older_ones_and_keep_their_modes(home: Path) -> None:
     link = Links(config=None).open(Host("n1", "localhost"))
-    where = put(link, {"a": b"1", "bin/tool": b"#!"}, "w/x", modes={"bin/tool": 0o700})
+    where = write_files(link, {"a": b"1", "bin/tool": b"#!"}, "w/x", modes={"bin/tool": 0o700})
     assert where == str(home / "w" / "x")
-    put(link, {"a": b"2"}, "w/x")
+    write_files(link, {"a": b"2"}, "w/x")
     assert (home / "w" / "x" / "a").read_bytes() == b"2"
     assert stat.S_IMODE((home / "w" / "x" / "bin" / "tool").stat().st_mode) == 0o700
     assert stat.S_IMODE((home / "w").stat().st_mode) == 0o700
     with pytest.raises(ValueError, match="plain relative path"):
-        put(link, {"../a": b""}, "w/x")
+        write_files(link, {"../a": b""}, "w/x")
 
 
 def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
@@ -587,17 +587,17 @@ def test_a_big_file_arrives_goes_on_after_a_cut_and_is_not_sent_twice(
         cable.length = 8 << 20
         threading.Thread(target=give_up, daemon=True).start()
         with pytest.raises(LinkError) as caught:
-            put_file(link, wheel, str(target), lambda event: None, "upload")
+            send_file(link, wheel, str(target), lambda event: None, "upload")
         assert caught.value.failure.code == "lost"
     assert not target.exists()
     links = Links(known_hosts=known(server, server.port, tmp_path), config=None)
     link = links.open(server.host())
     link.run(Command(("sh", "-c", "sleep 0.2")))
-    assert put_file(link, wheel, str(target), events.append, "upload")
+    assert send_file(link, wheel, str(target), events.append, "upload")
     assert target.read_bytes() == wheel.read_bytes()
     first = next(event for event in events if isinstance(event, Progress))
     assert first.done > 1 << 20, "it went on where it was cut"
-    assert not put_file(link, wheel, str(target), events.append, "upload")
+    assert not send_file(link, wheel, str(target), events.append, "upload")
     assert debris(tmp_path / "cache") == []
     links.close()
 
@@ -609,5 +609,5 @@ def test_a_big_file_whose_beginning_is_damaged_there_is_sent_again(home: Path, t
     (home / "c").mkdir(mode=0o700)
     (home / "c" / f".ipexctl-part-{digest}").write_bytes(b"\0" * (1 << 20))
     link = Links(config=None).open(Host("n1", "localhost"))
-    assert put_file(link, wheel, "c/w.whl", lambda event: None, "upload")
+    assert send_file(link, wheel, "c/w.whl", lambda event: None, "upload")
     assert (home / "c" / "w.whl").read_bytes() == wheel.read_bytes()

@@ -45,41 +45,41 @@ class ResultsDir:
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._root = _entered(top, host, make=True)
+                self._root = _enter_directory(top, host, make=True)
             finally:
                 os.close(top)
-            _swept(self._root)
+            _remove_stale(self._root)
             self._part = f"{PART}{os.getpid()}-{secrets.token_hex(4)}"
             os.mkdir(self._part, 0o700, dir_fd=self._root)
         except OSError as error:
-            raise _unplaceable(str(self.path), error) from None
+            raise _local_error(str(self.path), error) from None
 
     @property
     def staging(self) -> Path:
         """A private directory on the same file system, gone when the shelf is closed."""
         return self.path / self._part
 
-    def put(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
+    def write_file(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
         """Writes one file and moves it into place; the bytes written. Raises `UnsafePathError`; what ``chunks`` raises
         passes, and nothing has changed then."""
         name = f"{self._part}/{secrets.token_hex(8)}"
         try:
             number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
         except OSError as error:
-            raise _unplaceable(local, error) from None
+            raise _local_error(local, error) from None
         size = 0
         try:
             with os.fdopen(number, "wb", buffering=0) as file:
                 for chunk in chunks:
-                    _written(file, chunk, local)
+                    _write_all(file, chunk, local)
                     size += len(chunk)
-            self._settle(name, local, mtime, executable)
+            self._move_into_place(name, local, mtime, executable)
         except BaseException:
             os.unlink(name, dir_fd=self._root)
             raise
         return size
 
-    def adopt(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
+    def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
         """Moves the file ``name`` of `staging`, which somebody else has written there, into place; its size."""
         parts = name.split("/")
         try:
@@ -93,32 +93,32 @@ class ResultsDir:
             finally:
                 os.close(at)
         except OSError as error:
-            raise _unplaceable(local, error) from None
+            raise _local_error(local, error) from None
         if not stat.S_ISREG(found.st_mode):
             raise UnsafePathError(f"{printable(local, 200)} did not come as a file")
-        self._settle(f"{self._part}/{name}", local, mtime, executable)
+        self._move_into_place(f"{self._part}/{name}", local, mtime, executable)
         return found.st_size
 
-    def _settle(self, name: str, local: str, mtime: int, executable: bool) -> None:
+    def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
         *above, leaf = local.split("/")
         opened: list[int] = []
         try:
             at = self._root
             for part in above:
-                at = _entered(at, part, make=True)
+                at = _enter_directory(at, part, make=True)
                 opened.append(at)
             os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
             os.utime(name, (mtime, mtime), dir_fd=self._root)
             os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
         except OSError as error:
-            raise _unplaceable(local, error) from None
+            raise _local_error(local, error) from None
         finally:
             for number in opened:
                 os.close(number)
 
     def close(self) -> None:
         """Removes what is not whole."""
-        _removed(self._root, self._part)
+        _remove_tree(self._root, self._part)
         os.close(self._root)
 
     def __enter__(self) -> ResultsDir:
@@ -128,7 +128,7 @@ class ResultsDir:
         self.close()
 
 
-def have(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
+def stat_local_files(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
     """Size and whole seconds of change of a regular file below ``into/host``; None for anything else."""
     root = into / host
 
@@ -142,7 +142,7 @@ def have(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
     return found
 
 
-def folds(into: Path) -> bool:
+def folds_case(into: Path) -> bool:
     """Whether the file system of ``into`` takes names that differ only in case for one."""
     at = into
     while not at.is_dir() and at != at.parent:
@@ -158,7 +158,7 @@ def folds(into: Path) -> bool:
         probe.unlink()
 
 
-def look(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
+def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     """What a host has of the patterns, as `decide.planning.fetch.read_listing` understands it."""
     done = link.run(_command("list", directory, *patterns))
     if not done.ok or done.truncated:
@@ -167,7 +167,7 @@ def look(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     return done.out
 
 
-def receive(link: Link, directory: str, names: Sequence[str]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """The files ``names`` of a host, one after the other as they come: name, size, contents (to be read before the next
     one). Raises `LinkError` when the link is lost, or the host sends what was not asked for."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in names}
@@ -250,7 +250,7 @@ def _command(*words: str) -> Command:
     return Command(("/bin/sh", "-c", script, "ipexctl-give", *words), timeout=PATIENCE, cap=256 << 20)
 
 
-def _entered(at: int, name: str, *, make: bool) -> int:
+def _enter_directory(at: int, name: str, *, make: bool) -> int:
     """A directory in a directory, never through a link."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=at)
@@ -264,14 +264,14 @@ def _entered(at: int, name: str, *, make: bool) -> int:
         return os.open(name, _DIRECTORY, dir_fd=at)
 
 
-def _swept(root: int) -> None:
+def _remove_stale(root: int) -> None:
     """Removes what fetches that are gone have left."""
     for name in os.listdir(root):
-        if name.startswith(PART) and (pid := name[len(PART) :].partition("-")[0]).isdigit() and not _alive(int(pid)):
-            _removed(root, name)
+        if name.startswith(PART) and (pid := name[len(PART) :].partition("-")[0]).isdigit() and not _is_alive(int(pid)):
+            _remove_tree(root, name)
 
 
-def _removed(root: int, name: str) -> None:
+def _remove_tree(root: int, name: str) -> None:
     """A directory with all that is in it; no link is followed."""
     with contextlib.suppress(OSError):
         for _, inner, files, at in os.fwalk(name, topdown=False, dir_fd=root):
@@ -285,7 +285,7 @@ def _removed(root: int, name: str) -> None:
         os.rmdir(name, dir_fd=root)
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -295,16 +295,16 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _written(file: io.RawIOBase, chunk: bytes, local: str) -> None:
+def _write_all(file: io.RawIOBase, chunk: bytes, local: str) -> None:
     rest = memoryview(chunk)
     try:
         while rest:
             rest = rest[file.write(rest) or 0 :]
     except OSError as error:
-        raise _unplaceable(local, error) from None
+        raise _local_error(local, error) from None
 
 
-def _unplaceable(name: str, error: OSError) -> UnsafePathError:
+def _local_error(name: str, error: OSError) -> UnsafePathError:
     why = {
         errno.ELOOP: "a part of its path is a symbolic link here",
         errno.ENOTDIR: "a part of its path is no directory here",

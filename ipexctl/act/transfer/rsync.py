@@ -53,28 +53,28 @@ class RsyncError(Exception):
     """rsync on one of the sides could not do it; says why. Nothing but the private directory was touched."""
 
 
-def here() -> str | None:
+def find_rsync() -> str | None:
     """The rsync of this machine."""
     return shutil.which("rsync")
 
 
-def send(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
+def send_files(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
     """Carries the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old ones.
 
     ``sent`` is told the bytes that go up, as they go. Raises `RsyncError`; or `LinkError` when the link is lost.
     """
-    _joined(link, root, names, into, _SENDING, up=sent)
+    _run_rsync(link, root, names, into, _SENDING, up=sent)
 
 
-def receive(link: Link, names: Sequence[str], place: str, into: Path, got: Callable[[int], None]) -> None:
+def receive_files(link: Link, names: Sequence[str], place: str, into: Path, got: Callable[[int], None]) -> None:
     """Brings the files ``names`` of the directory ``place`` on the host into ``into`` here, one level below old ones.
 
     ``got`` is told the bytes that come, as they come. Raises as `send` does.
     """
-    _joined(link, into, names, place, _RECEIVING, down=got)
+    _run_rsync(link, into, names, place, _RECEIVING, down=got)
 
 
-def _joined(
+def _run_rsync(
     link: Link,
     root: Path,
     names: Sequence[str],
@@ -85,7 +85,7 @@ def _joined(
     down: Callable[[int], None] = lambda _: None,
 ) -> None:
     """One rsync here, in ``root``, and one there, in ``place``, over a channel of the link."""
-    program = here()
+    program = find_rsync()
     if program is None:
         raise RsyncError("there is no rsync on this machine")
     with contextlib.ExitStack() as ending:
@@ -96,16 +96,16 @@ def _joined(
         ours, theirs = socket.socketpair(socket.AF_UNIX)
         ending.enter_context(ours)
         with theirs:
-            process = _started([program, *_OPTIONS], words, root, theirs, listed, said)
-        ending.callback(_ended, process)
-        there, source, sink = _handed_over(ours, process, said)
+            process = _start_rsync([program, *_OPTIONS], words, root, theirs, listed, said)
+        ending.callback(_end_process, process)
+        there, source, sink = _receive_pipes(ours, process, said)
         ending.enter_context(source)
         ending.enter_context(sink)
-        channel = ending.enter_context(_opened(link, Command(there, cwd=place)))
+        channel = ending.enter_context(_open_channel(link, Command(there, cwd=place)))
 
         def stop() -> None:
             channel.close()
-            _ended(process)
+            _end_process(process)
 
         watch = ending.enter_context(StallTimer(stop))
 
@@ -123,21 +123,21 @@ def _joined(
         rising.start()
         ending.callback(rising.join, _ENDING)
         ending.callback(stop)  # first of all, so that the thread does not wait for rsync
-        err = _fall(channel, sink, watch, down)
+        err = _copy_output(channel, sink, watch, down)
         status = 255 if watch.stalled else channel.status()
         sink.close()
         with contextlib.suppress(OSError):
             ours.send(bytes([min(status, 255)]))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDING)
-        own = _said(said)
+        own = _read_tail(said)
     if watch.stalled:
         raise LinkError(Failure(link.host.name, Kind.STEP, f"no progress for {PATIENCE:g} s in rsync", code="stalled"))
     if code := status or process.returncode:
-        raise RsyncError(_why(code, err or own))
+        raise RsyncError(_explain_status(code, err or own))
 
 
-def _opened(link: Link, command: Command) -> Channel:
+def _open_channel(link: Link, command: Command) -> Channel:
     try:
         return link.stream(command)
     except LinkError as error:
@@ -146,7 +146,7 @@ def _opened(link: Link, command: Command) -> Channel:
         raise
 
 
-def _fall(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Callable[[int], None]) -> bytes:
+def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Callable[[int], None]) -> bytes:
     """Brings our rsync what the host's says, until that has ended; what it said besides."""
     err = bytearray()
     for stream, data in channel:
@@ -164,7 +164,7 @@ def _fall(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Callable[[
     return bytes(err)
 
 
-def _started(
+def _start_rsync(
     program: Sequence[str],
     words: Sequence[str],
     root: Path,
@@ -188,7 +188,7 @@ def _started(
     )
 
 
-def _handed_over(
+def _receive_pipes(
     ours: socket.socket, process: subprocess.Popen[bytes], said: IO[bytes]
 ) -> tuple[tuple[str, ...], IO[bytes], IO[bytes]]:
     """The words that rsync wants to have executed on the host, and the pipes to it: what it says, what it hears."""
@@ -213,10 +213,10 @@ def _handed_over(
         raise RsyncError("rsync here asks for an unknown command")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_ENDING)
-    raise RsyncError(_why(process.returncode or 0, _said(said)))
+    raise RsyncError(_explain_status(process.returncode or 0, _read_tail(said)))
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """Ends our rsync and its remote shell, which are a process group of their own."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
@@ -227,13 +227,13 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
             process.wait(1.0)
 
 
-def _said(said: IO[bytes]) -> bytes:
+def _read_tail(said: IO[bytes]) -> bytes:
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - 4096))
     return said.read()
 
 
-def _why(status: int, err: bytes) -> str:
+def _explain_status(status: int, err: bytes) -> str:
     """rsync's first line is the cause; the last one only sums up."""
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     return f"rsync ended with status {status}" + (f": {printable(lines[0], 160)}" if lines else "")

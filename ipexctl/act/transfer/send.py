@@ -31,10 +31,10 @@ _CHUNK = 1 << 20  # bytes given to the link at once
 _TOLD = 0.1  # seconds between two progress events of one host
 _TRIES = 3
 PART = ".ipexctl-part-"
-MARK = ".ipexctl-sync.json"
+MANIFEST = ".ipexctl-sync.json"
 
 
-def put(
+def write_files(
     link: Link,
     files: Mapping[str, bytes],
     directory: str,
@@ -49,19 +49,19 @@ def put(
     somebody else or can be written by others is refused: `LinkError` with the reason.
     """
     wanted = modes or {}
-    parcel = bytearray(directory_block("tree"))
+    parcel = bytearray(tar_directory("tree"))
     seen = {""}
     for name in sorted(files):
-        _relative(name)
+        _require_relative(name)
         for parent in reversed(Path(name).parents):
             if (at := "" if str(parent) == "." else str(parent)) not in seen:
                 seen.add(at)
-                parcel += directory_block(f"tree/{at}")
-        parcel += file_block(f"tree/{name}", files[name], wanted.get(name, mode))
-    return place(link, directory, [bytes(parcel)], own=f"put-{secrets.token_hex(8)}")
+                parcel += tar_directory(f"tree/{at}")
+        parcel += tar_file(f"tree/{name}", files[name], wanted.get(name, mode))
+    return install_tree(link, directory, [bytes(parcel)], own=f"put-{secrets.token_hex(8)}")
 
 
-def put_file(
+def send_file(
     link: Link, source: Path, target: str, emit: Emit, step: str, *, sha256: str | None = None, mode: int = 0o600
 ) -> bool:
     """Brings one big file to ``target`` (absolute, or relative to the home directory) and checks its hash there.
@@ -70,7 +70,7 @@ def put_file(
     is taken from the file where it is not given. Raises `LinkError` when it cannot be written or does not arrive whole.
     """
     directory, _, name = target.rpartition("/")
-    digest = sha256 or hash_of(source)
+    digest = sha256 or hash_file(source)
     size = source.stat().st_size
     for attempt in range(_TRIES):
         whole, partial, free = _run(link, "have", directory or "/", name, digest).text.split()
@@ -79,48 +79,50 @@ def put_file(
         done = int(partial) if int(partial) <= size and not attempt else 0
         if int(free) * 1024 < size - done:
             room = f"need {_mb(size - done)}, {_mb(int(free) * 1024)} free in {directory}"
-            raise _failed(link, f"no space left: {room}", "no-space")
+            raise _step_error(link, f"no space left: {room}", "no-space")
         told = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = ("append", directory or "/", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            said = _stream(link, words, _always(told.counting(chunks)))
+            said = _stream(link, words, _without_greeting(told.count_chunks(chunks)))
         if said != "partial":
             return True
-    raise _failed(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
+    raise _step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
-def place(link: Link, directory: str, parcel: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
+def install_tree(link: Link, directory: str, parcel: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
     """Unpacks a parcel (pieces of a tar stream with ``tree/…`` in it) into ``directory`` and returns its absolute path.
 
     ``own`` names this push; ``old`` are the private directories of earlier ones, to be removed. If the pieces raise,
     nothing has changed there.
     """
-    return _stream(link, ("place", directory, PART + own, *old), _always(_whole(parcel)))
+    return _stream(link, ("place", directory, PART + own, *old), _without_greeting(_with_end_marker(parcel)))
 
 
-def merge(
+def merge_tree(
     link: Link, directory: str, parcel: Callable[[str], Iterable[bytes]], *, own: str, old: Sequence[str] = ()
 ) -> str:
     """As `place`, but ``parcel`` is called with a private directory on the host (absolute), two levels below
     ``directory``: files put there by other means go the same way as those of the stream, if it has ``merged`` (their
     names) and ``sums`` in it.
     """
-    return _stream(link, ("merge", directory, PART + own, *old), lambda into: _whole(parcel(into)), greeted=True)
+    return _stream(
+        link, ("merge", directory, PART + own, *old), lambda into: _with_end_marker(parcel(into)), greeted=True
+    )
 
 
-def _whole(parcel: Iterable[bytes]) -> Iterator[bytes]:
+def _with_end_marker(parcel: Iterable[bytes]) -> Iterator[bytes]:
     yield from parcel
-    yield file_block("whole", b"", 0o600) + bytes(1024)
+    yield tar_file("whole", b"", 0o600) + bytes(1024)
 
 
-def look(link: Link, directory: str) -> bytes:
+def list_tree(link: Link, directory: str) -> bytes:
     """What there is in ``directory`` on the host, as `decide.planning.sync.read_state` understands it."""
     return _run(link, "look", directory).out
 
 
-def hash_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -129,12 +131,12 @@ def hash_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def file_block(name: str, data: bytes, mode: int, mtime: int = 0) -> bytes:
+def tar_file(name: str, data: bytes, mode: int, mtime: int = 0) -> bytes:
     """One file of a tar stream, header and contents."""
-    return header(name, size=len(data), mode=mode, mtime=mtime) + data + bytes(-len(data) % 512)
+    return tar_header(name, size=len(data), mode=mode, mtime=mtime) + data + bytes(-len(data) % 512)
 
 
-def header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
+def tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
     """The header of a tar member: a file, or a symbolic link if ``link`` says where to."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, mode, mtime
@@ -143,7 +145,7 @@ def header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def directory_block(name: str) -> bytes:
+def tar_directory(name: str) -> bytes:
     """A directory of a tar stream, 0700."""
     info = tarfile.TarInfo(name)
     info.type, info.mode = tarfile.DIRTYPE, 0o700
@@ -162,17 +164,17 @@ class ProgressReporter:
     detail: str = ""
     _last: float = field(default_factory=time.monotonic)
 
-    def counting(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def count_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             yield chunk
             self.count(len(chunk))
-        self.tell(always=True)
+        self.report(always=True)
 
     def count(self, size: int) -> None:
         self.done += size
-        self.tell()
+        self.report()
 
-    def tell(self, *, always: bool = False) -> None:
+    def report(self, *, always: bool = False) -> None:
         now = time.monotonic()
         if always or now - self._last >= _TOLD:
             self._last = now
@@ -190,7 +192,7 @@ def _command(words: Sequence[str]) -> Command:
 def _run(link: Link, *words: str) -> Completed:
     completed = link.run(_command(words))
     if not completed.ok:
-        raise _refused(link, completed.status, completed.err)
+        raise _remote_error(link, completed.status, completed.err)
     return completed
 
 
@@ -204,11 +206,11 @@ def _stream(
     said = {"out": bytearray(), "err": bytearray()}
     sent = 0
     with link.stream(_command(words)) as channel, StallTimer(channel.close) as watch:
-        greeting = _greeting(channel, said) if greeted else ""
+        greeting = _read_greeting(channel, said) if greeted else ""
         try:
             if greeting is not None:
                 watch.moved(math.inf)
-                for piece in _joined(pieces(greeting)):
+                for piece in _rechunk(pieces(greeting)):
                     channel.write(piece)
                     watch.moved()
                     sent += len(piece)
@@ -229,17 +231,17 @@ def _stream(
             said[stream] += data[: 4096 - len(said[stream])]
         status = channel.status() if not watch.stalled else 1
     if watch.stalled:
-        raise _failed(link, f"no progress for {PATIENCE:g} s after {_mb(sent)}", "stalled")
+        raise _step_error(link, f"no progress for {PATIENCE:g} s after {_mb(sent)}", "stalled")
     if status:
-        raise _refused(link, status, bytes(said["err"]))
+        raise _remote_error(link, status, bytes(said["err"]))
     return os.fsdecode(bytes(said["out"])).removesuffix("\n")
 
 
-def _always(pieces: Iterable[bytes]) -> Callable[[str], Iterable[bytes]]:
+def _without_greeting(pieces: Iterable[bytes]) -> Callable[[str], Iterable[bytes]]:
     return lambda _: pieces
 
 
-def _greeting(channel: Channel, said: dict[str, bytearray]) -> str | None:
+def _read_greeting(channel: Channel, said: dict[str, bytearray]) -> str | None:
     """The first line; None if it has ended without one."""
     for stream, data in channel:
         said[stream] += data[: 8192 - len(said[stream])]
@@ -250,7 +252,7 @@ def _greeting(channel: Channel, said: dict[str, bytearray]) -> str | None:
     return None
 
 
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in pieces of about a chunk, so that many small ones cost little."""
     gathered = io.BytesIO()
     for piece in pieces:
@@ -265,18 +267,18 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield gathered.getvalue()
 
 
-def _refused(link: Link, status: int, err: bytes) -> LinkError:
+def _remote_error(link: Link, status: int, err: bytes) -> LinkError:
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     what = printable(lines[-1], 200) if lines else f"the host's shell ended with status {status}"
     full = "No space left" in what or "no space left" in what
-    return _failed(link, what, "no-space" if full else "refused-there")
+    return _step_error(link, what, "no-space" if full else "refused-there")
 
 
-def _failed(link: Link, what: str, code: str) -> LinkError:
+def _step_error(link: Link, what: str, code: str) -> LinkError:
     return LinkError(Failure(link.host.name, Kind.STEP, what, code=code))
 
 
-def _relative(name: str) -> None:
+def _require_relative(name: str) -> None:
     parts = name.split("/")
     if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
         raise ValueError(f"not a plain relative path: {name!r}")

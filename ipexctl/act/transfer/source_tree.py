@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipexctl.act.transfer.send import directory_block, file_block, header
+from ipexctl.act.transfer.send import tar_directory, tar_file, tar_header
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry, Tree
@@ -42,8 +42,8 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
 
     def walk(directory: str, prefix: str) -> None:
         try:
-            with os.scandir(directory) as found:
-                items = sorted(found, key=lambda item: item.name)
+            with os.scandir(directory) as scanned:
+                items = sorted(scanned, key=lambda item: item.name)
         except OSError as error:
             reasons.append(f"{printable(prefix or '.')}: {(error.strerror or 'cannot be read').lower()}")
             return
@@ -53,7 +53,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
             if ignored(path, is_directory):
                 continue
             try:
-                found_stat = item.stat(follow_symlinks=False)
+                status = item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # gone since the directory was read: not part of the source
             if is_directory:
@@ -61,14 +61,14 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
                 walk(item.path, path + "/")
             elif item.is_symlink():
                 target = os.readlink(item.path)  # noqa: PTH115
-                if _leaves(top, path, target):
+                if _leaves_tree(top, path, target):
                     reasons.append(f"{printable(path)} → {printable(target)}")
                 entries.append(Entry(path, "l", target=target))
-            elif stat.S_ISREG(found_stat.st_mode):
+            elif stat.S_ISREG(status.st_mode):
                 if not os.access(item.path, os.R_OK):
                     reasons.append(f"{printable(path)}: permission denied")
-                executable = bool(found_stat.st_mode & 0o111)
-                entries.append(Entry(path, "f", found_stat.st_size, _stamp(found_stat), executable))
+                executable = bool(status.st_mode & 0o111)
+                entries.append(Entry(path, "f", status.st_size, _stamp(status), executable))
             else:
                 skipped.append(path)
 
@@ -83,7 +83,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
     return Tree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 
 
-def changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
+def find_changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
     """Those of the entries that are no longer as they were read."""
     found: list[str] = []
     for entry in entries:
@@ -116,33 +116,34 @@ class Packer:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._parcels: dict[tuple[Entry, ...], list[bytes | _Big]] = {}
+        self._packed_trees: dict[tuple[Entry, ...], list[bytes | _Big]] = {}
         self._sums: dict[Entry, bytes] = {}
         self._lock = threading.Lock()
 
-    def parcel(
-        self, entries: tuple[Entry, ...], *, mark: bytes, doomed: Sequence[str], merged: Sequence[Entry] = ()
+    def pack(
+        self, entries: tuple[Entry, ...], *, manifest: bytes, to_delete: Sequence[str], by_rsync: Sequence[Entry] = ()
     ) -> Iterator[bytes]:
-        """Pieces for `transfer.place`. Raises `SourceChangedError` before the end, so that nothing takes effect.
+        """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that nothing
+        takes effect.
 
-        ``merged`` are files that the host has already, by other means: their hashes go along.
+        ``by_rsync`` are files that the host has already, by other means: their hashes go along.
         """
         with self._lock:
-            if entries not in self._parcels:
-                self._parcels[entries] = list(self._packed(entries))
-            pieces = self._parcels[entries]
+            if entries not in self._packed_trees:
+                self._packed_trees[entries] = list(self._packed(entries))
+            pieces = self._packed_trees[entries]
         for piece in pieces:
             if isinstance(piece, bytes):
                 yield piece
             else:
                 yield from self._read(piece.entry)
-        if merged:
-            yield file_block("merged", _names([entry.path for entry in merged]), 0o600)
-            yield file_block("sums", b"".join(map(self._sum, merged)), 0o600)
-        if doomed:
-            yield file_block("doomed", _names(doomed), 0o600)
-        yield file_block("mark", mark, 0o600)
-        if gone := changed(self._tree, (*entries, *merged)):
+        if by_rsync:
+            yield tar_file("merged", _join_names([entry.path for entry in by_rsync]), 0o600)
+            yield tar_file("sums", b"".join(map(self._sum, by_rsync)), 0o600)
+        if to_delete:
+            yield tar_file("doomed", _join_names(to_delete), 0o600)
+        yield tar_file("mark", manifest, 0o600)
+        if gone := find_changed(self._tree, (*entries, *by_rsync)):
             raise SourceChangedError(gone)
 
     def _sum(self, entry: Entry) -> bytes:
@@ -156,17 +157,17 @@ class Packer:
             return self._sums[entry]
 
     def _packed(self, entries: Sequence[Entry]) -> Iterator[bytes | _Big]:
-        gathered = bytearray(directory_block("tree"))
+        gathered = bytearray(tar_directory("tree"))
         held = 0
         for entry in entries:
             name = f"tree/{entry.path}"
             if entry.kind == "d":
-                gathered += directory_block(name)
+                gathered += tar_directory(name)
             elif entry.kind == "l":
-                gathered += header(name, link=entry.target)
+                gathered += tar_header(name, link=entry.target)
             else:
                 mode = 0o700 if entry.executable else 0o600
-                gathered += header(name, size=entry.size, mode=mode, mtime=entry.mtime)
+                gathered += tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
                 if entry.size <= _SMALL and held + entry.size <= _KEPT:
                     held += entry.size
                     for chunk in self._read(entry):
@@ -204,16 +205,16 @@ class Packer:
                 yield chunk
 
 
-def _names(paths: Sequence[str]) -> bytes:
+def _join_names(paths: Sequence[str]) -> bytes:
     """As xargs -0 takes them; none looks like an option."""
     return b"".join(os.fsencode("./" + path) + b"\0" for path in paths)
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
-    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def _leaves(top: str, path: str, target: str) -> bool:
+def _leaves_tree(top: str, path: str, target: str) -> bool:
     """Does a link lead out of the tree, by its words or by what it really reaches?"""
     said = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
     if target.startswith("/") or said == ".." or said.startswith("../"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
-from ipexctl.decide.planning.sync import Delta, State
+from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry
 
@@ -15,17 +15,19 @@ _LINES = 200  # shown per file
 _WIDTH = 200  # characters shown of a line
 
 
-def comparable(found: Delta, state: State) -> tuple[Entry, ...]:
+def select_comparable(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[Entry, ...]:
     """Of what is to be sent: files that are there in an old version, and small enough to be compared."""
 
     def fits(entry: Entry) -> bool:
-        there = state.entries.get(entry.path)
-        return entry.kind == "f" and there is not None and there.kind == "f" and max(entry.size, there.size) <= LARGEST
+        remote = remote_tree.entries.get(entry.path)
+        return (
+            entry.kind == "f" and remote is not None and remote.kind == "f" and max(entry.size, remote.size) <= LARGEST
+        )
 
-    return tuple(entry for entry in found.send if fits(entry))[:FILES]
+    return tuple(entry for entry in plan.send if fits(entry))[:FILES]
 
 
-def difference(path: str, old: bytes, new: bytes) -> str:
+def format_diff(path: str, old: bytes, new: bytes) -> str:
     """As ``diff -u`` says it, every line escaped; one sentence for a file that is no text, "" where nothing differs."""
     if old == new:
         return ""
@@ -37,8 +39,8 @@ def difference(path: str, old: bytes, new: bytes) -> str:
     lines = [*difflib.unified_diff(before, after, f"{shown} (there)", f"{shown} (here)", lineterm="")]
     if not lines:
         return f"{shown} differs in how its last line ends"
-    rest = [f"… and {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
-    return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *rest])
+    more = [f"… and {len(lines) - _LINES} more lines"] if len(lines) > _LINES else []
+    return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *more])
 
 
 def _lines(data: bytes) -> list[str]:
@@ -47,10 +49,10 @@ def _lines(data: bytes) -> list[str]:
     return data.decode("utf-8").splitlines()
 
 
-def grouped(told: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
+def group_by_hosts(differences: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Each difference once, with the hosts of which it is true."""
     hosts: dict[str, list[str]] = {}
-    for name, texts in told.items():
+    for name, texts in differences.items():
         for text in texts:
             hosts.setdefault(text, []).append(name)
     for text, names in hosts.items():

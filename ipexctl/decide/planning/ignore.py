@@ -29,7 +29,7 @@ DEFAULT = (
 Ignored = Callable[[str, bool], bool]
 
 
-def ignoring(patterns: Iterable[str]) -> Ignored:
+def compile_ignore(patterns: Iterable[str]) -> Ignored:
     """A test of (relative path, is a directory). The last pattern that matches decides; ``!`` takes back in.
 
     A pattern with a slash in it counts from the top; one that ends in a slash is only for directories.

@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ipexctl.decide.planning.ignore import Ignored
@@ -15,7 +15,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry, Tree
 
-MARK = ".ipexctl-sync.json"
+MANIFEST = ".ipexctl-sync.json"
 PART = ".ipexctl-part-"
 _VERSION = 1
 _SYSTEM = frozenset(
@@ -26,7 +26,7 @@ _SYSTEM = frozenset(
 )  # fmt: skip
 _SHOWN = 20  # obstacles named in one failure
 
-Way = Literal["auto", "tar", "rsync"]
+TransferMode = Literal["auto", "tar", "rsync"]
 # rsync costs some round trips and two processes, about 0.1 s: it pays where it can save at least as many bytes as a
 # link of 100 Mbit/s carries in that time. A file below a few blocks of rsync saves nothing.
 _WORTH = 1 << 20
@@ -34,7 +34,7 @@ _BIG = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class RemoteEntry:
     """One thing in the destination."""
 
     kind: str  # f d l, or another letter of find
@@ -45,29 +45,29 @@ class There:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """A destination as its host describes it. ``mark`` is what our last sync left: None without one."""
+class RemoteTree:
+    """A destination as its host describes it. ``manifest`` is what the last sync left there: None without one."""
 
     path: str
     node: str
-    mark: Mapping[str, Any] | None
-    entries: Mapping[str, There]
+    manifest: Mapping[str, Any] | None
+    entries: Mapping[str, RemoteEntry]
     parts: tuple[str, ...] = ()  # private directories of pushes that were interrupted, or go on right now
     rsync: bool = False  # the host has one
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class SyncPlan:
     """What one host needs. ``blocked`` says why nothing may be sent there."""
 
     path: str
     send: tuple[Entry, ...] = ()
-    doomed: tuple[str, ...] = ()
+    to_delete: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
-    fresh: bool = field(default=False)  # no usable mark yet: one is written even if nothing is sent
-    merged: tuple[Entry, ...] = ()  # those of ``send`` that go by rsync
-    before: str = ""  # another directory, whose files are in the place now
+    needs_manifest: bool = False  # no usable one yet: it is written even if nothing is sent
+    by_rsync: tuple[Entry, ...] = ()  # those of ``send`` that go by rsync
+    previous_source: str = ""  # another directory, of which the destination was a copy
 
     @property
     def files(self) -> int:
@@ -78,20 +78,20 @@ class Delta:
         return sum(entry.size for entry in self.send if entry.kind == "f")
 
     @property
-    def nothing(self) -> bool:
-        return not (self.send or self.doomed or self.fresh)
+    def is_empty(self) -> bool:
+        return not (self.send or self.to_delete or self.needs_manifest)
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """For the screen: ``12 files, 34 kB``."""
         words = []
         if self.send:
-            words.append(f"{amount(self.files)}, {format_bytes(self.size)}" if self.files else "directories")
-        if self.doomed:
-            words.append(f"{len(self.doomed)} removed")
+            words.append(f"{count_files(self.files)}, {format_bytes(self.size)}" if self.files else "directories")
+        if self.to_delete:
+            words.append(f"{len(self.to_delete)} removed")
         return ", ".join(words) or "nothing to do"
 
 
-def destination(task_workdir: str | None, host: Host, name: str) -> str:
+def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
     """Where the source goes on a host: absolute, or relative to the home directory there."""
     where = host.vars.get("workdir") or task_workdir
     if where is None:
@@ -99,7 +99,7 @@ def destination(task_workdir: str | None, host: Host, name: str) -> str:
     return where[2:] if where.startswith("~/") else where
 
 
-def unfit(where: str) -> str:
+def validate_destination(where: str) -> str:
     """Why a destination is refused before anything is contacted; "" for a good one."""
     if not where.strip():
         return "is empty"
@@ -116,12 +116,12 @@ def unfit(where: str) -> str:
     return ""
 
 
-def read_state(data: bytes) -> State:
-    """What `act.transfer.look` brought. Raises `ValueError` when it makes no sense."""
-    path, node, marked, mark, *records = data.split(b"\0")
+def parse_remote_tree(data: bytes) -> RemoteTree:
+    """What `act.transfer.send.list_tree` brought. Raises `ValueError` when it makes no sense."""
+    path, node, has_manifest, manifest, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 3:
         raise ValueError("a list of files was cut")
-    entries: dict[str, There] = {}
+    entries: dict[str, RemoteEntry] = {}
     parts: list[str] = []
     rsync = False
     for words, name, target in zip(records[::3], records[1::3], records[2::3], strict=True):
@@ -131,22 +131,22 @@ def read_state(data: bytes) -> State:
         elif kind == "t":
             rsync = rsync or name == b"rsync"
         else:
-            there = There(kind, int(mode, 8), int(size), int(mtime), os.fsdecode(target))
-            entries[os.fsdecode(name)] = there
-    known = _mark(mark) if marked else None
-    return State(os.fsdecode(path), node.decode("utf-8", "replace"), known, entries, tuple(parts), rsync)
+            entry = RemoteEntry(kind, int(mode, 8), int(size), int(mtime), os.fsdecode(target))
+            entries[os.fsdecode(name)] = entry
+    known = _parse_manifest(manifest) if has_manifest else None
+    return RemoteTree(os.fsdecode(path), node.decode("utf-8", "replace"), known, entries, tuple(parts), rsync)
 
 
-def _mark(data: bytes) -> Mapping[str, Any] | None:
+def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:
     try:
-        mark = json.loads(data)
+        manifest = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    good = isinstance(mark, dict) and mark.get("ipexctl") == _VERSION and isinstance(mark.get("files"), dict)
-    return mark if good else None
+    good = isinstance(manifest, dict) and manifest.get("ipexctl") == _VERSION
+    return manifest if good and isinstance(manifest.get("files"), dict) else None
 
 
-def mark_of(tree: Tree) -> bytes:
+def format_manifest(tree: Tree) -> bytes:
     """What a sync leaves in the destination: what was sent, so that the next one can tell what has changed."""
     files = {entry.path: [*entry.stamp[:3], entry.executable] for entry in tree.entries if entry.kind == "f"}
     links = [entry.path for entry in tree.entries if entry.kind == "l"]
@@ -155,170 +155,167 @@ def mark_of(tree: Tree) -> bytes:
     ).encode()
 
 
-def delta(tree: Tree, state: State, *, delete: bool, kept: Ignored, stale: tuple[str, ...] = ()) -> Delta:
-    """What must be sent, and with ``delete`` what goes: never what ``kept`` says is left out of syncs.
+def plan_sync(
+    tree: Tree, remote_tree: RemoteTree, *, delete: bool, ignored: Ignored, stale: tuple[str, ...] = ()
+) -> SyncPlan:
+    """What must be sent, and with ``delete`` what goes: never what ``ignored`` says is left out of syncs.
 
-    ``stale`` are those of ``state.parts`` that nobody writes any more.
+    ``stale`` are those of ``remote_tree.parts`` that nobody writes any more.
     """
-    mark = state.mark or {}
-    ours = mark.get("files", {}) if mark.get("from") == tree.origin else {}
-    links = set(mark.get("links", ()))
+    manifest = remote_tree.manifest or {}
+    same_source = manifest.get("from") == tree.origin
+    stamps = manifest.get("files", {}) if same_source else {}
+    links = set(manifest.get("links", ()))
+    path = printable(remote_tree.path)
     blocked: list[str] = []
     send: list[Entry] = []
-    wanted = {entry.path for entry in tree.entries}
     for entry in tree.entries:
-        there = state.entries.get(entry.path)
-        if there is None:
+        remote = remote_tree.entries.get(entry.path)
+        stamp = [*entry.stamp[:3], entry.executable]
+        if remote is None:
             send.append(entry)
         elif entry.kind == "d":
-            if there.kind != "d":
-                blocked.append(_is(state, entry.path, there, "a directory"))
-        elif there.kind == "d":
+            if remote.kind != "d":
+                blocked.append(_describe_conflict(remote_tree, entry.path, remote, "a directory"))
+        elif remote.kind == "d":
             if not delete:
-                blocked.append(_is(state, entry.path, there, "a file"))
+                blocked.append(_describe_conflict(remote_tree, entry.path, remote, "a file"))
             else:
                 send.append(entry)
-        elif there.kind == "l" and entry.path not in links:
-            blocked.append(
-                f"{printable(state.path)}/{printable(entry.path)} is a symbolic link that ipexctl did not make"
-            )
+        elif remote.kind == "l" and entry.path not in links:
+            blocked.append(f"{path}/{printable(entry.path)} is a symbolic link that ipexctl did not make")
         elif entry.kind == "l":
-            if there.kind != "l" or there.target != entry.target:
+            if remote.kind != "l" or remote.target != entry.target:
                 send.append(entry)
         elif (
-            there.kind != "f"
-            or ours.get(entry.path) != [*entry.stamp[:3], entry.executable]
-            or (there.size, there.mtime, bool(there.mode & 0o100)) != (entry.size, entry.mtime, entry.executable)
+            remote.kind != "f"
+            or stamps.get(entry.path) != stamp
+            or (remote.size, remote.mtime, bool(remote.mode & 0o100)) != (entry.size, entry.mtime, entry.executable)
         ):
             send.append(entry)
-    doomed: tuple[str, ...] = ()
+    to_delete: tuple[str, ...] = ()
     if delete and not blocked:
-        if state.mark is None and any(path != MARK for path in state.entries):
-            blocked.append(
-                f"{printable(state.path)} has files and no mark of an earlier sync: nothing is deleted there"
-            )
+        if remote_tree.manifest is None and any(name != MANIFEST for name in remote_tree.entries):
+            blocked.append(f"{path} has files and no mark of an earlier sync: nothing is deleted there")
         else:
-            doomed = _doomed(state, wanted, tree, kept)
-        if doomed and state.mark is not None and mark.get("from") != tree.origin:
+            to_delete = _find_deletions(remote_tree, tree, ignored)
+        if to_delete and remote_tree.manifest is not None and not same_source:
             blocked.append(
-                f"{printable(state.path)} was filled from {_from(mark)}: nothing is deleted there before one sync "
+                f"{path} was filled from {_manifest_source(manifest)}: nothing is deleted there before one sync "
                 "without --delete has made it this directory's"
             )
     if blocked:
         more = len(blocked) - _SHOWN
-        return Delta(state.path, blocked=(*blocked[:_SHOWN], *([f"and {more} more"] if more > 0 else [])))
-    return Delta(
-        state.path,
-        _with_parents(tree, send, state),
-        doomed,
+        return SyncPlan(remote_tree.path, blocked=(*blocked[:_SHOWN], *([f"and {more} more"] if more > 0 else [])))
+    return SyncPlan(
+        remote_tree.path,
+        _add_parents(tree, send),
+        to_delete,
         stale,
-        fresh=state.mark is None or mark.get("from") != tree.origin,
-        before="" if state.mark is None or mark.get("from") == tree.origin else _from(mark),
+        needs_manifest=not same_source,
+        previous_source="" if remote_tree.manifest is None or same_source else _manifest_source(manifest),
     )
 
 
-def _from(mark: Mapping[str, Any]) -> str:
-    return printable(str(mark.get("from", "elsewhere")), 200)
+def _manifest_source(manifest: Mapping[str, Any]) -> str:
+    return printable(str(manifest.get("from", "elsewhere")), 200)
 
 
-def by_rsync(found: Delta, state: State, way: Way, *, here: bool, near: bool) -> Delta:
+def choose_rsync(
+    plan: SyncPlan, remote_tree: RemoteTree, mode: TransferMode, *, local_rsync: bool, is_local: bool
+) -> SyncPlan:
     """The same with what goes by rsync: big files whose old version is there, where that saves enough.
 
-    ``here`` is whether this machine has rsync; a host that is this machine itself (``near``) saves nothing by it.
+    ``local_rsync`` is whether this machine has rsync; a host that is this machine itself (``is_local``) saves nothing.
     """
-    files = [entry for entry in found.send if entry.kind == "f"]
-    if way == "tar" or not files:
-        return found
-    if way == "rsync":
-        if state.rsync:
-            return replace(found, merged=tuple(files))
-        return Delta(found.path, blocked=(*found.blocked, "there is no rsync, or no sha256sum, on the host"))
-    if near or not (here and state.rsync):
-        return found
-    saving = {entry: _saving(entry, state.entries.get(entry.path)) for entry in files}
-    worth = tuple(entry for entry in files if saving[entry] >= _BIG)
-    return replace(found, merged=worth) if sum(saving[entry] for entry in worth) >= _WORTH else found
+    files = [entry for entry in plan.send if entry.kind == "f"]
+    if mode == "tar" or not files:
+        return plan
+    if mode == "rsync":
+        if remote_tree.rsync:
+            return replace(plan, by_rsync=tuple(files))
+        return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no sha256sum, on the host"))
+    if is_local or not (local_rsync and remote_tree.rsync):
+        return plan
+    saved = {entry: _bytes_saved(entry, remote_tree.entries.get(entry.path)) for entry in files}
+    worth = tuple(entry for entry in files if saved[entry] >= _BIG)
+    return replace(plan, by_rsync=worth) if sum(saved[entry] for entry in worth) >= _WORTH else plan
 
 
-def _saving(entry: Entry, there: There | None) -> int:
+def _bytes_saved(entry: Entry, remote: RemoteEntry | None) -> int:
     """Bytes that need not travel, at best."""
-    return min(entry.size, there.size) if there is not None and there.kind == "f" else 0
+    return min(entry.size, remote.size) if remote is not None and remote.kind == "f" else 0
 
 
-def _is(state: State, path: str, there: There, here: str) -> str:
+def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, local_kind: str) -> str:
     kinds = {"d": "a directory", "f": "a file", "l": "a symbolic link"}
-    return f"{printable(state.path)}/{printable(path)} is {kinds.get(there.kind, 'something else')} there, {here} here"
+    place = f"{printable(remote_tree.path)}/{printable(path)}"
+    return f"{place} is {kinds.get(remote.kind, 'something else')} there, {local_kind} here"
 
 
-def _with_parents(tree: Tree, send: list[Entry], state: State) -> tuple[Entry, ...]:
+def _add_parents(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
     """The directories of what is sent come along, because it is unpacked beside them first."""
-    needed = {entry.path for entry in send}
-    for entry in send:
-        parent = posixpath.dirname(entry.path)
-        while parent and parent not in needed:
-            needed.add(parent)
-            parent = posixpath.dirname(parent)
-    return tuple(entry for entry in tree.entries if entry.path in needed)
+    paths = {entry.path for entry in send}
+    paths |= {parent for path in paths for parent in _parents(path)}
+    return tuple(entry for entry in tree.entries if entry.path in paths)
 
 
-def _doomed(state: State, wanted: set[str], tree: Tree, kept: Ignored) -> tuple[str, ...]:
+def _find_deletions(remote_tree: RemoteTree, tree: Tree, ignored: Ignored) -> tuple[str, ...]:
     """The topmost things to remove: a directory only if everything in it goes."""
-    safe = {MARK}
+    safe = {MANIFEST}
+    sent = {entry.path for entry in tree.entries}
     files = {entry.path for entry in tree.entries if entry.kind != "d"}
-    for path in sorted(state.entries):
-        there = state.entries[path]
-        under_kept = any(parent in safe and parent not in wanted for parent in _parents(path))
-        wrong_kind = there.kind == "d" and path in files
-        if under_kept or (path in wanted and not wrong_kind) or kept(path, there.kind == "d"):
+    for path in sorted(remote_tree.entries):
+        is_directory = remote_tree.entries[path].kind == "d"
+        below_safe = any(parent in safe and parent not in sent for parent in _parents(path))
+        wrong_kind = is_directory and path in files
+        if below_safe or (path in sent and not wrong_kind) or ignored(path, is_directory):
             safe.add(path)
     holding = {parent for path in safe for parent in _parents(path)}
-    gone = {path for path in state.entries if path not in safe and path not in holding}
+    gone = {path for path in remote_tree.entries if path not in safe and path not in holding}
     return tuple(sorted(path for path in gone if not any(parent in gone for parent in _parents(path))))
 
 
 def _parents(path: str) -> list[str]:
-    found = []
+    parents = []
     while path := posixpath.dirname(path):
-        found.append(path)
-    return found
+        parents.append(path)
+    return parents
 
 
-def stale_parts(state: State, me: str, alive: frozenset[int]) -> tuple[str, ...]:
-    """Those private directories whose writer is gone. Names are PART, controller, its process, the host's process."""
-    found = []
-    for name in state.parts:
-        said = re.fullmatch(re.escape(PART) + r"([0-9a-f]+)-(\d+)-(\d+)", name)
-        if said and said[1] == me and int(said[2]) not in alive:
-            found.append(name)
-    return tuple(found)
+def find_stale_parts(remote_tree: RemoteTree, sender: str, alive: frozenset[int]) -> tuple[str, ...]:
+    """Private directories of ``sender`` whose process is not ``alive``. A name is PART, sender, its pid, the host's."""
+    names = re.compile(re.escape(PART) + r"([0-9a-f]+)-(\d+)-(\d+)")
+    matches = [match for name in remote_tree.parts if (match := names.fullmatch(name))]
+    return tuple(match[0] for match in matches if match[1] == sender and int(match[2]) not in alive)
 
 
-def text(deltas: Mapping[str, Delta], source: str) -> str:
-    """The plan: what is sent where, hosts with the same work together. The dry run prints it."""
+def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
+    """What is sent where, hosts with the same work together. The dry run prints it."""
     groups: dict[tuple[Any, ...], list[str]] = {}
-    for name, delta in deltas.items():
-        groups.setdefault((delta.path, delta.send, delta.merged, delta.doomed, delta.blocked), []).append(name)
+    for name, plan in plans.items():
+        groups.setdefault((plan.path, plan.send, plan.by_rsync, plan.to_delete, plan.blocked), []).append(name)
     lines: list[str] = []
-    for (path, send, merged, doomed, blocked), names in groups.items():
+    for (path, send, by_rsync, to_delete, blocked), names in groups.items():
         lines.append(f"{', '.join(names)}: {printable(source, 200)} → {printable(path, 200)}")
         lines += [f"  refused: {why}" for why in blocked]
-        parts = set(merged)
+        rsynced = set(by_rsync)
         lines += [
-            f"  send {printable(entry.path, 400)}{_what(entry)}{' by rsync' if entry in parts else ''}"
+            f"  send {printable(entry.path, 400)}{_describe_entry(entry)}{' by rsync' if entry in rsynced else ''}"
             for entry in send
             if entry.kind != "d"
         ]
-        lines += [f"  remove {printable(name, 400)}" for name in doomed]
-        if not (send or doomed or blocked):
+        lines += [f"  remove {printable(name, 400)}" for name in to_delete]
+        if not (send or to_delete or blocked):
             lines.append("  nothing to do")
     return "\n".join(lines)
 
 
-def _what(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_bytes(entry.size)})"
 
 
-def amount(files: int) -> str:
+def count_files(files: int) -> str:
     return "1 file" if files == 1 else f"{files} files"
 
 

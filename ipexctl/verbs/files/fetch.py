@@ -13,10 +13,10 @@ from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
-from ipexctl.decide.planning.fetch import Item, Listing, Wanted
-from ipexctl.decide.planning.ignore import ignoring
-from ipexctl.decide.planning.sync import destination, format_bytes
-from ipexctl.decide.planning.sync import unfit as unfit_place
+from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
+from ipexctl.decide.planning.ignore import compile_ignore
+from ipexctl.decide.planning.sync import choose_destination, format_bytes
+from ipexctl.decide.planning.sync import validate_destination as unfit_place
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
@@ -33,68 +33,72 @@ def fetch(
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Returns each host's directory here, or why there is none. ``ranks`` are the hosts of the ranks of the run whose
     results are wanted (empty: those of the last saved run). Raises `UsageError` before anything is contacted."""
-    hosts = _from(task, inventory, ranks, context)
+    hosts = _select_hosts(task, inventory, ranks, context)
     into = Path(task.into).expanduser()
     if into.exists() and not into.is_dir():
         raise UsageError(f"{printable(task.into, 300)} is not a directory", hint="name another one with --into")
     root = Path(os.path.abspath(Path(task.source).expanduser()))  # noqa: PTH100 - links stay as they are written
     name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
-    wheres = {host.name: destination(task.workdir, host, name) for host in hosts}
-    wrong = [f"{pattern!r} {why}" for pattern in task.paths if (why := planning.unfit(pattern))]
-    wrong += [f"{host}: {where!r} {why}" for host, where in wheres.items() if (why := unfit_place(where))]
-    if wrong:
-        raise UsageError("what is to be fetched cannot be used", reasons=wrong)
-    here = rsync.here() is not None
-    if task.transfer == "rsync" and not here:
+    destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
+    invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := planning.validate_pattern(pattern))]
+    invalid += [f"{host}: {where!r} {why}" for host, where in destinations.items() if (why := unfit_place(where))]
+    if invalid:
+        raise UsageError("what is to be fetched cannot be used", reasons=invalid)
+    local_rsync = rsync.find_rsync() is not None
+    if task.transfer == "rsync" and not local_rsync:
         raise UsageError("there is no rsync on this machine", hint="leave out --transfer rsync")
-    patterns = [planning.asked(pattern) for pattern in task.paths]
-    left_out, folded = ignoring(task.exclude), receive.folds(into)
-    yield Started("fetch", f"{planning.some(task.paths)} of {_hosts(len(hosts))} into {printable(task.into, 200)}",
-                  tuple(host.name for host in hosts))  # fmt: skip
+    patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
+    ignored, folds = compile_ignore(task.exclude), receive.folds_case(into)
+    what = f"{planning.format_names(task.paths)} of {_count_hosts(len(hosts))} into {printable(task.into, 200)}"
+    yield Started("fetch", what, tuple(host.name for host in hosts))
 
     def ask(link: Link, _: Emit) -> Listing:
         try:
-            data = receive.look(link, wheres[link.host.name], patterns)
-            return planning.read_listing(data, left_out, folds=folded)
+            data = receive.list_files(link, destinations[link.host.name], patterns)
+            return planning.parse_listing(data, ignored, folds=folds)
         except ValueError:
             what = "the host's list of files makes no sense"
             raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
-    seen = yield from each(context, hosts, "look", ask)
-    failures = {host: found for host, found in seen.items() if isinstance(found, Failure)}
-    listings = {host: found for host, found in seen.items() if isinstance(found, Listing)}
-    yield from _told(listings)
+    probed = yield from each(context, hosts, "look", ask)
+    failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
+    listings = {host: listing for host, listing in probed.items() if isinstance(listing, Listing)}
+    yield from _report_links(listings)
     missing = [pattern for number, pattern in enumerate(task.paths)
-               if listings and not any(number in found.met for found in listings.values())]  # fmt: skip
-    every = {host.name: _wanted(task, host, listings[host.name], into, here) for host in hosts if host.name in listings}
-    plan = planning.text(every, task.into)
+               if listings and not any(number in listing.matched for listing in listings.values())]  # fmt: skip
+    plans = {
+        host.name: _plan_host(task, host, listings[host.name], into, local_rsync)
+        for host in hosts
+        if host.name in listings
+    }
+    plan = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan)
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
         yield HostFailed(Failure("", Kind.STEP, what, "ipexctl fetch --workdir says where paths start", "missing"))
     if not dry:
-        came = yield from _bring(hosts, every, listings, into, context, patterns)
-        failures |= {host: found for host, found in came.items() if isinstance(found, Failure)}
+        fetched = yield from _fetch_files(hosts, plans, listings, into, context, patterns)
+        failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
-    answers = {name: _fetched(result, every.get(name)) for name, result in done.items()}
+    answers = {name: _fetched(result, plans.get(name)) for name, result in done.items()}
     yield Answer(FetchAnswer(dry, answers, plan if dry else None))
     codes = [failure.kind.exit for failure in failures.values()]
     yield Ended("fetch", worst([*codes, *([Kind.STEP.exit] if missing else [])]))
     return done
 
 
-def _wanted(task: Fetch, host: Host, listing: Listing, into: Path, here: bool) -> Wanted:
-    have = receive.have(into, host.name)
-    found = planning.wanted(listing, have)
+def _plan_host(task: Fetch, host: Host, listing: Listing, into: Path, local_rsync: bool) -> FetchPlan:
+    local_file = receive.stat_local_files(into, host.name)
+    plan = planning.plan_fetch(listing, local_file)
     if task.transfer == "auto" and host.is_local:
-        return found
+        return plan
     # rsync takes names below one directory, and those a pattern names through a link are no matter: it follows links.
-    return planning.by_rsync(found, have, task.transfer, both=here and listing.rsync)
+    return planning.choose_rsync(plan, local_file, task.transfer, both=local_rsync and listing.rsync)
 
 
-def _bring(
+def _fetch_files(
     hosts: Sequence[Host],
-    every: dict[str, Wanted],
+    plans: dict[str, FetchPlan],
     listings: dict[str, Listing],
     into: Path,
     context: Context,
@@ -102,105 +106,109 @@ def _bring(
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Brings what is new; a host that has nothing new is not asked again."""
     for host in hosts:
-        if host.name in every and not every[host.name].items:
-            yield StepEnded(host.name, _STEP, "ok", every[host.name].said())
+        if host.name in plans and not plans[host.name].items:
+            yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
             if listings[host.name].refused:
-                what = "not brought: " + planning.some(listings[host.name].refused)
+                what = "not brought: " + planning.format_names(listings[host.name].refused)
                 yield HostFailed(Failure(host.name, Kind.STEP, what, code="name"))
-    behind = [host for host in hosts if host.name in every and every[host.name].items]
+    outdated = [host for host in hosts if host.name in plans and plans[host.name].items]
 
     def work(link: Link, emit: Emit) -> str | Failure:
         host = link.host.name
-        found = every[host]
-        teller = ProgressReporter(host, _STEP, found.size, emit)
+        plan = plans[host]
+        progress = ProgressReporter(host, _STEP, plan.size, emit)
         bad: list[str] = list(listings[host].refused)
         saved = 0
         try:
-            with ResultsDir(into, host) as shelf:
-                rest = list(found.items)
-                if found.merged:
+            with ResultsDir(into, host) as results:
+                items = list(plan.items)
+                if plan.by_rsync:
                     try:
-                        saved = _by_rsync(link, found, shelf, teller, bad)
-                        rest = [item for item in rest if item not in set(found.merged)]
+                        saved = _fetch_by_rsync(link, plan, results, progress, bad)
+                        items = [item for item in items if item not in set(plan.by_rsync)]
                     except rsync.RsyncError as why:
                         emit(Message(f"{why}; brought whole instead", "warning", host))
-                lost = _whole(link, found, rest, shelf, teller, bad)
-                lost = _whole(link, found, lost, shelf, teller, bad, alone=True)
+                missing = _fetch_whole(link, plan, items, results, progress, bad)
+                missing = _fetch_whole(link, plan, missing, results, progress, bad, alone=True)
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
-        teller.tell(always=True)
-        for torn in _changed(link, found, patterns):
-            emit(Message(f"{printable(torn, 200)} changed while it was read: fetch it again", "warning", host))
-        if lost:
-            bad += [f"{printable(item.local, 200)} could not be read there" for item in lost]
+        progress.report(always=True)
+        for path in _find_changed(link, plan, patterns):
+            emit(Message(f"{printable(path, 200)} changed while it was read: fetch it again", "warning", host))
+        if missing:
+            bad += [f"{printable(item.local, 200)} could not be read there" for item in missing]
         if bad:
-            return Failure(host, Kind.STEP, f"not brought: {planning.some(bad)}", code="name")
-        return found.said() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
+            return Failure(host, Kind.STEP, f"not brought: {planning.format_names(bad)}", code="name")
+        return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from each(context, behind, _STEP, work, outcome=lambda said: ("changed", said)))
+    return (yield from each(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
 
 
-def _whole(
+def _fetch_whole(
     link: Link,
-    found: Wanted,
-    items: Sequence[Item],
-    shelf: ResultsDir,
-    teller: ProgressReporter,
+    plan: FetchPlan,
+    items: Sequence[RemoteFile],
+    results: ResultsDir,
+    progress: ProgressReporter,
     bad: list[str],
     *,
     alone: bool = False,
-) -> list[Item]:
+) -> list[RemoteFile]:
     """Brings files as they are; those that did not come. ``alone``: one by one (the second name of a file that has
     several may come as a mere reference to the first)."""
-    missing: list[Item] = []
+    failed: list[RemoteFile] = []
     for group in [[item] for item in items] if alone else [list(items)] if items else []:
         named = {item.name: item for item in group}
-        for name, size, chunks in receive.receive(link, found.path, [*named]):
+        for name, size, chunks in receive.receive_files(link, plan.path, [*named]):
             item = named.pop(name)
-            teller.detail = item.local
+            progress.detail = item.local
             try:
-                came = shelf.put(item.local, _counted(chunks, teller), mtime=item.mtime, executable=item.executable)
+                written = results.write_file(
+                    item.local, _count_chunks(chunks, progress), mtime=item.mtime, executable=item.executable
+                )
             except UnsafePathError as why:
                 if why.full:
                     raise
                 bad.append(str(why))
                 continue
-            if came != size:
+            if written != size:
                 raise LinkError(Failure(link.host.name, Kind.STEP, "what it sent was cut", code="damaged"))
-        missing += named.values()
-    return missing
+        failed += named.values()
+    return failed
 
 
-def _counted(chunks: Iterator[bytes], teller: ProgressReporter) -> Iterator[bytes]:
+def _count_chunks(chunks: Iterator[bytes], progress: ProgressReporter) -> Iterator[bytes]:
     for chunk in chunks:
         yield chunk
-        teller.count(len(chunk))
+        progress.count(len(chunk))
 
 
-def _by_rsync(link: Link, found: Wanted, shelf: ResultsDir, teller: ProgressReporter, bad: list[str]) -> int:
-    """Big files of which an old version is here; the bytes that did not have to travel. Raises `rsync.Unfit`."""
-    below = [item for item in found.merged if not item.name.startswith("/")]
-    if len(below) != len(found.merged):
+def _fetch_by_rsync(
+    link: Link, plan: FetchPlan, results: ResultsDir, progress: ProgressReporter, bad: list[str]
+) -> int:
+    """Big files of which an old version is here; the bytes that did not have to travel. Raises `rsync.RsyncError`."""
+    below = [item for item in plan.by_rsync if not item.name.startswith("/")]
+    if len(below) != len(plan.by_rsync):
         raise rsync.RsyncError("rsync is for files below the working directory")
-    rsync.receive(link, [item.local for item in below], found.path, shelf.staging, teller.count)
-    came = teller.done
+    rsync.receive_files(link, [item.local for item in below], plan.path, results.staging, progress.count)
+    carried = progress.done
     for item in below:
         try:
-            shelf.adopt(item.local, item.local, mtime=item.mtime, executable=item.executable)
+            results.adopt_file(item.local, item.local, mtime=item.mtime, executable=item.executable)
         except UnsafePathError as why:
             bad.append(str(why))
-    teller.done = sum(item.size for item in below)
-    return max(0, teller.done - came)
+    progress.done = sum(item.size for item in below)
+    return max(0, progress.done - carried)
 
 
-def _changed(link: Link, found: Wanted, patterns: Sequence[str]) -> list[str]:
+def _find_changed(link: Link, plan: FetchPlan, patterns: Sequence[str]) -> list[str]:
     """Files that are not now as they were when they were listed."""
-    now = planning.read_listing(receive.look(link, found.path, patterns), ignoring(()))
-    there = {item.local: (item.size, item.mtime) for item in now.items}
-    return [item.local for item in found.items if there.get(item.local) != (item.size, item.mtime)]
+    now = planning.parse_listing(receive.list_files(link, plan.path, patterns), compile_ignore(()))
+    current = {item.local: (item.size, item.mtime) for item in now.items}
+    return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]
 
 
-def _from(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Context) -> list[Host]:
+def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], context: Context) -> list[Host]:
     """The hosts of ``--from``. Raises `UsageError`."""
     if task.from_ == "all":
         return list(inventory)
@@ -234,18 +242,18 @@ def _last_ranks(context: Context) -> list[str]:
     return []
 
 
-def _told(listings: dict[str, Listing]) -> Generator[Event, None, None]:
-    links = sorted({link for found in listings.values() for link in found.links})
+def _report_links(listings: dict[str, Listing]) -> Generator[Event, None, None]:
+    links = sorted({link for listing in listings.values() for link in listing.links})
     if links:
-        yield Message(f"links below a directory are not followed: {planning.some(links)}")
+        yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
 
 
-def _hosts(count: int) -> str:
+def _count_hosts(count: int) -> str:
     return f"{count} host{'' if count == 1 else 's'}"
 
 
-def _fetched(result: str | Failure, wanted: Wanted | None) -> FetchedHost | FailedTransfer:
+def _fetched(result: str | Failure, wanted: FetchPlan | None) -> FetchedHost | FailedTransfer:
     if isinstance(result, Failure):
         return FailedTransfer(result.what, result.code)
     assert wanted is not None
-    return FetchedHost(result, len(wanted.items), wanted.size, wanted.same)
+    return FetchedHost(result, len(wanted.items), wanted.size, wanted.unchanged)

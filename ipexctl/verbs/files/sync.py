@@ -11,23 +11,23 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
-from ipexctl.act.transfer.receive import receive
+from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
-from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, changed, read_tree
+from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_changed, read_tree
 from ipexctl.decide.planning import diff
-from ipexctl.decide.planning.ignore import DEFAULT, ignoring
+from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
 from ipexctl.decide.planning.sync import (
-    Delta,
-    State,
-    by_rsync,
-    delta,
-    destination,
+    RemoteTree,
+    SyncPlan,
+    choose_destination,
+    choose_rsync,
+    find_stale_parts,
     format_bytes,
-    mark_of,
-    read_state,
-    stale_parts,
-    text,
-    unfit,
+    format_manifest,
+    format_plans,
+    parse_remote_tree,
+    plan_sync,
+    validate_destination,
 )
 from ipexctl.model import tasks
 from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
@@ -46,11 +46,11 @@ def sync(
     task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Returns each host's absolute directory, or why it has none. Raises `UsageError` before anything is contacted."""
-    root = _source(task)
-    ignored = ignoring([*DEFAULT, *_patterns(root), *task.exclude])
-    wheres = _destinations(task, inventory, root)
-    here = rsync.here() is not None
-    if task.transfer == "rsync" and not here:
+    root = _find_source(task)
+    ignored = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude])
+    destinations = _choose_destinations(task, inventory, root)
+    local_rsync = rsync.find_rsync() is not None
+    if task.transfer == "rsync" and not local_rsync:
         raise UsageError("there is no rsync on this machine", hint="leave out --transfer rsync")
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
@@ -64,77 +64,85 @@ def sync(
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not carried, because they are no files: {names}", "warning")
 
-    states = yield from each(context, inventory, "compare", lambda link, _: _look(link, wheres[link.host.name]))
-    failures = {name: found for name, found in states.items() if isinstance(found, Failure)}
-    deltas: dict[str, Delta] = {}
+    remote_trees = yield from each(
+        context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
+    )
+    failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
+    plans: dict[str, SyncPlan] = {}
     for host in inventory:
-        if isinstance(state := states[host.name], State):
-            found = delta(tree, state, delete=task.delete, kept=ignored, stale=_stale(state, tree))
-            deltas[host.name] = by_rsync(found, state, task.transfer, here=here, near=host.is_local)
-    plan = text(deltas, str(root))
-    yield Planned("sync", plan)
+        if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
+            plan = plan_sync(
+                tree, remote_tree, delete=task.delete, ignored=ignored, stale=_find_stale_parts(remote_tree, tree)
+            )
+            plans[host.name] = choose_rsync(
+                plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
+            )
+    plan_text = format_plans(plans, str(root))
+    yield Planned("sync", plan_text)
     if task.diff:
-        yield from _differences(tree, deltas, states, inventory, context)
-    for name, found in deltas.items():
-        if found.blocked:
-            failures[name] = Failure(name, Kind.STEP, "; ".join(found.blocked), code="blocked")
+        yield from _report_differences(tree, plans, remote_trees, inventory, context)
+    for name, plan in plans.items():
+        if plan.blocked:
+            failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
             yield HostFailed(failures[name])
-        elif found.before:
-            yield Message(f"{printable(found.path, 200)} was filled from {found.before} before", "warning", name)
-    going = [host for host in inventory if host.name in deltas and host.name not in failures]
-    paths = {host.name: deltas[host.name].path for host in going}
+        elif plan.previous_source:
+            yield Message(f"{printable(plan.path, 200)} was filled from {plan.previous_source} before", "warning", name)
+    reachable = [host for host in inventory if host.name in plans and host.name not in failures]
+    paths = {host.name: plans[host.name].path for host in reachable}
     if not dry:
-        sent = yield from _carry(task, tree, deltas, going, context)
-        failures |= {name: found for name, found in sent.items() if isinstance(found, Failure)}
+        sent = yield from _send_trees(task, tree, plans, reachable, context)
+        failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or paths[host.name] for host in inventory}
-    hosts = {name: _synced(result, deltas.get(name)) for name, result in done.items()}
-    yield Answer(SyncAnswer(dry, hosts, plan if dry else None))
+    hosts = {name: _synced(result, plans.get(name)) for name, result in done.items()}
+    yield Answer(SyncAnswer(dry, hosts, plan_text if dry else None))
     yield Ended("sync", worst([failure.kind.exit for failure in failures.values()]))
     return done
 
 
-def _carry(
-    task: tasks.Sync, tree: Tree, deltas: dict[str, Delta], going: Sequence[Host], context: Context
+def _send_trees(
+    task: tasks.Sync, tree: Tree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Sends each host what it needs; a host that needs nothing is not asked again."""
-    packer, mark = Packer(tree), mark_of(tree)
-    behind = [host for host in going if not deltas[host.name].nothing]
-    for host in going:
-        if deltas[host.name].nothing:
-            yield StepEnded(host.name, _STEP, "ok", deltas[host.name].said())
+    packer, manifest = Packer(tree), format_manifest(tree)
+    outdated = [host for host in reachable if not plans[host.name].is_empty]
+    for host in reachable:
+        if plans[host.name].is_empty:
+            yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
 
     def work(link: Link, emit: Emit) -> str:
-        found = deltas[link.host.name]
-        teller = ProgressReporter(link.host.name, _STEP, found.size, emit)
+        plan = plans[link.host.name]
+        progress = ProgressReporter(link.host.name, _STEP, plan.size, emit)
         saved = 0
 
-        def parcel(into: str) -> Iterator[bytes]:
+        def pack_stream(into: str) -> Iterator[bytes]:
             """What is left for the stream, once rsync has done its part."""
             nonlocal saved
-            rest, merged = found.send, found.merged
+            entries, rsynced = plan.send, plan.by_rsync
             try:
-                rsync.send(link, tree.root, [entry.path for entry in merged], into, teller.count)
+                rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.count)
             except rsync.RsyncError as why:
-                if gone := changed(tree, merged):
+                if gone := find_changed(tree, rsynced):
                     raise SourceChangedError(gone) from None
                 if task.transfer == "rsync":
                     raise
                 emit(Message(f"{why}; sent whole instead", "warning", link.host.name))
-                merged = ()
+                rsynced = ()
             else:
-                whole = sum(entry.size for entry in merged)
-                saved = max(0, whole - teller.done)
-                teller.done = whole
-                by = set(merged)
-                rest = tuple(entry for entry in rest if entry not in by)
-            yield from teller.counting(packer.parcel(rest, mark=mark, doomed=found.doomed, merged=merged))
+                whole = sum(entry.size for entry in rsynced)
+                saved = max(0, whole - progress.done)
+                progress.done = whole
+                done = set(rsynced)
+                entries = tuple(entry for entry in entries if entry not in done)
+            yield from progress.count_chunks(
+                packer.pack(entries, manifest=manifest, to_delete=plan.to_delete, by_rsync=rsynced)
+            )
 
         try:
-            if found.merged:
-                transfer.merge(link, found.path, parcel, own=_own(tree), old=found.parts)
+            if plan.by_rsync:
+                transfer.merge_tree(link, plan.path, pack_stream, own=_push_name(tree), old=plan.parts)
             else:
-                pieces = teller.counting(packer.parcel(found.send, mark=mark, doomed=found.doomed))
-                transfer.place(link, found.path, pieces, own=_own(tree), old=found.parts)
+                pieces = progress.count_chunks(packer.pack(plan.send, manifest=manifest, to_delete=plan.to_delete))
+                transfer.install_tree(link, plan.path, pieces, own=_push_name(tree), old=plan.parts)
         except rsync.RsyncError as why:
             raise LinkError(Failure(link.host.name, Kind.STEP, str(why), code="rsync")) from None
         except SourceChangedError as change:
@@ -142,50 +150,56 @@ def _carry(
             raise LinkError(
                 Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
             ) from None
-        return found.said() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
+        return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from each(context, behind, _STEP, work, outcome=lambda said: ("changed", said)))
+    return (yield from each(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
 
 
-def _differences(
-    tree: Tree, deltas: dict[str, Delta], states: Mapping[str, State | Failure], inventory: Inventory, context: Context
+def _report_differences(
+    tree: Tree,
+    plans: dict[str, SyncPlan],
+    remote_trees: Mapping[str, RemoteTree | Failure],
+    inventory: Inventory,
+    context: Context,
 ) -> Generator[Event, None, None]:
     """Says how the text files that are to be sent differ from those there. A host that cannot tell is no failure."""
-    every = {
-        name: {f"./{entry.path}": entry for entry in diff.comparable(found, state)}
-        for name, found in deltas.items()
-        if isinstance(state := states[name], State)
+    entries = {
+        name: {f"./{entry.path}": entry for entry in diff.select_comparable(plan, remote_tree)}
+        for name, plan in plans.items()
+        if isinstance(remote_tree := remote_trees[name], RemoteTree)
     }
-    asked = [host for host in inventory if every.get(host.name)]
+    hosts = [host for host in inventory if entries.get(host.name)]
 
     def read(link: Link, _: Emit) -> list[str]:
-        mine = every[link.host.name]
-        told = []
-        for name, size, chunks in receive(link, deltas[link.host.name].path, [*mine]):
+        wanted = entries[link.host.name]
+        texts = []
+        for name, size, chunks in receive_files(link, plans[link.host.name].path, [*wanted]):
             if size <= diff.LARGEST:
-                entry = mine[name]
-                told.append(diff.difference(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
-        return told
+                entry = wanted[name]
+                texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
+        return texts
 
-    told = yield from each(context, asked, "compare texts", read)
-    for names, said in diff.grouped({name: found for name, found in told.items() if not isinstance(found, Failure)}):
-        yield Message(f"{', '.join(names)}:\n{said}")
+    differences = yield from each(context, hosts, "compare texts", read)
+    for names, text in diff.group_by_hosts(
+        {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
+    ):
+        yield Message(f"{', '.join(names)}:\n{text}")
 
 
-def _look(link: Link, where: str) -> State:
+def _inspect_destination(link: Link, where: str) -> RemoteTree:
     try:
-        return read_state(transfer.look(link, where))
+        return parse_remote_tree(transfer.list_tree(link, where))
     except ValueError:
         what = f"the host's list of files in {printable(where)} makes no sense"
         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
 
-def _source(task: tasks.Sync) -> Path:
+def _find_source(task: tasks.Sync) -> Path:
     """The directory to carry: the source itself, or that of the script it names."""
-    said = Path(task.source).expanduser()
-    if not said.exists():
+    source = Path(task.source).expanduser()
+    if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
-    root = directory_of(said)
+    root = directory_of(source)
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         raise UsageError(
             f"{printable(str(root), 200)} would be carried whole to every host",
@@ -195,41 +209,43 @@ def _source(task: tasks.Sync) -> Path:
     return root
 
 
-def directory_of(said: Path) -> Path:
+def directory_of(path: Path) -> Path:
     """A directory itself, or that of a file, absolute; its name is that of its place on the hosts."""
-    return Path(os.path.abspath(said if said.is_dir() else said.parent))  # noqa: PTH100 - links stay as they are written
+    return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
 
 
-def _patterns(root: Path) -> list[str]:
+def _read_ignore_file(root: Path) -> list[str]:
     try:
         return (root / _IGNORE).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
 
 
-def _destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[str, str]:
-    wheres = {host.name: destination(task.workdir, host, root.name) for host in inventory}
-    reasons = [f"{name}: {where!r} {why}" for name, where in wheres.items() if (why := unfit(where))]
+def _choose_destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[str, str]:
+    destinations = {host.name: choose_destination(task.workdir, host, root.name) for host in inventory}
+    reasons = [
+        f"{name}: {where!r} {why}" for name, where in destinations.items() if (why := validate_destination(where))
+    ]
     if reasons:
         raise UsageError(
             "the working directory on the hosts cannot be used", reasons=reasons, hint="name another one with --workdir"
         )
-    return wheres
+    return destinations
 
 
-def _own(tree: Tree) -> str:
+def _push_name(tree: Tree) -> str:
     """Names our private directories on the hosts: this source, and this process."""
     return f"{hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]}-{os.getpid()}"
 
 
-def _stale(state: State, tree: Tree) -> tuple[str, ...]:
-    me, _, own = _own(tree).partition("-")
-    writers = {int(name.split("-")[-2]) for name in state.parts if name.split("-")[-2].isdigit()} - {int(own)}
-    return stale_parts(state, me, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
+def _find_stale_parts(remote_tree: RemoteTree, tree: Tree) -> tuple[str, ...]:
+    me, _, own = _push_name(tree).partition("-")
+    writers = {int(name.split("-")[-2]) for name in remote_tree.parts if name.split("-")[-2].isdigit()} - {int(own)}
+    return find_stale_parts(remote_tree, me, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
 
 
-def _synced(result: str | Failure, delta: Delta | None) -> SyncedHost | FailedTransfer:
+def _synced(result: str | Failure, delta: SyncPlan | None) -> SyncedHost | FailedTransfer:
     if isinstance(result, Failure):
         return FailedTransfer(result.what, result.code)
     assert delta is not None
-    return SyncedHost(result, not delta.nothing, delta.files, delta.size, len(delta.doomed))
+    return SyncedHost(result, not delta.is_empty, delta.files, delta.size, len(delta.to_delete))

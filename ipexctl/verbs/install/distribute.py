@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.act.fanout import Emit
-from ipexctl.act.transfer.send import put_file
+from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import mib
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Event, Progress
@@ -70,7 +70,7 @@ def spread(
                         offers.pop(giver, None)
                 for parcel in rest:
                     before = total - sum(other.size for other in rest[rest.index(parcel) :])
-                    put_file(
+                    send_file(
                         link,
                         parcel.path,
                         f"{crew.venv}.d/{parcel.target}",

@@ -13,7 +13,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import printable
 from ipexctl.verbs.common.select import read_hostfile, read_playbook
-from ipexctl.verbs.play.play import unusable_files
+from ipexctl.verbs.play.play import find_unusable_files
 
 
 def lint(
@@ -30,7 +30,7 @@ def lint(
         try:
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
             unknown -= book.variables
-            unusable = [*unusable_files(book.steps)]
+            unusable = [*find_unusable_files(book.steps)]
             inventory = _hosts(book, cwd)
         except UsageError as refused:
             wrong += refused.reasons or (refused.sentence,)

@@ -55,7 +55,7 @@ class PlayOptions:
 
 
 @dataclass
-class _Known:
+class PlayState:
     """What the steps so far have shown: facts of hosts, who is lost and why, where the ranks of the last run were."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
@@ -72,14 +72,14 @@ def play(
     anything is contacted for a tag, a name or a limit that chooses nothing, and for scripts and directories that are
     not there."""
     how = how or PlayOptions()
-    steps = play_schedule.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
-    chosen = [_limited(step, inventory) for step in steps]
-    if unusable := [*unusable_files(steps)]:
+    steps = play_schedule.select_steps(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
+    chosen = [_limit_hosts(step, inventory) for step in steps]
+    if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
-    yield Started("play", book.name or book.source, tuple(name for name in inventory.names if _asked(name, how)))
+    yield Started("play", book.name or book.source, tuple(name for name in inventory.names if _is_requested(name, how)))
     for warning in book.warnings:
         yield Message(warning, "warning")
-    known = _Known()
+    known = PlayState()
     rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
@@ -89,7 +89,7 @@ def play(
         row = PlayedStep(step.title, step.action, None if code is None else int(code), note.text if note else None)
         rows.append(row)
         codes += [code] if code and not (note and note.code == "ignored") else []
-        if not stop and all(name in known.lost for name in inventory.names if _asked(name, how)):
+        if not stop and all(name in known.lost for name in inventory.names if _is_requested(name, how)):
             stop = "no host is left"
         if stop:
             if number < len(steps):
@@ -109,10 +109,10 @@ def play(
 
 def list_steps(book: Play, inventory: Inventory, how: PlayOptions) -> Generator[Event, None, None]:
     """What would be done, on which hosts, without contacting any."""
-    steps = play_schedule.chosen(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
+    steps = play_schedule.select_steps(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
     rows: list[ListedStep] = []
     for number, step in enumerate(steps, 1):
-        hosts = ",".join(name for name in _limited(step, inventory).names if _asked(name, how))
+        hosts = ",".join(name for name in _limit_hosts(step, inventory).names if _is_requested(name, how))
         tags, when = ",".join(step.tags) or None, step.when or None
         rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
     yield Started("play", "", ())
@@ -120,7 +120,7 @@ def list_steps(book: Play, inventory: Inventory, how: PlayOptions) -> Generator[
     yield Ended("play", Exit.OK)
 
 
-def unusable_files(steps: Sequence[Step]) -> Iterator[str]:
+def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
     """Scripts and directories of this machine that steps name and that are not there (and no fetch could bring), and
     scripts that are directories."""
     for step in steps:
@@ -138,20 +138,20 @@ def unusable_files(steps: Sequence[Step]) -> Iterator[str]:
             yield f"{named} is a directory"
 
 
-def _limited(step: Step, inventory: Inventory) -> Inventory:
+def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
     """The step's hosts. Raises `UsageError`."""
     return inventory if step.limit is None else parsing.limit(inventory, step.limit)
 
 
-def _asked(host: str, how: PlayOptions) -> bool:
+def _is_requested(host: str, how: PlayOptions) -> bool:
     return how.hosts is None or host in how.hosts
 
 
 def _step(
-    step: Step, hosts: Inventory, known: _Known, context: Context, environ: Mapping[str, str], how: PlayOptions
+    step: Step, hosts: Inventory, known: PlayState, context: Context, environ: Mapping[str, str], how: PlayOptions
 ) -> Generator[Event, None, tuple[Exit | None, Note | None, str]]:
     """One step: its exit code (None: not begun), what to note of it, and why the play ends ("" if it does not)."""
-    asked = [host for host in hosts if _asked(host.name, how)]
+    asked = [host for host in hosts if _is_requested(host.name, how)]
     here = [host for host in asked if host.name not in known.lost]
     if not here:
         return None, Note("skipped", f"skipped: {'its hosts are lost' if asked else '--limit leaves it no host'}"), ""
@@ -161,25 +161,25 @@ def _step(
             return None, Note("skipped", "skipped: no run of this play says where its ranks are"), ""
     codes: list[Exit] = []
     if step.when:
-        here, code = yield from _where(step, here, hosts, known, context)
+        here, code = yield from _filter_by_facts(step, here, hosts, known, context)
         codes += [code] if code else []
         if not here:
             skipped = Note("skipped", "skipped: when is true of no host")
             return (worst(codes), None, "") if codes else (None, skipped, "")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if how.again and host not in asked}
     missing |= known.lost
-    if gone := play_schedule.lacking(step, missing, hosts.names if how.again else [host.name for host in asked]):
+    if gone := play_schedule.missing_hosts(step, missing, hosts.names if how.again else [host.name for host in asked]):
         why = f"without {', '.join(gone[:4])}{' …' if len(gone) > 4 else ''}: {missing[gone[0]]}"
         for host in here:
             yield StepEnded(host.name, step.title, "skipped", why)
         return None, Note("not-begun", f"not begun {why}"), "" if how.again else f"{step.action} does not begin {why}"
     stop = ""
-    for batch in play_schedule.batches(here, step.serial, len(asked)):
+    for batch in play_schedule.split_batches(here, step.serial, len(asked)):
         if step.serial and len(batch) < len(here):
             yield Message(f"{step.title}: {', '.join(host.name for host in batch)}")
-        told = story(step, Inventory(batch, hosts.source), context, environ, known.ranks, how)
+        told = make_workflow(step, Inventory(batch, hosts.source), context, environ, known.ranks, how)
         try:
-            report = yield from _told(told, known)
+            report = yield from _relay_events(told, known)
         except UsageError as refused:
             if not step.ignore_errors:
                 raise
@@ -188,7 +188,7 @@ def _step(
         if report.exit is Exit.OK:
             continue
         codes.append(report.exit)
-        lost, stop = yield from _judged(step, report, [host.name for host in batch], known)
+        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch], known)
         known.lost |= dict.fromkeys(lost, f"failed in {step.title}")
         if stop:
             break
@@ -198,15 +198,15 @@ def _step(
     return code, None, stop
 
 
-def _judged(
-    step: Step, report: Report, batch: Sequence[str], known: _Known
+def _judge_failures(
+    step: Step, report: Report, batch: Sequence[str], known: PlayState
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
     """Which hosts a failed step has cost, and why the play ends ("" if it goes on)."""
     away = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
         yield FailuresIgnored(step.title)
         yield Message(f"{step.title}: ignored, as ignore_errors says", "warning")
-        return tuple(away), play_schedule.ends(step, away, batch) if away else ""
+        return tuple(away), play_schedule.stop_reason(step, away, batch) if away else ""
     found = [finding for finding in report.findings if finding.level == "error"]
     for finding in found:  # the recap counts hosts by their steps
         for name in finding.hosts:
@@ -220,11 +220,11 @@ def _judged(
         return lost, f"{step.title} failed"
     if step.action == "install" and not getattr(step.task, "partial", False):
         return lost, f"{step.title} failed, and without partial it is for all hosts or none"
-    return lost, play_schedule.ends(step, lost, batch)
+    return lost, play_schedule.stop_reason(step, lost, batch)
 
 
-def _where(
-    step: Step, here: list[Host], hosts: Inventory, known: _Known, context: Context
+def _filter_by_facts(
+    step: Step, here: list[Host], hosts: Inventory, known: PlayState, context: Context
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
     """The hosts of which ``when`` is true; the others are skipped. Hosts nobody has looked at yet are looked at."""
     from ipexctl.decide.parsing.conditions import Unknown, holds, needs_facts
@@ -257,7 +257,7 @@ def _where(
     return left, worst([failure.kind.exit for failure in failures]) if failures else None
 
 
-def story(
+def make_workflow(
     step: Step,
     inventory: Inventory,
     context: Context,
@@ -303,7 +303,7 @@ def story(
     raise ValueError(f"no such action: {step.action}")
 
 
-def _told(inside: Workflow, known: _Known) -> Generator[Event, None, Report]:
+def _relay_events(inside: Workflow, known: PlayState) -> Generator[Event, None, Report]:
     """Passes a step's story on, all but its end; its report. What it shows of the hosts is kept for later steps."""
     folding = Folding()
     try:

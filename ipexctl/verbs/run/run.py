@@ -26,7 +26,7 @@ from ipexctl.decide.launch.build import HostRuntime
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.launch.user_env import parse_user_env
-from ipexctl.decide.planning.sync import destination
+from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import unsound
 from ipexctl.decide.releases.runtime import runtime
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
@@ -239,7 +239,9 @@ def _sync_script(
     """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
     if not task.sync or dry:
         folder = directory_of(script).name
-        return {host.name: _absolute(destination(task.workdir, host, folder), facts[host.name]) for host in inventory}
+        return {
+            host.name: _absolute(choose_destination(task.workdir, host, folder), facts[host.name]) for host in inventory
+        }
     results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
     workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
     return workdirs if len(workdirs) == len(inventory) else None

@@ -6,10 +6,20 @@ import os
 
 import pytest
 
-from ipexctl.decide.planning.fetch import Item, Listing, Wanted, asked, by_rsync, read_listing, text, unfit, wanted
-from ipexctl.decide.planning.ignore import ignoring
+from ipexctl.decide.planning.fetch import (
+    FetchPlan,
+    Listing,
+    RemoteFile,
+    anchor_pattern,
+    choose_rsync,
+    format_plans,
+    parse_listing,
+    plan_fetch,
+    validate_pattern,
+)
+from ipexctl.decide.planning.ignore import compile_ignore
 
-NOTHING = ignoring(())
+NOTHING = compile_ignore(())
 
 
 def listing(
@@ -18,7 +28,7 @@ def listing(
     data = (
         b"/home/ada/work\0" + tool + b"\0" + b"".join(words.encode() + b"\0" + name + b"\0" for words, name in records)
     )
-    return read_listing(data, ignoring(left_out), folds=folds)
+    return parse_listing(data, compile_ignore(left_out), folds=folds)
 
 
 def test_a_list_is_files_with_their_place_here() -> None:
@@ -33,11 +43,11 @@ def test_a_list_is_files_with_their_place_here() -> None:
     )
     assert found.path == "/home/ada/work"
     assert found.items == (
-        Item("./out/a.pt", "out/a.pt", 5, 11),
-        Item("./out//./run.sh", "out/run.sh", 6, 12, True),
-        Item("/scratch/x/log", "scratch/x/log", 7, 0),
+        RemoteFile("./out/a.pt", "out/a.pt", 5, 11),
+        RemoteFile("./out//./run.sh", "out/run.sh", 6, 12, True),
+        RemoteFile("/scratch/x/log", "scratch/x/log", 7, 0),
     )
-    assert (found.met, found.links, found.refused, found.rsync) == (frozenset({0, 1}), ("out/latest",), (), True)
+    assert (found.matched, found.links, found.refused, found.rsync) == (frozenset({0, 1}), ("out/latest",), (), True)
 
 
 @pytest.mark.parametrize("name", [b"./../evil", b"./a/../../evil", b"/../evil", b"..", b"./a/.."])
@@ -51,7 +61,7 @@ def test_odd_bytes_stay_what_they_are_and_are_shown_escaped() -> None:
     found = listing(("0 f 644 1 1", b"./out/\xff\n\x1b[31m"), ("0 f 644 1 1", b"./" + b"x" * 300))
     assert os.fsencode(found.items[0].local) == b"out/\xff\n\x1b[31m"
     assert found.refused[0].endswith("its name is too long")
-    shown = text({"n0": wanted(found, lambda _: None)}, "fetched")
+    shown = format_plans({"n0": plan_fetch(found, lambda _: None)}, "fetched")
     assert shown == "n0: /home/ada/work → fetched/n0\n  get out/\\xff\\x0a\\x1b[31m (1 B)"
 
 
@@ -64,7 +74,7 @@ def test_what_is_left_out_and_what_is_ours_does_not_come() -> None:
 def test_two_patterns_that_meet_one_file_bring_it_once() -> None:
     found = listing(("0 f 644 1 1", b"./a"), ("1 f 644 1 1", b"./a"))
     assert len(found.items) == 1
-    assert found.met == {0, 1}
+    assert found.matched == {0, 1}
 
 
 def test_names_that_are_one_here_do_not_overwrite_each_other() -> None:
@@ -81,32 +91,32 @@ def test_names_that_are_one_here_do_not_overwrite_each_other() -> None:
 )
 def test_a_list_that_was_cut_makes_no_sense(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
-        read_listing(data, NOTHING)
+        parse_listing(data, NOTHING)
 
 
 def test_only_what_is_not_here_already_is_wanted() -> None:
     found = listing(("0 f 644 5 11", b"./same"), ("0 f 644 5 11", b"./grew"), ("0 f 644 5 11", b"./new"))
     here = {"same": (5, 11), "grew": (4, 11)}
-    need = wanted(found, here.get)
+    need = plan_fetch(found, here.get)
     assert [item.local for item in need.items] == ["grew", "new"]
-    assert (need.same, need.size, need.said()) == (1, 10, "2 files, 10 B")
-    assert wanted(listing(("0 f 644 5 11", b"./same")), here.get).said() == "nothing to do, 1 file the same"
-    assert wanted(listing(), here.get).said() == "nothing there"
+    assert (need.unchanged, need.size, need.summary()) == (1, 10, "2 files, 10 B")
+    assert plan_fetch(listing(("0 f 644 5 11", b"./same")), here.get).summary() == "nothing to do, 1 file the same"
+    assert plan_fetch(listing(), here.get).summary() == "nothing there"
 
 
 def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
     big, small, new = (
-        Item("./big", "big", 5 << 20, 1),
-        Item("./small", "small", 900, 1),
-        Item("./new", "new", 5 << 20, 1),
+        RemoteFile("./big", "big", 5 << 20, 1),
+        RemoteFile("./small", "small", 900, 1),
+        RemoteFile("./new", "new", 5 << 20, 1),
     )
-    need = Wanted("/w", (big, small, new))
+    need = FetchPlan("/w", (big, small, new))
     here = {"big": (4 << 20, 0), "small": (800, 0)}
-    assert by_rsync(need, here.get, "auto", both=True).merged == (big,)
-    assert by_rsync(need, here.get, "auto", both=False).merged == ()
-    assert by_rsync(need, here.get, "tar", both=True).merged == ()
-    assert by_rsync(need, here.get, "rsync", both=True).merged == (big, small, new)
-    assert by_rsync(Wanted("/w", (small, new)), here.get, "auto", both=True).merged == ()
+    assert choose_rsync(need, here.get, "auto", both=True).by_rsync == (big,)
+    assert choose_rsync(need, here.get, "auto", both=False).by_rsync == ()
+    assert choose_rsync(need, here.get, "tar", both=True).by_rsync == ()
+    assert choose_rsync(need, here.get, "rsync", both=True).by_rsync == (big, small, new)
+    assert choose_rsync(FetchPlan("/w", (small, new)), here.get, "auto", both=True).by_rsync == ()
 
 
 @pytest.mark.parametrize(
@@ -119,8 +129,14 @@ def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
     ],
 )  # fmt: skip
 def test_patterns_are_checked_before_anybody_is_asked(pattern: str, why: str) -> None:
-    assert unfit(pattern) == why
+    assert validate_pattern(pattern) == why
 
 
 def test_no_pattern_looks_like_an_option_on_the_host() -> None:
-    assert [asked(pattern) for pattern in ("-x", "out", "./a", "~/b", "/c")] == ["./-x", "./out", "./a", "~/b", "/c"]
+    assert [anchor_pattern(pattern) for pattern in ("-x", "out", "./a", "~/b", "/c")] == [
+        "./-x",
+        "./out",
+        "./a",
+        "~/b",
+        "/c",
+    ]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.transfer.receive import PART, ResultsDir, UnsafePathError, folds, have
+from ipexctl.act.transfer.receive import PART, ResultsDir, UnsafePathError, folds_case, stat_local_files
 
 
-def put(shelf: ResultsDir, local: str, data: bytes = b"new", *, executable: bool = False) -> int:
-    return shelf.put(local, iter([data[:1], data[1:]]), mtime=1_000_000, executable=executable)
+def put(results: ResultsDir, local: str, data: bytes = b"new", *, executable: bool = False) -> int:
+    return results.write_file(local, iter([data[:1], data[1:]]), mtime=1_000_000, executable=executable)
 
 
 def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        with ResultsDir(tmp_path / "a" / "b", "n0") as shelf:
-            assert put(shelf, "out/deep/x.pt") == 3
-            put(shelf, "run.sh", executable=True)
+        with ResultsDir(tmp_path / "a" / "b", "n0") as results:
+            assert put(results, "out/deep/x.pt") == 3
+            put(results, "run.sh", executable=True)
     finally:
         os.umask(old)
     place = tmp_path / "a/b/n0"
@@ -29,7 +29,7 @@ def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Pa
     assert {path.name: stat.S_IMODE(path.lstat().st_mode) for path in place.rglob("*")} == {
         "out": 0o700, "deep": 0o700, "x.pt": 0o600, "run.sh": 0o700
     }  # fmt: skip
-    found = have(tmp_path / "a/b", "n0")
+    found = stat_local_files(tmp_path / "a/b", "n0")
     assert found("out/deep/x.pt") == (3, 1_000_000)
     assert found("out") is None
     assert found("none") is None
@@ -43,10 +43,10 @@ def test_a_link_here_is_never_followed(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "out").symlink_to(outside)
     (place / "file").symlink_to(outside / "x.pt")
-    with ResultsDir(tmp_path / "fetched", "n0") as shelf:
+    with ResultsDir(tmp_path / "fetched", "n0") as results:
         with pytest.raises(UnsafePathError, match=r"out/x\.pt: a part of its path is"):
-            put(shelf, "out/x.pt")
-        put(shelf, "file")  # the link itself is replaced
+            put(results, "out/x.pt")
+        put(results, "file")  # the link itself is replaced
     assert (outside / "x.pt").read_bytes() == b"mine"
     assert not (place / "file").is_symlink()
     (tmp_path / "fetched/n1").symlink_to(outside)
@@ -59,11 +59,11 @@ def test_what_is_something_else_here_stays(tmp_path: Path) -> None:
     place = tmp_path / "n0"
     (place / "dir/inner").mkdir(parents=True)
     (place / "file").write_text("old")
-    with ResultsDir(tmp_path, "n0") as shelf:
+    with ResultsDir(tmp_path, "n0") as results:
         with pytest.raises(UnsafePathError, match="dir: it is a directory here"):
-            put(shelf, "dir")
+            put(results, "dir")
         with pytest.raises(UnsafePathError, match="file/x: a part of its path is no directory here"):
-            put(shelf, "file/x")
+            put(results, "file/x")
     assert (place / "file").read_text() == "old"
     assert (place / "dir/inner").is_dir()
 
@@ -73,12 +73,12 @@ def test_a_file_that_is_cut_leaves_the_old_one_and_nothing_else(tmp_path: Path) 
         yield b"half"
         raise ConnectionError("gone")
 
-    with ResultsDir(tmp_path, "n0") as shelf:
-        put(shelf, "x", b"old")
+    with ResultsDir(tmp_path, "n0") as results:
+        put(results, "x", b"old")
         with pytest.raises(ConnectionError):
-            shelf.put("x", cut(), mtime=1, executable=False)
+            results.write_file("x", cut(), mtime=1, executable=False)
         assert (tmp_path / "n0/x").read_bytes() == b"old"
-        assert len([*shelf.staging.iterdir()]) == 0
+        assert len([*results.staging.iterdir()]) == 0
     assert [path.name for path in (tmp_path / "n0").iterdir()] == ["x"]
 
 
@@ -99,19 +99,19 @@ def test_what_an_earlier_fetch_left_is_removed_but_not_that_of_one_that_goes_on(
 def test_what_rsync_left_is_adopted_only_if_it_is_a_file_in_real_directories(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("mine")
-    with ResultsDir(tmp_path / "f", "n0") as shelf:
-        (shelf.staging / "d").mkdir()
-        (shelf.staging / "d/x").write_text("new")
-        assert shelf.adopt("d/x", "d/x", mtime=5, executable=False) == 3
-        (shelf.staging / "link").symlink_to(secret)
-        (shelf.staging / "away").symlink_to(tmp_path)
+    with ResultsDir(tmp_path / "f", "n0") as results:
+        (results.staging / "d").mkdir()
+        (results.staging / "d/x").write_text("new")
+        assert results.adopt_file("d/x", "d/x", mtime=5, executable=False) == 3
+        (results.staging / "link").symlink_to(secret)
+        (results.staging / "away").symlink_to(tmp_path)
         for name in ("link", "away/secret", "none", "d"):
             with pytest.raises(UnsafePathError):
-                shelf.adopt(name, "y", mtime=5, executable=False)
+                results.adopt_file(name, "y", mtime=5, executable=False)
     assert secret.read_text() == "mine"
     assert [path.name for path in (tmp_path / "f/n0").iterdir()] == ["d"]
 
 
 def test_whether_case_counts_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
-    assert folds(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
+    assert folds_case(tmp_path / "not/there/yet") is False  # of the file systems of Linux that tests run on
     assert [*tmp_path.iterdir()] == []

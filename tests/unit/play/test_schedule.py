@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.play_schedule import batches, chosen, ends, lacking
+from ipexctl.decide.play_schedule import missing_hosts, select_steps, split_batches, stop_reason
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.plays import Play, Share, Step
@@ -19,13 +19,13 @@ HOSTS = [Host(name, name) for name in NAMES]
 
 
 def test_steps_are_chosen_by_tags_and_by_where_to_begin() -> None:
-    assert chosen(PLAY) == (LOOK, PUT, TRAIN)
-    assert chosen(PLAY, tags=["slow"]) == (PUT,)
-    assert chosen(PLAY, skip_tags=["slow"]) == (LOOK, TRAIN)
-    assert chosen(PLAY, tags=["slow, prepare"]) == (LOOK, PUT)
-    assert chosen(PLAY, start_at="train") == (TRAIN,)
-    assert chosen(PLAY, start_at="doctor") == (LOOK, PUT, TRAIN)
-    assert chosen(PLAY, start_at="run") == (TRAIN,)
+    assert select_steps(PLAY) == (LOOK, PUT, TRAIN)
+    assert select_steps(PLAY, tags=["slow"]) == (PUT,)
+    assert select_steps(PLAY, skip_tags=["slow"]) == (LOOK, TRAIN)
+    assert select_steps(PLAY, tags=["slow, prepare"]) == (LOOK, PUT)
+    assert select_steps(PLAY, start_at="train") == (TRAIN,)
+    assert select_steps(PLAY, start_at="doctor") == (LOOK, PUT, TRAIN)
+    assert select_steps(PLAY, start_at="run") == (TRAIN,)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_steps_are_chosen_by_tags_and_by_where_to_begin() -> None:
 )
 def test_what_chooses_nothing_is_refused(how: dict[str, object], why: str) -> None:
     with pytest.raises(UsageError) as refused:
-        chosen(PLAY, **how)  # type: ignore[arg-type]
+        select_steps(PLAY, **how)  # type: ignore[arg-type]
     assert why in str(refused.value)
 
 
@@ -54,30 +54,32 @@ def test_what_chooses_nothing_is_refused(how: dict[str, object], why: str) -> No
     ],
 )
 def test_hosts_come_in_batches_of_which_the_last_size_repeats(serial: tuple[Share, ...], sizes: list[int]) -> None:
-    made = [*batches(HOSTS, serial, len(HOSTS))]
+    made = [*split_batches(HOSTS, serial, len(HOSTS))]
     assert [len(batch) for batch in made] == sizes
     assert [host for batch in made for host in batch] == HOSTS
 
 
 def test_when_failures_end_a_play() -> None:
     step = Step(action="doctor", task=Doctor())
-    assert ends(step, [], NAMES) == ""
-    assert ends(step, NAMES[:9], NAMES) == ""
-    assert ends(step, ["elsewhere"], NAMES) == ""
-    assert ends(Step(action="doctor", task=Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
+    assert stop_reason(step, [], NAMES) == ""
+    assert stop_reason(step, NAMES[:9], NAMES) == ""
+    assert stop_reason(step, ["elsewhere"], NAMES) == ""
+    assert (
+        stop_reason(Step(action="doctor", task=Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
+    )
     some = Step(action="doctor", task=Doctor(), max_fail_percentage=30)
-    assert ends(some, NAMES[:3], NAMES) == ""
-    assert ends(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
-    assert ends(Step(action="doctor", task=Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
+    assert stop_reason(some, NAMES[:3], NAMES) == ""
+    assert stop_reason(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
+    assert stop_reason(Step(action="doctor", task=Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
     rolling = Step(action="doctor", task=Doctor(), serial=(Share(2),))
-    assert ends(rolling, NAMES[:1], NAMES[:2]) == ""
-    assert ends(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
+    assert stop_reason(rolling, NAMES[:1], NAMES[:2]) == ""
+    assert stop_reason(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
 
 
 def test_hosts_that_work_together_cannot_be_missing_unless_it_is_said_how_many() -> None:
-    assert lacking(TRAIN, ["n1"], NAMES) == ("n1",)
-    assert lacking(TRAIN, [], NAMES) == ()
-    assert lacking(LOOK, ["n1"], NAMES) == ()
+    assert missing_hosts(TRAIN, ["n1"], NAMES) == ("n1",)
+    assert missing_hosts(TRAIN, [], NAMES) == ()
+    assert missing_hosts(LOOK, ["n1"], NAMES) == ()
     few = Step(action="run", task=Run(script="t.py"), max_fail_percentage=20)
-    assert lacking(few, NAMES[:2], NAMES) == ()
-    assert lacking(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")
+    assert missing_hosts(few, NAMES[:2], NAMES) == ()
+    assert missing_hosts(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.planning.ignore import DEFAULT, ignoring
+from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
 from ipexctl.decide.planning.sync import (
-    Delta,
-    State,
-    There,
-    Way,
-    by_rsync,
-    delta,
-    destination,
-    mark_of,
-    read_state,
-    stale_parts,
-    text,
-    unfit,
+    RemoteEntry,
+    RemoteTree,
+    SyncPlan,
+    TransferMode,
+    choose_destination,
+    choose_rsync,
+    find_stale_parts,
+    format_manifest,
+    format_plans,
+    parse_remote_tree,
+    plan_sync,
+    validate_destination,
 )
 from ipexctl.model.hosts import Host
 from ipexctl.model.trees import Entry, Tree
 
-IGNORED = ignoring(DEFAULT)
+IGNORED = compile_ignore(DEFAULT)
 
 
 def file(path: str, size: int = 10, at: int = 1_700_000_000, executable: bool = False) -> Entry:
@@ -36,33 +36,33 @@ def tree(*entries: Entry) -> Tree:
     return Tree(Path("/src"), "laptop:/src", tuple(sorted(entries, key=lambda entry: entry.path)))
 
 
-def there(entry: Entry) -> There:
+def there(entry: Entry) -> RemoteEntry:
     if entry.kind == "d":
-        return There("d", 0o700, 4096, 1)
+        return RemoteEntry("d", 0o700, 4096, 1)
     if entry.kind == "l":
-        return There("l", 0o777, len(entry.target), 1, entry.target)
-    return There("f", 0o700 if entry.executable else 0o600, entry.size, entry.mtime)
+        return RemoteEntry("l", 0o777, len(entry.target), 1, entry.target)
+    return RemoteEntry("f", 0o700 if entry.executable else 0o600, entry.size, entry.mtime)
 
 
-def after_sync(source: Tree, **more: There) -> State:
+def after_sync(source: Tree, **more: RemoteEntry) -> RemoteTree:
     """What a host says when the source was just carried there."""
     import json
 
     entries = {entry.path: there(entry) for entry in source.entries}
-    return State("/home/u/p", "node1", json.loads(mark_of(source)), {**entries, **more})
+    return RemoteTree("/home/u/p", "node1", json.loads(format_manifest(source)), {**entries, **more})
 
 
-EMPTY = State("/home/u/p", "node1", None, {})
+EMPTY = RemoteTree("/home/u/p", "node1", None, {})
 SOURCE = tree(
     Entry("pkg", "d"), file("pkg/a.py"), file("run.sh", executable=True), Entry("latest", "l", target="pkg/a.py")
 )
 
 
-def asked(source: Tree, state: State, *, delete: bool = False) -> Delta:
-    return delta(source, state, delete=delete, kept=IGNORED)
+def asked(source: Tree, state: RemoteTree, *, delete: bool = False) -> SyncPlan:
+    return plan_sync(source, state, delete=delete, ignored=IGNORED)
 
 
-def paths(found: Delta) -> list[str]:
+def paths(found: SyncPlan) -> list[str]:
     return [entry.path for entry in found.send]
 
 
@@ -72,8 +72,8 @@ def test_everything_is_sent_to_an_empty_place() -> None:
 
 def test_nothing_is_sent_when_nothing_has_changed() -> None:
     found = asked(SOURCE, after_sync(SOURCE))
-    assert found.nothing
-    assert found.said() == "nothing to do"
+    assert found.is_empty
+    assert found.summary() == "nothing to do"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,14 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_is_sent() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [There("f", 0o600, 99, 1_700_000_000), There("f", 0o600, 10, 1_700_000_001), There("f", 0o700, 10, 1_700_000_000)],
+    [
+        RemoteEntry("f", 0o600, 99, 1_700_000_000),
+        RemoteEntry("f", 0o600, 10, 1_700_000_001),
+        RemoteEntry("f", 0o700, 10, 1_700_000_000),
+    ],
     ids=["size", "time", "mode"],
 )
-def test_a_file_that_changed_on_the_host_is_sent_again(found: There) -> None:
+def test_a_file_that_changed_on_the_host_is_sent_again(found: RemoteEntry) -> None:
     state = after_sync(SOURCE, **{"pkg/a.py": found})
     assert paths(asked(SOURCE, state)) == ["pkg", "pkg/a.py"]
 
@@ -113,7 +117,7 @@ def test_a_link_somebody_planted_blocks_the_sync_and_is_named() -> None:
         ("pkg", "/home/u/p/pkg is a symbolic link there, a directory here"),
         ("run.sh", "/home/u/p/run.sh is a symbolic link that ipexctl did not make"),
     ):
-        state = State("/home/u/p", "node1", None, {path: There("l", 0o777, 4, 1, "/etc")})
+        state = RemoteTree("/home/u/p", "node1", None, {path: RemoteEntry("l", 0o777, 4, 1, "/etc")})
         found = asked(SOURCE, state)
         assert found.blocked == (why,)
         assert found.send == ()
@@ -121,64 +125,64 @@ def test_a_link_somebody_planted_blocks_the_sync_and_is_named() -> None:
 
 def test_a_directory_where_a_file_shall_be_blocks_unless_deleting_was_asked_for() -> None:
     source = tree(file("x"))
-    state = after_sync(tree(file("y")), x=There("d", 0o700, 1, 1), **{"x/old": There("f", 0o600, 1, 1)})
+    state = after_sync(tree(file("y")), x=RemoteEntry("d", 0o700, 1, 1), **{"x/old": RemoteEntry("f", 0o600, 1, 1)})
     assert asked(source, state).blocked == ("/home/u/p/x is a directory there, a file here",)
-    assert asked(source, state, delete=True).doomed == ("x", "y")
+    assert asked(source, state, delete=True).to_delete == ("x", "y")
 
 
 def test_deleting_removes_what_is_not_in_the_source_but_never_what_syncs_leave_out() -> None:
     extra = {
-        "old.py": There("f", 0o600, 1, 1),
-        "gone": There("d", 0o700, 1, 1),
-        "gone/x": There("f", 0o600, 1, 1),
-        "half": There("d", 0o700, 1, 1),
-        "half/x": There("f", 0o600, 1, 1),
-        "half/.venv": There("d", 0o700, 1, 1),
-        "half/.venv/python": There("f", 0o700, 1, 1),
-        ".ipexctl-sync.json": There("f", 0o600, 1, 1),
+        "old.py": RemoteEntry("f", 0o600, 1, 1),
+        "gone": RemoteEntry("d", 0o700, 1, 1),
+        "gone/x": RemoteEntry("f", 0o600, 1, 1),
+        "half": RemoteEntry("d", 0o700, 1, 1),
+        "half/x": RemoteEntry("f", 0o600, 1, 1),
+        "half/.venv": RemoteEntry("d", 0o700, 1, 1),
+        "half/.venv/python": RemoteEntry("f", 0o700, 1, 1),
+        ".ipexctl-sync.json": RemoteEntry("f", 0o600, 1, 1),
     }
     state = after_sync(SOURCE, **extra)
-    assert asked(SOURCE, state).doomed == ()
-    assert asked(SOURCE, state, delete=True).doomed == ("gone", "half/x", "old.py")
+    assert asked(SOURCE, state).to_delete == ()
+    assert asked(SOURCE, state, delete=True).to_delete == ("gone", "half/x", "old.py")
 
 
 def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
-    state = State("/home/u/p", "node1", None, {"precious": There("f", 0o600, 1, 1)})
+    state = RemoteTree("/home/u/p", "node1", None, {"precious": RemoteEntry("f", 0o600, 1, 1)})
     found = asked(SOURCE, state, delete=True)
-    assert found.doomed == ()
+    assert found.to_delete == ()
     assert "no mark of an earlier sync" in found.blocked[0]
     assert asked(SOURCE, EMPTY, delete=True).blocked == ()
 
 
 def test_what_another_directory_has_brought_is_not_deleted_and_that_directory_is_named() -> None:
-    state = after_sync(SOURCE, **{"ckpt.pt": There("f", 0o600, 1, 1)})
+    state = after_sync(SOURCE, **{"ckpt.pt": RemoteEntry("f", 0o600, 1, 1)})
     other = Tree(Path("/src"), "desktop:/src", SOURCE.entries)
     found = asked(other, state, delete=True)
-    assert found.doomed == ()
+    assert found.to_delete == ()
     assert found.blocked == (
         f"{state.path} was filled from {SOURCE.origin}: nothing is deleted there before one sync without --delete has "
         "made it this directory's",
     )
-    assert asked(other, state).before == SOURCE.origin
+    assert asked(other, state).previous_source == SOURCE.origin
     assert asked(other, after_sync(SOURCE), delete=True).blocked == ()  # nothing would be deleted
-    assert asked(SOURCE, state, delete=True).doomed == ("ckpt.pt",)
+    assert asked(SOURCE, state, delete=True).to_delete == ("ckpt.pt",)
 
 
 def test_what_a_host_says_is_read_with_any_name_in_it() -> None:
-    data = b"/home/u/p\0node1\0mark\0" + mark_of(SOURCE) + b"\0"
+    data = b"/home/u/p\0node1\0mark\0" + format_manifest(SOURCE) + b"\0"
     data += b"f 600 3 1700000000\0a\nb $(id) \xff\0\0l 777 3 1\0ln\0../x\0p 0 0 0\0.ipexctl-part-ab-1-2\0\0"
-    state = read_state(data)
+    state = parse_remote_tree(data)
     assert state.entries == {
-        "a\nb $(id) \udcff": There("f", 0o600, 3, 1_700_000_000),
-        "ln": There("l", 0o777, 3, 1, "../x"),
+        "a\nb $(id) \udcff": RemoteEntry("f", 0o600, 3, 1_700_000_000),
+        "ln": RemoteEntry("l", 0o777, 3, 1, "../x"),
     }
-    assert state.mark is not None
+    assert state.manifest is not None
     assert state.parts == (".ipexctl-part-ab-1-2",)
 
 
 def test_a_host_says_whether_it_has_rsync_and_a_file_of_that_name_does_not() -> None:
-    assert read_state(b"/p\0n\0\0\0t 0 0 0\0rsync\0\0").rsync
-    assert not read_state(b"/p\0n\0\0\0f 600 1 1\0rsync\0\0p 0 0 0\0rsync\0\0").rsync
+    assert parse_remote_tree(b"/p\0n\0\0\0t 0 0 0\0rsync\0\0").rsync
+    assert not parse_remote_tree(b"/p\0n\0\0\0f 600 1 1\0rsync\0\0p 0 0 0\0rsync\0\0").rsync
 
 
 # -- by rsync or in the stream -----------------------------------------------------------------------------------------
@@ -186,13 +190,15 @@ def test_a_host_says_whether_it_has_rsync_and_a_file_of_that_name_does_not() -> 
 MIB = 1 << 20
 
 
-def ways(way: Way, now: Tree, old: Tree, *, here: bool = True, there: bool = True, near: bool = False) -> Delta:
+def ways(
+    way: TransferMode, now: Tree, old: Tree, *, here: bool = True, there: bool = True, near: bool = False
+) -> SyncPlan:
     state = replace(after_sync(old), rsync=there)
-    return by_rsync(asked(now, state), state, way, here=here, near=near)
+    return choose_rsync(asked(now, state), state, way, local_rsync=here, is_local=near)
 
 
-def merged(found: Delta) -> list[str]:
-    return [entry.path for entry in found.merged]
+def merged(found: SyncPlan) -> list[str]:
+    return [entry.path for entry in found.by_rsync]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ def test_without_rsync_on_one_side_or_on_this_very_machine_the_stream_carries_al
         ways("auto", now, old, near=True),
         ways("tar", now, old),
     ):
-        assert not found.merged
+        assert not found.by_rsync
         assert not found.blocked
         assert found.send
 
@@ -232,7 +238,7 @@ def test_without_rsync_on_one_side_or_on_this_very_machine_the_stream_carries_al
 def test_rsync_on_request_carries_every_file_or_says_why_not() -> None:
     links = Entry("l", "l", target="a")
     assert merged(ways("rsync", tree(file("a", 1), links), tree())) == ["a"]
-    assert ways("rsync", tree(file("a")), tree(file("a"))).nothing
+    assert ways("rsync", tree(file("a")), tree(file("a"))).is_empty
     assert ways("rsync", tree(file("a")), tree(), there=False).blocked
     assert not ways("rsync", tree(links), tree(), there=False).blocked
 
@@ -240,54 +246,54 @@ def test_rsync_on_request_carries_every_file_or_says_why_not() -> None:
 def test_what_is_no_file_there_saves_nothing() -> None:
     now = tree(file("big", 9 * MIB))
     for kind in "dpl":
-        state = replace(after_sync(now, big=There(kind, 0o700, 9 * MIB, 1)), rsync=True)
-        assert not by_rsync(Delta("/p", now.entries), state, "auto", here=True, near=False).merged
+        state = replace(after_sync(now, big=RemoteEntry(kind, 0o700, 9 * MIB, 1)), rsync=True)
+        assert not choose_rsync(SyncPlan("/p", now.entries), state, "auto", local_rsync=True, is_local=False).by_rsync
 
 
 def test_the_plan_tells_what_goes_by_rsync() -> None:
     found = ways("auto", tree(file("big", 9 * MIB), file("new")), tree(file("big", 8 * MIB)))
-    assert "  send big (9.44 MB) by rsync\n  send new (10 B)" in text({"n1": found}, "/src")
+    assert "  send big (9.44 MB) by rsync\n  send new (10 B)" in format_plans({"n1": found}, "/src")
 
 
 @pytest.mark.parametrize("data", [b"", b"/p\0n\0\0", b"/p\0n\0\0\0f 600 1\0x\0\0", b"/p\0n\0\0\0f 600 1 1\0x\0"])
 def test_half_a_list_makes_no_sense(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - what it says depends on where it was cut
-        read_state(data)
+        parse_remote_tree(data)
 
 
 @pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"ipexctl": 99, "files": {}}', b"[" * 100_000])
 def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
-    assert read_state(b"/p\0n\0mark\0" + mark + b"\0").mark is None
+    assert parse_remote_tree(b"/p\0n\0mark\0" + mark + b"\0").manifest is None
 
 
 def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
     names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", ".ipexctl-part-odd")
-    state = State("/p", "n", None, {}, names)
-    assert stale_parts(state, "ab12", frozenset({200})) == (".ipexctl-part-ab12-100-7",)
+    state = RemoteTree("/p", "n", None, {}, names)
+    assert find_stale_parts(state, "ab12", frozenset({200})) == (".ipexctl-part-ab12-100-7",)
 
 
 def test_the_place_is_the_hosts_then_the_tasks_then_one_named_like_the_source() -> None:
-    assert destination(None, Host("a", "a"), "proj") == "ipexctl/proj"
-    assert destination("~/w", Host("a", "a"), "proj") == "w"
-    assert destination("~/w", Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "/scratch/w"
+    assert choose_destination(None, Host("a", "a"), "proj") == "ipexctl/proj"
+    assert choose_destination("~/w", Host("a", "a"), "proj") == "w"
+    assert choose_destination("~/w", Host("a", "a", vars={"workdir": "/scratch/w"}), "proj") == "/scratch/w"
 
 
 @pytest.mark.parametrize(
     "where", ["", " ", "~", "/", "//", "..", "a/../..", "$UNSET/x", "/etc", "/tmp/", "~root/x", "."]
 )
 def test_places_that_are_too_big_are_refused(where: str) -> None:
-    assert unfit(where)
+    assert validate_destination(where)
 
 
 @pytest.mark.parametrize("where", ["w", "ipexctl/proj", "/scratch/me/proj", "/workspace", "a b", "-x"])
 def test_ordinary_places_are_fit(where: str) -> None:
-    assert unfit(where) == ""
+    assert validate_destination(where) == ""
 
 
 def test_the_plan_names_every_file_escaped_and_puts_like_hosts_together() -> None:
     source = tree(file("a\x1b[31m", 2000), Entry("l", "l", target="a"))
     same = asked(source, EMPTY)
     done = asked(source, after_sync(source))
-    assert text({"n1": same, "n2": same, "n3": done}, "/src") == (
+    assert format_plans({"n1": same, "n2": same, "n3": done}, "/src") == (
         "n1, n2: /src → /home/u/p\n  send a\\x1b[31m (2 kB)\n  send l → a\nn3: /src → /home/u/p\n  nothing to do"
     )

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.planning.diff import FILES, LARGEST, comparable, difference, grouped
-from ipexctl.decide.planning.sync import Delta, State, There
+from ipexctl.decide.planning.diff import FILES, LARGEST, format_diff, group_by_hosts, select_comparable
+from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
 from ipexctl.model.trees import Entry
 
 
 def test_a_change_is_shown_as_diff_shows_it() -> None:
-    assert difference("a.py", b"one\ntwo\n", b"one\n2\n").splitlines() == [
+    assert format_diff("a.py", b"one\ntwo\n", b"one\n2\n").splitlines() == [
         "--- a.py (there)", "+++ a.py (here)", "@@ -1,2 +1,2 @@", " one", "-two", "+2"
     ]  # fmt: skip
-    assert difference("a.py", b"same", b"same") == ""
-    assert difference("a.py", b"same", b"same\n") == "a.py differs in how its last line ends"
+    assert format_diff("a.py", b"same", b"same") == ""
+    assert format_diff("a.py", b"same", b"same\n") == "a.py differs in how its last line ends"
 
 
 def test_what_is_no_text_is_only_named() -> None:
-    assert difference("m.bin", b"\0\1", b"\0\2") == "m.bin differs, and is no text"
-    assert difference("m.bin", b"caf\xe9", b"cafe") == "m.bin differs, and is no text"
+    assert format_diff("m.bin", b"\0\1", b"\0\2") == "m.bin differs, and is no text"
+    assert format_diff("m.bin", b"caf\xe9", b"cafe") == "m.bin differs, and is no text"
 
 
 def test_nothing_in_it_reaches_the_terminal_and_it_is_bounded() -> None:
-    said = difference("a\x1b[2J.py", b"", b"\x1b]0;title\x07\t\xe2\x80\xae\n" + b"x\n" * 999 + b"y" * 10_000)
+    said = format_diff("a\x1b[2J.py", b"", b"\x1b]0;title\x07\t\xe2\x80\xae\n" + b"x\n" * 999 + b"y" * 10_000)
     assert all(char.isprintable() or char == "\n" for char in said)
     assert said.splitlines()[-1] == "… and 804 more lines"
     assert len(said.splitlines()) == 201
@@ -29,18 +29,18 @@ def test_nothing_in_it_reaches_the_terminal_and_it_is_bounded() -> None:
 
 
 def test_only_old_versions_of_small_files_are_compared() -> None:
-    there = {name: There("f", 0o600, 5, 1) for name in ("old", "big", *map(str, range(50)))} | {
-        "huge-there": There("f", 0o600, LARGEST + 1, 1),
-        "link": There("l", 0o777, 5, 1, "x"),
+    there = {name: RemoteEntry("f", 0o600, 5, 1) for name in ("old", "big", *map(str, range(50)))} | {
+        "huge-there": RemoteEntry("f", 0o600, LARGEST + 1, 1),
+        "link": RemoteEntry("l", 0o777, 5, 1, "x"),
     }
     sent = [Entry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
     sent += [Entry("big", "f", LARGEST + 1), Entry("dir", "d")]
-    state = State("/w", "n", None, there)
-    assert [entry.path for entry in comparable(Delta("/w", tuple(sent)), state)] == ["old"]
+    state = RemoteTree("/w", "n", None, there)
+    assert [entry.path for entry in select_comparable(SyncPlan("/w", tuple(sent)), state)] == ["old"]
     many = tuple(Entry(str(number), "f", 5) for number in range(50))
-    assert len(comparable(Delta("/w", many), state)) == FILES
+    assert len(select_comparable(SyncPlan("/w", many), state)) == FILES
 
 
 def test_a_difference_is_told_once_with_its_hosts() -> None:
     told = {"n0": ["a", "b", ""], "n1": ["a"], "n2": []}
-    assert [*grouped(told)] == [(("n0", "n1"), "a"), (("n0",), "b")]
+    assert [*group_by_hosts(told)] == [(("n0", "n1"), "a"), (("n0",), "b")]
