@@ -123,8 +123,8 @@ class Packer:
     def pack(
         self, entries: tuple[Entry, ...], *, manifest: bytes, to_delete: Sequence[str], by_rsync: Sequence[Entry] = ()
     ) -> Iterator[bytes]:
-        """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that nothing
-        takes effect.
+        """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
+        nothing takes effect.
 
         ``by_rsync`` are files that the host has already, by other means: their hashes go along.
         """
