@@ -62,9 +62,9 @@ class Report:
     diagnosis: Diagnosis | None = None
     followers: tuple[int, ...] = ()
     stopped: tuple[int, ...] = ()
-    proved: tuple[str, ...] = ()
-    left: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    unproved: tuple[str, ...] = ()
+    clean: tuple[str, ...] = ()
+    orphans: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
     lost: LostOutput | None = None
     warnings: tuple[str, ...] = ()
 
@@ -100,9 +100,9 @@ class Report:
             diagnosis=self.diagnosis,
             followers=self.followers,
             stopped=self.stopped,
-            proved=self.proved,
-            left=self.left,
-            unproved=self.unproved,
+            clean=self.clean,
+            orphans=self.orphans,
+            unchecked=self.unchecked,
         )
 
 
@@ -229,13 +229,13 @@ class Folding:
         controller's, where measured; else they are judged from the delays of the ranks' own messages."""
         ranks = self._ranks(offsets)
         failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
-        left: dict[str, tuple[int, ...]] = {}
+        orphans: dict[str, tuple[int, ...]] = {}
         for proof in self._proofs.values():
-            for host, pids in proof.left.items():
-                left |= {host: (*left.get(host, ()), *pids)} if pids else {}
-        unproved = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.unknown))
+            for host, pids in proof.orphans.items():
+                orphans |= {host: (*orphans.get(host, ()), *pids)} if pids else {}
+        unchecked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.unchecked))
         asked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts))
-        causes = self._causes(ranks, left, unproved, lost)
+        causes = self._causes(ranks, orphans, unchecked, lost)
         run, over = self._run, self._over
         started, ended = self._times(self._shifts(offsets))
         return Report(
@@ -260,9 +260,9 @@ class Folding:
             diagnosis=self._diagnosis(failed),
             followers=tuple(rank.rank for rank in failed[1:]),
             stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
-            proved=tuple(host for host in asked if host not in left and host not in unproved),
-            left=left,
-            unproved=unproved,
+            clean=tuple(host for host in asked if host not in orphans and host not in unchecked),
+            orphans=orphans,
+            unchecked=unchecked,
             lost=lost,
             warnings=tuple(self._warnings),
         )
@@ -289,8 +289,8 @@ class Folding:
     def _causes(
         self,
         ranks: tuple[RankOutcome, ...],
-        left: Mapping[str, tuple[int, ...]],
-        unproved: tuple[str, ...],
+        orphans: Mapping[str, tuple[int, ...]],
+        unchecked: tuple[str, ...],
         lost: LostOutput | None,
     ) -> list[Exit]:
         causes = [self._exit, *(failure.kind.exit for failure in self._failures)]
@@ -312,9 +312,9 @@ class Folding:
             ended_by_us = any(rank.state == "stopped" for rank in ranks)
             if self._run and (over.reason == "stopped" or (over.reason == "done" and ended_by_us)):
                 causes.append(Exit.LOST)
-        if left:
+        if orphans:
             causes.append(Exit.RESIDUE)
-        if unproved:  # out of reach: their guards end their part by themselves; who has stopped a run wants to know
+        if unchecked:  # out of reach: their guards end their part by themselves; who has stopped a run wants to know
             causes.append(Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST)
         if lost:
             causes.append(Exit.RECORD)

@@ -133,7 +133,7 @@ class AppliedFix(JsonRecord):
 
     code: str
     hosts: tuple[str, ...]
-    did: str
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,19 +405,19 @@ class StopAnswer(JsonRecord):
 
     run: str
     reason: str
-    proved: tuple[str, ...]
-    left: Mapping[str, tuple[int, ...]]
-    unproved: tuple[str, ...]
+    clean: tuple[str, ...]
+    orphans: Mapping[str, tuple[int, ...]]
+    unchecked: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReapAnswer(JsonRecord):
     """``reap``: the runs whose processes and directories were removed; see `RunOutcome` for the last three."""
 
-    reaped: tuple[str, ...]
-    proved: tuple[str, ...]
-    left: Mapping[str, tuple[int, ...]]
-    unproved: tuple[str, ...]
+    removed: tuple[str, ...]
+    clean: tuple[str, ...]
+    orphans: Mapping[str, tuple[int, ...]]
+    unchecked: tuple[str, ...]
 
 
 # playbooks --------------------------------------------------------------------------------------------------------

@@ -39,11 +39,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Our own talk. ``host`` is empty when it is about the whole command."""
+    """A sentence of ipexctl itself. ``host`` is empty when it is about the whole command; ``code`` is a stable word for
+    programs, where it has one."""
 
     text: str
     level: Literal["info", "warning"] = "info"
     host: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,17 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class CleanupChecked:
-    """After a run: each host was searched for processes of the run. Unreachable hosts are in ``unknown``."""
+    """After a run: ``hosts`` were searched for its processes. Those that did not answer are ``unchecked``."""
 
     run: str
     hosts: tuple[str, ...]
-    left: Mapping[str, tuple[int, ...]]  # host → process ids still alive
-    unknown: tuple[str, ...] = ()
+    orphans: Mapping[str, tuple[int, ...]]  # host → process ids still alive
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> tuple[str, ...]:
+        """The hosts on which no process of the run is left."""
+        return tuple(host for host in self.hosts if host not in self.unchecked and host not in self.orphans)
 
 
 @dataclass(frozen=True, slots=True)

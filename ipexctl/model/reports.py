@@ -65,8 +65,8 @@ class RankOutcome:
 @dataclass(frozen=True, slots=True)
 class RunOutcome(JsonRecord):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
-    ``followers`` failed after it, ``stopped`` were ended by us. On the hosts in ``proved`` no process of the run is
-    left; ``left`` maps a host to those that are; ``unproved`` are hosts that did not answer."""
+    ``followers`` failed after it, ``stopped`` were ended by us. On the hosts in ``clean`` no process of the run is
+    left; ``orphans`` maps a host to those that are; ``unchecked`` are hosts that did not answer."""
 
     run: str
     head: str
@@ -79,9 +79,9 @@ class RunOutcome(JsonRecord):
     diagnosis: Diagnosis | None
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
-    proved: tuple[str, ...]
-    left: Mapping[str, tuple[int, ...]]
-    unproved: tuple[str, ...]
+    clean: tuple[str, ...]
+    orphans: Mapping[str, tuple[int, ...]]
+    unchecked: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

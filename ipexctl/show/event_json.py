@@ -99,6 +99,7 @@ def _finite(value: Any) -> Any:
 
 
 # The names of events and fields in the records of earlier versions.
+_FORMER_FIELDS = {"orphans": "left", "unchecked": "unknown"}
 _FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said": "launcher-output",
                   "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
 
@@ -114,7 +115,9 @@ def decode(line: Mapping[str, Any]) -> Stamped:
         raise DamagedRecordError("at is not a number")
     if cls is Answer:
         return Stamped(at, Answer(_read_answer(line)))
-    values = {field.name: line[key] for field in fields(cls) if (key := _KEYS.get(field.name, field.name)) in line}
+    keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
+    keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in line}
+    values = {name: line[key] for name, key in keys.items() if key in line}
     data = {key: _read_bytes(key, line) for key in values if _hints(cls)[key] is bytes}
     event = _read(cls, values)
     return Stamped(at, replace(event, **data) if data else event)

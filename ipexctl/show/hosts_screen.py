@@ -61,7 +61,7 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     if answer.speed:
         items += [*speed(answer.speed), ""]
     for fix in answer.fixed or ():
-        items.append(labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.did}"))
+        items.append(labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.action}"))
     if answer.common_isa:
         items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]

@@ -367,6 +367,9 @@ def saved(runs: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
 
 
+_FORMER_KEYS = (("proved", "clean"), ("left", "orphans"), ("unproved", "unchecked"))  # of reports of earlier versions
+
+
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
     from pydantic import TypeAdapter, ValidationError
@@ -374,8 +377,10 @@ def read_report(directory: Path) -> CommandReport | None:
     try:
         report = json.loads((directory / REPORT).read_bytes())
         report["lost"] = report.get("lost") or None
+        for former, key in _FORMER_KEYS if report["run"] else ():
+            report["run"].setdefault(key, report["run"].get(former))
         return TypeAdapter(CommandReport).validate_python(report)
-    except (OSError, ValueError, TypeError, AttributeError, ValidationError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError):
         return None
 
 

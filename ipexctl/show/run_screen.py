@@ -32,11 +32,11 @@ class Cleanup(Protocol):
     """What was proved of a run's hosts: see `CleanupChecked`."""
 
     @property
-    def proved(self) -> Sequence[str]: ...
+    def clean(self) -> Sequence[str]: ...
     @property
-    def left(self) -> Mapping[str, Sequence[int]]: ...
+    def orphans(self) -> Mapping[str, Sequence[int]]: ...
     @property
-    def unproved(self) -> Sequence[str]: ...
+    def unchecked(self) -> Sequence[str]: ...
 
 
 def card(run: RunOutcome) -> list[RenderableType]:
@@ -173,15 +173,15 @@ def _last(rank: RankOutcome) -> str:
 def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
     """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
-    for host, pids in cleanup.left.items():
+    for host, pids in cleanup.orphans.items():
         left = f"{phrases.plural(len(pids), 'process')} left on {host}: "
         items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
-    if cleanup.left:
+    if cleanup.orphans:
         items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
-    elif cleanup.proved:
-        items.append(text(f"0 processes left on {phrases.plural(len(cleanup.proved), 'host')}"))
-    if cleanup.unproved:
-        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(cleanup.unproved)}"), 2))
+    elif cleanup.clean:
+        items.append(text(f"0 processes left on {phrases.plural(len(cleanup.clean), 'host')}"))
+    if cleanup.unchecked:
+        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(cleanup.unchecked)}"), 2))
     return items
 
 

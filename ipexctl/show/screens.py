@@ -95,7 +95,7 @@ def answer(value: AnyAnswer) -> list[RenderableType]:
         case StopAnswer():
             return [*generic({"run": value.run, "reason": value.reason}), *proof(value.run, value)]
         case ReapAnswer():
-            return [*generic({"reaped": value.reaped}), *proof("", value)]
+            return [*generic({"removed": value.removed}), *proof("", value)]
         case StacksAnswer() | StacksWhyAnswer() | EmitAnswer() | HostsAnswer() | BenchAnswer() | MigrateAnswer():
             return whole(value.text)
         case AccelerateAnswer() if value.text is not None:

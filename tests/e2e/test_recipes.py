@@ -175,7 +175,7 @@ def test_the_playbook_of_recipe_2_plays_both_ways(
     told = desk("play", ROOT / "playbooks/accelerate-cluster.yaml", *words, timeout=900, **settings)
     assert told.code == 0, told
     assert "0 processes left on 2 hosts" in told.out
-    assert (desk.records[-1] / "events.jsonl").read_text().count('"event": "proved"') == 2, "one of each way"
+    assert (desk.records[-1] / "events.jsonl").read_text().count('"event": "cleanup-checked"') == 2, "one of each way"
     assert f"rank 1 of 2 on node1: MULTI_CPU, backend gloo, {PRECISION}, " in told.out
     assert not residue(hosts)
 

@@ -106,5 +106,5 @@ def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
     alive = [str(process) for process in procs.living(procs.of_run(attempt.launch.run))]
-    unproved = [f"{host}: {pids}" for host, pids in proof.left.items()]
-    return [*unproved, *proof.unknown, *there, *alive]
+    unproved = [f"{host}: {pids}" for host, pids in proof.orphans.items()]
+    return [*unproved, *proof.unchecked, *there, *alive]

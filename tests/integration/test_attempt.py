@@ -169,8 +169,8 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
         if isinstance(event, StepStarted) and event.step == "sweep":
             events += [story.throw(Interrupted(signal.SIGINT)), *story]  # as the loop does with a signal
     (proof,) = of(CleanupChecked, events)
-    assert set(proof.unknown) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
-    assert proof.unknown
+    assert set(proof.unchecked) | {end.host for end in of(StepEnded, events) if end.step == "sweep"} == {"a", "b"}
+    assert proof.unchecked
     folding = Folding()
     for event in events:
         folding.take(Stamped(time.time(), event))

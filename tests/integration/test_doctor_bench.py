@@ -94,7 +94,7 @@ def test_what_a_run_left_is_removed_after_a_yes(equipped: Cluster) -> None:
             equipped, only_fixable(equipped), "--json", "--fix", "--yes", "--pairwise", "off", "--venv", LIGHT
         ).stdout
     )
-    assert {"code": "", "hosts": ["node1"], "did": "ipexctl stop --orphans 1120-000000-dead"} in from_fix["fixed"]
+    assert {"code": "", "hosts": ["node1"], "action": "ipexctl stop --orphans 1120-000000-dead"} in from_fix["fixed"]
     assert not equipped.path("node1", directory).exists()
 
 

@@ -200,7 +200,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s
     result = report(events)
     assert result.exit == Exit.RESIDUE
-    assert result.left["b"] == (frozen,)  # both hosts are this machine
+    assert result.orphans["b"] == (frozen,)  # both hosts are this machine
     told = next(event.failure for event in of(HostFailed, events))
     assert f"process {frozen} (state D)" in told.what
     assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")

@@ -41,7 +41,7 @@ def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
 
 def test_all_went_well_is_0() -> None:
     report = folded(*done())
-    assert (report.exit, report.causes, report.first, report.proved) == (Exit.OK, (), None, HOSTS)
+    assert (report.exit, report.causes, report.first, report.clean) == (Exit.OK, (), None, HOSTS)
 
 
 def test_a_stream_without_an_end_is_not_ok() -> None:

@@ -95,12 +95,8 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         yield event
     reason = watcher.run_ended.reason if watcher.run_ended else ""
     if proof is not None:
-        yield Answer(StopAnswer(watcher.running.run, reason, _proved_hosts(proof), proof.left, proof.unknown))
+        yield Answer(StopAnswer(watcher.running.run, reason, proof.clean, proof.orphans, proof.unchecked))
     yield Ended("stop", watcher.exit)
-
-
-def _proved_hosts(proof: CleanupChecked) -> tuple[str, ...]:
-    return tuple(host for host in proof.hosts if host not in proof.unknown and host not in proof.left)
 
 
 def logs(
@@ -147,7 +143,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
             raise no_such_run(run, survey)
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    yield Answer(ReapAnswer(tuple(sorted(to_remove)), _proved_hosts(proof), proof.left, proof.unknown))
+    yield Answer(ReapAnswer(tuple(sorted(to_remove)), proof.clean, proof.orphans, proof.unchecked))
     yield Ended("reap", Exit.OK)
 
 

@@ -12,6 +12,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.decide.checks import Cluster, run_checks
 from ipexctl.decide.checks.software import doubtful, imports
+from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import HostFailed
@@ -65,7 +66,7 @@ def test_a_safe_fix_is_done_on_its_hosts_after_a_yes(tmp_path: Path) -> None:
     assert question.startswith("MEM003 n1, n2: ")
     assert question.endswith(f"\n  {text} ?")
     assert sorted(commands) == [f"n1: {text}", f"n2: {text}"]
-    assert fixed == [{"code": "MEM003", "hosts": ["n1", "n2"], "did": text}]
+    assert fixed == [AppliedFix("MEM003", ("n1", "n2"), text)]
     assert failed == []
 
 
