@@ -1,4 +1,5 @@
-"""The remote side of a run as one file: the package ``ipexctl.remote.agent`` in an executable zip archive."""
+"""The remote side of a run as one file: `ipexctl.remote.agent` and `ipexctl.protocol` in an executable zip archive; and
+the parts of it that hosts get as single files."""
 
 from __future__ import annotations
 
@@ -7,45 +8,60 @@ import zipfile
 from functools import cache
 from importlib.resources import files
 
-_MODULES = (
-    "procs",
-    "rpc",
-    "files",
-    "progress_monitor",
-    "stack_traces",
-    "spool",
-    "oom_report",
-    "guard",
-    "keeper",
-    "wrapper",
-    "client",
-)
+from ipexctl.protocol import paths
+
+_PACKAGES = ("ipexctl", "ipexctl.remote", "ipexctl.remote.agent", "ipexctl.protocol")
+_NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py"}
+
+
+def source(module: str) -> str:
+    """The text of a module of ours ("remote.agent.procs")."""
+    package, _, name = f"ipexctl.{module}".rpartition(".")
+    return files(package).joinpath(f"{name}.py").read_text("utf-8")
+
+
+def modules(package: str) -> tuple[str, ...]:
+    """The modules of a package ("protocol"), as `source` takes them."""
+    names = sorted(entry.name for entry in files(f"ipexctl.{package}").iterdir() if entry.name.endswith(".py"))
+    return tuple(f"{package}.{name[:-3]}" for name in names if name not in _NOT_IN_IT)
 
 
 @cache
 def archive() -> bytes:
     """The archive, the same bytes for the same code (no times inside)."""
-    agent = files("ipexctl.remote.agent")
     out = io.BytesIO()
+    texts = {f"{package.replace('.', '/')}/__init__.py": "" for package in _PACKAGES}
+    for module in (*modules("protocol"), *modules("remote.agent")):
+        texts[f"ipexctl/{module.replace('.', '/')}.py"] = source(module)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:
-
-        def add(name: str, text: str) -> None:
+        for name, text in {"__main__.py": source("remote.agent.__main__"), **texts}.items():
             packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text)
-
-        add("__main__.py", agent.joinpath("__main__.py").read_text("utf-8"))
-        add("ipexctl/__init__.py", "")
-        add("ipexctl/remote/__init__.py", "")
-        add("ipexctl/remote/agent/__init__.py", "")
-        for module in _MODULES:
-            add(f"ipexctl/remote/agent/{module}.py", agent.joinpath(f"{module}.py").read_text("utf-8"))
     return out.getvalue()
 
 
-def hook() -> bytes:
-    """The sitecustomize that every rank's Python loads."""
-    return files("ipexctl.remote.agent").joinpath("sitecustomize.py").read_bytes()
+def hooks() -> dict[str, bytes]:
+    """The files that every rank's Python finds on its path, by name."""
+    return {name: source(module).encode() for name, module in paths.HOOK_FILES.items()}
 
 
-def script(name: str) -> str:
-    """A file of the remote side, as text."""
-    return files("ipexctl.remote.agent").joinpath(name).read_text("utf-8")
+@cache
+def program(module: str) -> str:
+    """A module as one program, with the protocol in it, for an interpreter that reads it from its input."""
+    texts = {f"ipexctl.{name}": source(name) for name in modules("protocol")}
+    return (
+        "import sys, types\n"
+        "from importlib.machinery import ModuleSpec\n"
+        f"packages, texts = {_PACKAGES!r}, {texts!r}\n"
+        "for name in packages:\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        "    sys.modules[name].__path__ = []\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        return ModuleSpec(name, self) if name in texts else None\n"
+        "    def create_module(self, spec):\n"
+        "        return None\n"
+        "    def exec_module(self, module):\n"
+        "        exec(compile(texts[module.__name__], module.__name__, 'exec'), module.__dict__)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"exec(compile({source(module)!r}, {module!r}, 'exec'))\n"
+    )

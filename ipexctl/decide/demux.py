@@ -1,12 +1,10 @@
 """Bytes of mpirun's one pipe → bytes per rank, exactly; and from those, whole lines.
 
-Before every line, and before every piece of a line that arrived later, Hydra writes the run's tag with the rank
-(`launching.hydra.pattern`). What starts a line without a tag is the launcher's own word. Removing the tags gives back
-exactly what the rank wrote. Time is linear in the bytes, about half a microsecond a line.
+Tags and frames are those of `protocol.frames`. What starts a line without a tag is the launcher's own output. Removing
+the tags gives back exactly what the rank wrote. Time is linear in the bytes, about half a microsecond a line.
 
-Open MPI has no tag that a rank could not forge. Under it the wrapper of each rank puts all that the rank writes, both
-streams, into frames with their length (``\x01NONCE=RANK STREAM LENGTH\x02``, `remote.wrapper`), and mpirun passes on
-each frame whole. A `Demux` takes either; the first frame tells.
+Under Open MPI the wrapper of each rank frames all that the rank writes, both streams, and mpirun passes on each frame
+whole. A `Demux` takes tags or frames; the first frame decides.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ipexctl.protocol import frames
+
 Piece = tuple[int | None, str, bytes]
 
-_OPEN = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # the rest of an unfinished tag or frame
 LONGEST = 1 << 16  # bytes of one line that are kept back; a longer one is passed on in pieces
 
 
@@ -39,13 +38,12 @@ class Demux:
     _left: int = 0  # its bytes still to come
 
     def __post_init__(self) -> None:
-        self._opening = b"\x01" + self.nonce.encode() + b":"
-        self._tag = re.compile(re.escape(self._opening) + rb"(\d+)\x02")
-        self._frame = re.compile(re.escape(self._opening[:-1]) + rb"=(\d+)([oe])(\d+)\x02")
+        self._opening = frames.opening(self.nonce)
+        self._tag, self._frame = frames.match_tag(self.nonce), frames.match_frame(self.nonce)
 
     def feed(self, data: bytes) -> list[Piece]:
         data = self._held + data
-        if self._framed or self._opening[:-1] + b"=" in data:
+        if self._framed or frames.frame_opening(self.nonce) in data:
             self._framed, self._held = True, b""
             return self._unframe(data)
         cut = self._unfinished(data)
@@ -103,12 +101,12 @@ class Demux:
 
     def _unfinished(self, data: bytes) -> int:
         """Where a tag or a frame begins that has not ended yet; the length of ``data`` if there is none."""
-        at = data.rfind(b"\x01", max(0, len(data) - len(self._opening) - 24))
+        at = data.rfind(self._opening[:1], max(0, len(data) - len(self._opening) - 25))
         if at < 0:
             return len(data)
-        tail, size = data[at:], len(self._opening) - 1
+        tail, size = data[at:], len(self._opening)
         begun = self._opening.startswith(tail) or (
-            tail[:size] == self._opening[:-1] and _OPEN.fullmatch(tail[size:]) is not None
+            tail[:size] == self._opening and frames.UNFINISHED.fullmatch(tail[size:]) is not None
         )
         return at if begun else len(data)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Generator
+from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines
 from ipexctl.decide.diagnosis.stack_traces import alarm, comparison, groups
@@ -24,6 +23,9 @@ from ipexctl.model.events import (
     Stream,
 )
 from ipexctl.model.launch import Running
+from ipexctl.protocol import frames, journal
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.journal import Record
 
 Events = Generator[Event, None, None]
 
@@ -35,27 +37,32 @@ class RunLog:
         self._running = running
         self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
         self._nonce = nonce
-        self._demux = {stream: Demux(nonce, stream) for stream in "oe"}
+        self._demux = {stream: Demux(nonce, stream) for stream in (frames.OUT, frames.ERR)}
+        self._missing_kinds = {frames.missing(stream): stream for stream in self._demux}
         self._lines: dict[tuple[int | None, str], Lines] = {}
         self._journal = b""
         self._stacks: list[RankStack] = []
         self._stall: Stalled | None = None
         self.launched = False
         self.over: RunEnded | None = None
+        self.unreadable = 0  # records of the journal
 
     def read(self, kind: str, data: bytes) -> Events:
-        if kind == "j":
+        if kind == frames.JOURNAL:
             *lines, self._journal = (self._journal + data).split(b"\n")
             for line in lines:
-                yield from self._noted(json.loads(line))
-        elif kind.startswith("missing-"):
-            yield from self._missing(kind[-1], int(data))
-        else:
+                yield from self._recorded(journal.read(line))
+        elif kind in self._missing_kinds:
+            yield from self._missing(self._missing_kinds[kind], int(data))
+        elif kind in self._demux:
             for rank, stream, piece in self._demux[kind].feed(data):
                 yield from self._written(rank, stream, piece)
 
     def end(self) -> Events:
         """What was held back. How the run ended, if its final record was read, is in ``over``."""
+        if self.unreadable > 1:
+            yield Message(f"{self.unreadable} records of the run's journal cannot be read", "warning")
+            self.unreadable = 0
         for demux in self._demux.values():
             for rank, stream, piece in demux.end():
                 yield from self._written(rank, stream, piece)
@@ -67,7 +74,9 @@ class RunLog:
     def _missing(self, kind: str, count: int) -> Events:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         self._demux[kind] = Demux(self._nonce, kind)
-        text = f"{count} bytes of {'output' if kind == 'o' else 'error output'} were dropped before they were read"
+        text = (
+            f"{count} bytes of {'output' if kind == frames.OUT else 'error output'} were dropped before they were read"
+        )
         head = self._running.head
         yield HostFailed(Failure(head, Kind.RECORD, text, "a larger --log-cap, or nobody away for so long", "dropped"))
 
@@ -77,101 +86,93 @@ class RunLog:
             yield self._output(rank, kind, data, partial)
 
     def _output(self, rank: int | None, kind: str, data: bytes, partial: bool) -> Event:
-        stream: Stream = "out" if kind == "o" else "err"
+        stream: Stream = "out" if kind == frames.OUT else "err"
         if rank is None or rank >= len(self._running.hosts):
             for label, host in self._labels.items():
                 data = data.replace(label, host)
             return LauncherOutput(stream, data)
         return Output(rank, self._running.hosts[rank], stream, data, partial)
 
-    def _noted(self, record: Mapping[str, Any]) -> Events:
-        what = record.get("what")
+    def _recorded(self, record: Record | Unreadable) -> Events:
         running = self._running
-        if what == "launched":
+        if isinstance(record, journal.Launched):
             self.launched = True
-            at = float(record.get("at") or 0.0)
-            yield RunStarted(running.run, running.head, running.hosts, running.command, at, running.title)
-        elif what == "stage" and str(record["stage"]).startswith("note"):
-            yield Message(f"rank {record['rank']}: {record['text']}", "warning", str(record["host"]))
-        elif what in {"start", "stage"}:
-            stage = str(record.get("stage", "start"))
-            yield RankStage(int(record["rank"]), str(record["host"]), stage, float(record["at"]))
-        elif what in {"stall", "straggling"}:
-            yield from self._stalled(record)
-        elif what == "resumed":
+            yield RunStarted(running.run, running.head, running.hosts, running.command, record.at, running.title)
+        elif isinstance(record, journal.RankNote):
+            yield Message(f"rank {record.rank}: {record.text}", "warning", record.host)
+        elif isinstance(record, journal.RankStarted):
+            yield RankStage(record.rank, record.host, "start", record.at)
+        elif isinstance(record, journal.RankStage):
+            yield RankStage(record.rank, record.host, record.stage, record.at)
+        elif isinstance(record, journal.Stall):
+            kind: Literal["all", "some"] = "all" if record.all else "some"
+            states = {str(rank): state for rank, state in record.states.items()}
+            yield from self._stalled(Stalled(tuple(record.ranks), record.seconds, kind, states, record.kill))
+        elif isinstance(record, journal.Straggling):
+            yield from self._stalled(Stalled(tuple(record.ranks), record.seconds, "stragglers", {}, record.kill))
+        elif isinstance(record, journal.Resumed):
             yield Message("the ranks get on again")
-        elif what == "stacks":
-            stack = _stack(record)
+        elif isinstance(record, journal.RankStack):
+            stack = RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
             self._stacks.append(stack)
             yield stack
-        elif what == "asked":
+        elif isinstance(record, journal.InquiryEnded):
             lines = comparison(groups(self._stacks), len({stack.rank for stack in self._stacks}))
             going = self._stall is not None and not self._stall.ends
             yield Message(
                 "\n".join([*lines, "stacks are in the record; " + ("going on" if going else "ending the run")])
             )
             self._stacks = []
-        elif what == "rank":
+        elif isinstance(record, journal.RankEnded):
             yield _ended(record)
-        elif what == "lost":
-            yield HostFailed(Failure(str(record["host"]), Kind.LOST, f"lost ({record['why']})", code="lost"))
-        elif what == "killed":
-            if record["count"]:
-                yield Message(f"{record['count']} processes needed SIGKILL", "warning", str(record["host"]))
-        elif what == "unstored":
+        elif isinstance(record, journal.HostLost):
+            yield HostFailed(Failure(record.host, Kind.LOST, f"lost ({record.why})", code="lost"))
+        elif isinstance(record, journal.Killed):
+            if record.processes:
+                yield Message(f"{record.processes} processes needed SIGKILL", "warning", record.host)
+        elif isinstance(record, journal.Unstored):
             text = "no space left where the run's directory is: output is lost and counted, the run goes on"
             yield Message(text, "warning", running.head)
-        elif what == "left":
-            pids = ", ".join(f"{pid} (state {state})" for pid, state in record["left"])
+        elif isinstance(record, journal.Leftovers):
+            pids = ", ".join(f"{pid} (state {state})" for pid, state in record.processes)
             what = f"still running, SIGKILL has no effect: process {pids}"
             hint = f"ipexctl stop --orphans {running.run} looks again, and ends what can be ended"
-            yield HostFailed(Failure(str(record["host"]), Kind.RESIDUE, what, hint, "residue"))
-        elif what == "end":
-            if record.get("unstored"):
-                text = f"{record['unstored']} bytes of output were not stored: no space left for the run's directory"
+            yield HostFailed(Failure(record.host, Kind.RESIDUE, what, hint, "residue"))
+        elif isinstance(record, journal.RunEnd):
+            if record.unstored:
+                text = f"{record.unstored} bytes of output were not stored: no space left for the run's directory"
                 yield HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
-            at = float(record.get("at") or 0.0)
-            self.over = RunEnded(running.run, record["reason"], str(record.get("detail") or ""), at)
+            reason: Any = record.reason
+            self.over = RunEnded(running.run, reason, record.detail, record.at)
+        elif isinstance(record, Unreadable):
+            self.unreadable += 1
+            if self.unreadable == 1:
+                text = f"the run's journal has a record that cannot be read ({record.why}); the run is not affected"
+                yield Message(text, "warning", running.head)
 
-    def _stalled(self, record: Mapping[str, Any]) -> Events:
-        kind: Any = "stragglers" if record["what"] == "straggling" else "all" if record["all"] else "some"
-        states = {str(rank): str(state) for rank, state in record.get("states", {}).items()}
-        ranks = tuple(int(rank) for rank in record["ranks"])
-        self._stall = Stalled(ranks, float(record["seconds"]), kind, states, bool(record["kill"]))
-        self._stacks = []
-        yield self._stall
-        yield Message(alarm(self._stall, self._running.hosts), "warning")
-
-
-def _stack(record: Mapping[str, Any]) -> RankStack:
-    return RankStack(
-        int(record["rank"]),
-        str(record["host"]),
-        int(record["pid"]),
-        str(record["state"]),
-        str(record["wchan"]),
-        str(record["text"]),
-    )
+    def _stalled(self, stall: Stalled) -> Events:
+        self._stall, self._stacks = stall, []
+        yield stall
+        yield Message(alarm(stall, self._running.hosts), "warning")
 
 
-def _ended(record: Mapping[str, Any]) -> RankEnded:
+def _ended(record: journal.RankEnded) -> RankEnded:
     # A wrapper that was told to end before its rank did: by us, or by mpirun because another rank had failed.
-    ended_by_others = record.get("by_us") or (record.get("stopped") and record.get("signal"))
-    lost = record.get("lost") and not record.get("by_us")
-    cause: Any = "lost" if lost else "stopped" if ended_by_others and record.get("status") != 0 else ""
-    error = str(record.get("error", ""))
-    if oom := record.get("oom"):
+    ended_by_others = record.by_us or (record.stopped and record.signal)
+    lost = record.lost and not record.by_us
+    error = record.error
+    if record.oom:
         error = "killed by the kernel: out of memory"
-        if "used" in oom and "limit" in oom:
-            error += f": {oom['used']} of {oom['limit']} bytes of its control group"
+        if record.oom.used is not None and record.oom.limit is not None:
+            error += f": {record.oom.used} of {record.oom.limit} bytes of its control group"
     return RankEnded(
-        rank=int(record["rank"]),
-        host=str(record["host"]),
-        status=record.get("status"),
-        signal=int(record.get("signal") or 0),
-        at=float(record.get("at") or 0.0),
-        cause=cause,
+        rank=record.rank,
+        host=record.host,
+        status=record.status,
+        signal=record.signal,
+        at=record.at,
+        cause="lost" if lost else "stopped" if ended_by_others and record.status != 0 else "",
         error=error,
-        traceback=str(record.get("traceback", "")),
-        kernel=str(record.get("kernel", "")),
+        traceback=record.traceback,
+        kernel=record.kernel,
     )

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.act.run_control import AGENT, ROLE
+from ipexctl.protocol import run_spec
+from ipexctl.protocol.paths import AGENT, ROLE
 from tests.cluster import Cluster
 from tests.e2e.desk import LIGHT, light
 from tests.integration.test_doctor import do, doctor
+from tests.unit.agent.runs import SPEC
 
 pytestmark = pytest.mark.hosts
 BROKEN = (
@@ -77,9 +79,9 @@ def test_nothing_of_the_measurement_stays(equipped: Cluster, measured: dict[str,
 
 
 def test_what_a_run_left_is_removed_after_a_yes(equipped: Cluster) -> None:
-    spec = {"run": "1120-000000-dead", "head": False, "label": "node1", "hosts": {}, "title": "", "started": 0.0}
+    spec = SPEC._replace(run="1120-000000-dead", head=None, label="node1")
     directory = "/root/.local/state/ipexctl/runs/1120-000000-dead"
-    equipped.write("node1", f"{directory}/spec.json", json.dumps(spec).encode(), 0o600)
+    equipped.write("node1", f"{directory}/spec.json", run_spec.write(spec), 0o600)
     equipped.write("node1", f"{directory}/{AGENT}", agent.archive())
     role = f'#!/bin/sh\nexec /usr/bin/python3 -E -s -S {directory}/{AGENT} "$@"\n'
     equipped.write("node1", f"{directory}/{ROLE}", role.encode(), 0o700)

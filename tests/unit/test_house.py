@@ -16,6 +16,8 @@ import typer.main
 import ipexctl
 from ipexctl.cli import app
 from ipexctl.model import tasks
+from ipexctl.protocol import hooks, journal, messages, paths
+from ipexctl.protocol.paths import HOOK_FILES
 
 ROOT = Path(ipexctl.__file__).parent
 
@@ -23,12 +25,13 @@ ROOT = Path(ipexctl.__file__).parent
 BELOW = {
     "cli": {"cli", "loop", "verbs", "decide", "act", "show", "model"},
     "loop": {"verbs", "decide", "act", "show", "model", "data"},
-    "verbs": {"verbs", "decide", "act", "show", "model", "data"},
-    "decide": {"decide", "model"},
-    "act": {"act", "model"},
+    "verbs": {"verbs", "decide", "act", "show", "model", "protocol", "data"},
+    "decide": {"decide", "model", "protocol"},
+    "act": {"act", "model", "protocol"},
     "show": {"show", "model"},
     "model": {"model"},
-    "remote": {"remote"},
+    "remote": {"remote", "protocol"},
+    "protocol": {"protocol"},
     "data": set(),
 }
 CLOCK_ENV_DISK_NETWORK = {"time", "socket", "subprocess", "pathlib", "secrets", "random", "tempfile", "threading"}
@@ -109,11 +112,48 @@ def test_what_decides_is_pure(path: Path) -> None:
     assert not any(module.startswith("os.") for module in imports(path)), "from os import …"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if floor(path) == "remote"], ids=name)
+@pytest.mark.parametrize("path", [path for path in FILES if floor(path) in {"remote", "protocol"}], ids=name)
 def test_what_runs_on_hosts_needs_an_old_python_and_nothing_else(path: Path) -> None:
     ast.parse(path.read_text("utf-8"), feature_version=(3, 6))
-    foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - {"ipexctl"}
+    ours = {"ipexctl", *(name[:-3] for name in HOOK_FILES)}  # the latter lie beside each other on a rank's path
+    foreign = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - ours
     assert foreign <= (STACK if path.name in IN_THE_ENVIRONMENT else set())
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Every string constant of a file but its docstrings, also the parts of f-strings; bytes as Latin-1."""
+    tree = ast.parse(path.read_text("utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings and isinstance(node.value, str | bytes):
+            yield node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+
+
+def values(module: object) -> set[str]:
+    """A module's constants that no other subject would use: names of files and variables, marks in bytes."""
+    constants = {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+    return {value for value in constants if value.startswith("IPEXCTL_") or value.endswith((".json", ".jsonl", ".pyz"))}
+
+
+KINDS_OF_MESSAGES = {*journal.KINDS.types, *messages.KINDS.types}
+PROTOCOL_NAMES = (values(paths) | values(hooks) | {paths.RUNS, "\x01"}) - {hooks.RECORD}
+
+
+NO_PROTOCOL = {"protocol", "model", "show"}  # the latter two say names in sentences
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if floor(path) not in NO_PROTOCOL], ids=name)
+def test_names_and_kinds_of_the_protocol_stand_nowhere_else(path: Path) -> None:
+    for text in texts(path):
+        assert text not in KINDS_OF_MESSAGES, text
+        assert not [
+            constant for constant in PROTOCOL_NAMES if re.search(rf"(?<![A-Za-z]){re.escape(constant)}", text)
+        ], text
 
 
 HEAVY = {"paramiko", "fabric", "invoke", "cryptography", "rich", "pydantic", "yaml"}

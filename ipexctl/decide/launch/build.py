@@ -16,6 +16,7 @@ from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MPI_NAMES
 from ipexctl.model.tasks import Run
+from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
@@ -96,8 +97,10 @@ def build_launch(
         backend_reason=reason,
         nodes=tuple(nodes),
         argv=(runtime.python, *_interpreter_words(task, script, options_before)),
-        mpiexec=mpi_launchers.build_mpiexec(runtime, f"{head.directory}/shim", head.interface.name, nonce, nodes),
-        mpiexec_env={"PATH": path, "IPEXCTL_RUN": run, **_loader_env(runtime), **nodes[0].proxy_env},
+        mpiexec=mpi_launchers.build_mpiexec(
+            runtime, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
+        ),
+        mpiexec_env={"PATH": path, paths.RUN_ENV: run, **_loader_env(runtime), **nodes[0].proxy_env},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect,

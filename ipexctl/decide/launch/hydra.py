@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ipexctl.model.launch import NodePlan
+from ipexctl.protocol import paths
+from ipexctl.protocol.frames import launcher_pattern
 
-RANK = ("/bin/sh", "-c", 'exec "$IPEXCTL_PYTHON" -E -s -S "$IPEXCTL_AGENT" rank')
-
-
-def build_output_tag(nonce: str) -> str:
-    """What stands before each piece of a rank's output; ``%r`` becomes the rank. The nonce is the run's own."""
-    return f"\x01{nonce}:%r\x02"
+RANK = ("/bin/sh", "-c", f'exec "${paths.PYTHON_ENV}" -E -s -S "${paths.AGENT_ENV}" {paths.Role.RANK}')
 
 
 def build_intel_mpiexec(
@@ -25,7 +22,7 @@ def build_intel_mpiexec(
 ) -> tuple[str, ...]:
     """The words that start all ranks: one segment a host, in rank order. Proxies call back to ``interface``."""
     words = [program, "-bootstrap", "ssh", "-bootstrap-exec", shim, "-iface", interface]
-    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", build_output_tag(nonce)]
+    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", launcher_pattern(nonce)]
     for number, one in enumerate(nodes):
         words += [":"] if number else []
         words += ["-n", str(len(one.ranks)), "-host", one.label, *RANK]
@@ -38,7 +35,7 @@ def build_mpich_mpiexec(
     """The same for MPICH, which takes its hosts once, and fills them in order."""
     hosts = ",".join(f"{one.label}:{len(one.ranks)}" for one in nodes)
     words = [program, "-launcher", "ssh", "-launcher-exec", shim, "-rmk", "user", "-iface", interface]
-    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", build_output_tag(nonce)]
+    words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", launcher_pattern(nonce)]
     return (*words, "-hosts", hosts, "-n", str(sum(len(one.ranks) for one in nodes)), *RANK)
 
 

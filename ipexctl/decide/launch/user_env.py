@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.launch import Setting
+from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "IPEXCTL_RUN", "IPEXCTL_DIR", "IPEXCTL_RANK"}
+_OURS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", RUN_ENV, DIRECTORY_ENV, RANK_ENV}
 # Never passed from this machine: they name things of this machine, or would make its loader act on a host.
 _NOT_PASSED = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "PATH", "HOME"}
 

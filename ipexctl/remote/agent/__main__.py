@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from typing import List
 
+from ipexctl.protocol.paths import Role
+
 
 def main(argv: List[str]) -> int:
     role, rest = argv[1], argv[2:]
-    if role == "rank":
+    if role == Role.RANK:
         from ipexctl.remote.agent import wrapper as module
-    elif role == "guard":
+    elif role == Role.GUARD:
         from ipexctl.remote.agent import guard as module  # type: ignore[no-redef]
-    elif role == "keeper":
+    elif role == Role.KEEPER:
         from ipexctl.remote.agent import keeper as module  # type: ignore[no-redef]
-    elif role in {"watch", "tell", "shim", "list", "show"}:
+    elif role in {Role.WATCH, Role.ORDER, Role.SHIM, Role.LIST, Role.SHOW}:
         from ipexctl.remote.agent import client as module  # type: ignore[no-redef]
 
         rest = [role, *rest]

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import struct
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, BinaryIO, List, Optional
 
+from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol.frames import WatchFrame, pack
+from ipexctl.protocol.messages import KINDS, Message
+from ipexctl.protocol.paths import Role
+from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, spool
+from ipexctl.remote.agent.keeper_state import State
 
-FRAME = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 PIECE = 1 << 18
-IDLE = 2.0  # seconds after which a watcher shows that it lives
-SILENT = 10.0  # seconds without a byte from the controller (one comes every two) after which nobody is there
 
 
 def main(argv: List[str]) -> int:
-    role, rest = argv[0], argv[1:]
-    return {"watch": watch, "tell": tell, "shim": shim, "list": list_runs, "show": show}[role](rest)
+    programs = {Role.WATCH: watch, Role.ORDER: order, Role.SHIM: shim, Role.LIST: list_runs, Role.SHOW: show}
+    return programs[argv[0]](argv[1:])
 
 
 def shim(argv: List[str]) -> int:
@@ -31,75 +32,83 @@ def shim(argv: List[str]) -> int:
     if words[0].startswith("-"):
         words = words[words.index("-x") + 1 :]
     label, words = words[0], words[1:]
-    spec = files.read(directory, files.SPEC)
-    host = next(name for name, entry in spec["hosts"].items() if entry["label"] == label)
-    link = _connect(directory, spec, "shim", host)
-    link.send({"do": "proxy", "words": words})
+    spec = files.read_spec(directory)
+    host = next(name for name, node in spec.keeper.hosts.items() if node.label == label)
+    link = _connect(directory, spec, Role.SHIM, host)
+    link.send(messages.StartProxy(words))
     while link.open:
         select.select([link], [], [], 5.0)
-        if any(message.get("do") == "end" for message in link.take()):
+        if any(isinstance(message, messages.ShimEnd) for message in link.take()):
             return 0
     return 1
 
 
-def tell(argv: List[str]) -> int:
-    """``tell RUNDIR stop|kill WHY``: an order to the keeper; prints its state. Status 3: the keeper is gone."""
-    directory, order, why = argv[0], argv[1], argv[2]
+def order(argv: List[str]) -> int:
+    """``tell RUNDIR MESSAGE``: an order to the keeper, as JSON; prints its status. Status 3: the keeper is gone."""
+    directory, message = argv[0], KINDS.read(argv[1].encode())
     try:
-        spec = files.read(directory, files.SPEC)
-        link = _connect(directory, spec, "tell", "controller")
+        if not isinstance(message, (messages.StopRun, messages.KillRun, messages.Inspect)):
+            raise ValueError("no order: %.80s" % argv[1])
+        status = _ask(directory, files.read_spec(directory), message)
     except (OSError, ValueError, rpc.AuthenticationError) as error:
-        print(json.dumps({"error": str(error)}))
+        print(KINDS.write(messages.AgentFailed(str(error))).decode())
         return 3
-    link.send({"do": order, "why": why})
-    until = time.monotonic() + 5.0
+    if status is None:
+        return 3
+    print(KINDS.write(status).decode())
+    return 0
+
+
+def _ask(directory: str, spec: RunSpec, message: Message) -> Optional[messages.KeeperStatus]:
+    """What the keeper answers; None when it does not. Raises OSError, ValueError or `rpc.AuthenticationError`."""
+    link = _connect(directory, spec, Role.ORDER, "controller")
+    link.send(message)
+    until = time.monotonic() + spec.timings.reply
     while link.open and time.monotonic() < until:
         select.select([link], [], [], 0.5)
-        for message in link.take():
-            print(json.dumps(message))
-            return 0
-    return 3
+        for answer in link.take():
+            return answer if isinstance(answer, messages.KeeperStatus) else None
+    return None
 
 
 def watch(argv: List[str]) -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
     end; with ``once`` until the files' present end. Needs no keeper.
 
-    Frames: ``j`` journal, ``o`` and ``e`` mpirun's outputs, ``t`` a sign of life, ``z`` the end ("end", "gone", "now").
     Ends early when the controller falls silent (`_attend`).
     """
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
-    spec = files.read(directory, files.SPEC)
+    spec = files.read_spec(directory)
     sink = sys.stdout.buffer
     once = argv[4:] == ["once"]
     link: Optional[rpc.Wire] = None
     if not once:
-        threading.Thread(target=_attend, daemon=True).start()
+        threading.Thread(target=_attend, args=(spec.timings.silent,), daemon=True).start()
     try:
-        link = None if once else _connect(directory, spec, "watch", "controller")
+        link = None if once else _connect(directory, spec, Role.WATCH, "controller")
     except (OSError, ValueError, rpc.AuthenticationError):
         pass  # over already; the files tell
     tails: List[Any] = [
-        _Tail(directory, files.JOURNAL, b"j", offsets[0]),
-        _Spooled(directory, files.OUT, b"o", offsets[1], spec.get("log_cap")),
-        _Spooled(directory, files.ERR, b"e", offsets[2], spec.get("log_cap")),
+        _Tail(directory, paths.JOURNAL, frames.JOURNAL, offsets[0]),
+        _Spooled(directory, paths.OUT, frames.OUT, offsets[1], spec.keeper.log_cap),
+        _Spooled(directory, paths.ERR, frames.ERR, offsets[2], spec.keeper.log_cap),
     ]
-    said, pause = time.monotonic(), 0.02
+    written, pause = time.monotonic(), 0.02
     while True:
-        over = b"now" if once else _over(directory)  # asked before the files are read: nothing after it is missed
+        over = frames.NOW if once else _over(directory)  # asked before the files are read: nothing after it is missed
         moved = sum(tail.pass_on(sink) for tail in tails)
         if moved:
             sink.flush()
-            said, pause = time.monotonic(), 0.02
+            written, pause = time.monotonic(), 0.02
             continue
         if over:
-            sink.write(FRAME.pack(b"z", 0, len(over)) + over)
+            sink.write(pack(WatchFrame(frames.END, 0, over)))
             sink.flush()
             return 0
-        if time.monotonic() - said > IDLE:
-            sink.write(FRAME.pack(b"t", 0, 0))
+        if time.monotonic() - written > spec.timings.idle:
+            sink.write(pack(WatchFrame(frames.ALIVE)))
             sink.flush()
-            said = time.monotonic()
+            written = time.monotonic()
         pause = min(pause * 1.5, 0.1)
         if link and link.open:
             if select.select([link], [], [], pause)[0]:
@@ -108,8 +117,8 @@ def watch(argv: List[str]) -> int:
             time.sleep(pause)
 
 
-def _attend() -> None:
-    """Ends this process, however busy, when its input falls silent for `SILENT` seconds or ends.
+def _attend(silent: float) -> None:
+    """Ends this process, however busy, when its input falls silent for so many seconds or ends.
 
     Of a laptop that fell asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that
     for a watcher: the run may have a lease. The controller, when it is back, starts another one. A controller that
@@ -118,7 +127,7 @@ def _attend() -> None:
     try:
         if not os.read(0, PIECE):
             return
-        while select.select([0], [], [], SILENT)[0] and os.read(0, PIECE):
+        while select.select([0], [], [], silent)[0] and os.read(0, PIECE):
             pass
     except OSError:
         return  # it has no input
@@ -126,62 +135,60 @@ def _attend() -> None:
 
 
 def list_runs(argv: List[str]) -> int:
-    """``list BASE``: the runs whose head this host is, as JSON; and directories of runs that nobody looks after."""
-    base, runs, stray = argv[0], [], []
+    """``list BASE``: prints a `RunListing`: the runs whose head this host is, and orphaned directories."""
+    base, runs, orphans = argv[0], [], []
     for name in sorted(os.listdir(base)):
         directory = os.path.join(base, name)
         try:
-            spec = files.read(directory, files.SPEC)
+            spec = files.read_spec(directory)
         except (OSError, ValueError):
             if files.torn(directory):
-                stray.append({"run": name.rpartition("-h")[0], "directory": directory})
+                orphans.append(messages.OrphanDirectory(name.rpartition("-h")[0], directory))
             continue
         if files.elsewhere(directory):
             continue
-        if not spec.get("head"):
-            if not files.fresh(directory) and not procs.living(procs.of_seat(spec["run"], spec["label"])):
-                stray.append({"run": spec["run"], "directory": directory})
+        if spec.head is None:
+            if not files.fresh(directory) and not procs.living(procs.of_node(spec.run, spec.label)):
+                orphans.append(messages.OrphanDirectory(spec.run, directory))
             continue
-        state = {b"": "running", b"end": "ended"}.get(_over(directory), "gone")
-        row = {key: spec[key] for key in ("run", "title", "owner", "started", "size")}
-        row.update(state=state, hosts=sorted(spec["hosts"]), directory=directory, watchers=0)
+        state = {b"": "running", frames.ENDED: "ended"}.get(_over(directory), "gone")
+        hosts = sorted(spec.head.hosts)
+        about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
+        row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
         if state == "running":
-            row.update(_told(directory, spec))
+            row = _with_status(row, directory, spec)
         elif state == "ended":
-            row.update(reason=files.read(directory, files.END)["reason"])
+            end = journal.KINDS.from_object(files.read(directory, paths.END))
+            row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")
         runs.append(row)
-    print(json.dumps({"runs": runs, "stray": stray}))
+    print(KINDS.write(messages.RunListing(runs, orphans)).decode())
     return 0
 
 
-def _told(directory: str, spec: Dict[str, Any]) -> Dict[str, Any]:
-    """What the keeper itself says of its run."""
+def _with_status(row: messages.RunRow, directory: str, spec: RunSpec) -> messages.RunRow:
+    """The row with what the keeper itself reports."""
     try:
-        link = _connect(directory, spec, "tell", "controller")
+        status = _ask(directory, spec, messages.Inspect())
     except (OSError, ValueError, rpc.AuthenticationError):
-        return {}
-    link.send({"do": "look"})
-    until = time.monotonic() + 2.0
-    while link.open and time.monotonic() < until:
-        select.select([link], [], [], 0.5)
-        for message in link.take():
-            return {"watchers": message.get("watchers", 0), "state": _STATES.get(message["state"], "running")}
-    return {}
+        return row
+    return row._replace(watchers=status.watchers, state=_STATES.get(status.state, row.state)) if status else row
 
 
-_STATES = {"gathering": "starting", "stopping": "stopping", "killing": "stopping", "finishing": "stopping"}
+_STATES = {State.GATHERING.value: "starting", State.LAUNCHING.value: "starting"}
+_STATES.update({state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)})
 
 
 def show(argv: List[str]) -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
-    spec = files.read(argv[0], files.SPEC)
-    keys = ("run", "title", "owner", "started", "size", "host", "hosts", "argv", "nonce")
-    print(json.dumps({key: spec[key] for key in keys}))
+    spec = files.read_spec(argv[0])
+    about = (spec.run, spec.title, spec.owner, spec.started, spec.size, spec.host)
+    described = messages.RunDescription(*about, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
+    print(KINDS.write(described).decode())
     return 0
 
 
 class _Tail:
-    def __init__(self, directory: str, name: str, kind: bytes, offset: int) -> None:
+    def __init__(self, directory: str, name: str, kind: str, offset: int) -> None:
         self.path = os.path.join(directory, name)
         self.kind = kind
         self.offset = offset
@@ -196,8 +203,7 @@ class _Tail:
             self.file.seek(self.offset)
         piece = self.file.read(PIECE)
         if piece:
-            sink.write(FRAME.pack(self.kind, self.offset, len(piece)))
-            sink.write(piece)
+            sink.write(pack(WatchFrame(self.kind, self.offset, piece)))
             self.offset += len(piece)
         return len(piece)
 
@@ -205,32 +211,33 @@ class _Tail:
 class _Spooled:
     """The same of an output, whose oldest parts may be gone: the offset of the next frame tells."""
 
-    def __init__(self, directory: str, name: str, kind: bytes, offset: int, cap: Any) -> None:
+    def __init__(self, directory: str, name: str, kind: str, offset: int, cap: int) -> None:
         self.kind = kind
         self.tail = spool.Tail(os.path.join(directory, name), cap, offset)
 
     def pass_on(self, sink: Any) -> int:
         piece = self.tail.read(PIECE)
         if piece:
-            sink.write(FRAME.pack(self.kind, self.tail.offset - len(piece), len(piece)))
-            sink.write(piece)
+            sink.write(pack(WatchFrame(self.kind, self.tail.offset - len(piece), piece)))
         return len(piece)
 
 
 def _over(directory: str) -> bytes:
-    """b"" while the run goes on; b"end" when its final record is there; b"gone" when the keeper died without one."""
-    if os.path.exists(os.path.join(directory, files.END)):
-        return b"end"
-    try:
-        keeper = files.read(directory, files.KEEPER)
-    except (OSError, ValueError):
-        return b"" if files.fresh(directory) else b"gone"  # it is still to come, or whoever began this run is no more
-    now = procs.look(keeper["pid"])
-    if now and now.start == keeper["start"]:
+    """b"" while the run goes on; ENDED when its final record is there; GONE when the keeper died without one."""
+    if os.path.exists(os.path.join(directory, paths.END)):
+        return frames.ENDED
+    keeper = files.read_keeper(directory)
+    if keeper is None:  # it is still to come, or whoever began this run is no more
+        return b"" if files.fresh(directory) else frames.GONE
+    now = procs.look(keeper.pid)
+    if now and now.start == keeper.start:
         return b""
-    return b"end" if os.path.exists(os.path.join(directory, files.END)) else b"gone"
+    return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
 
 
-def _connect(directory: str, spec: Dict[str, Any], role: str, name: str) -> rpc.Wire:
-    keeper = files.read(directory, files.KEEPER)
-    return rpc.connect(keeper["address"], keeper["port"], spec["token"], role, name)
+def _connect(directory: str, spec: RunSpec, role: str, name: str) -> rpc.Wire:
+    """Raises OSError or `rpc.AuthenticationError`."""
+    keeper = files.read_keeper(directory)
+    if keeper is None:
+        raise OSError("the run has no keeper")
+    return rpc.connect(keeper.address, keeper.port, spec.token, role, name, spec.timings.connect)

@@ -7,28 +7,48 @@ import json
 import os
 import time
 import traceback
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-SPEC = "spec.json"  # what the controller wrote: token, environment, ranks (0600)
-KEEPER = "keeper.json"  # node0 only: where the keeper listens, its pid and start time
-END = "end.json"  # node0 only: the final record
-JOURNAL = "journal.jsonl"  # node0 only: what happened, in order
-OUT = "out.bin"  # node0 only: mpirun's two outputs, tagged per rank
-ERR = "err.bin"
-RESERVE = "reserve"  # space for the last words
-PLACE = "place.json"  # which host this directory is for: homes may be shared
-ENDING = "ending.json"  # the run is being ended: no rank is to start any more
-FRESH = 60.0  # seconds a run may take from its directories to its keeper and guards
-RANKS = "ranks"  # a file per rank and kind of news, written by wrappers
+from ipexctl.protocol import messages, paths, run_spec
+from ipexctl.protocol.codec import DamagedError, decode, encode, load_object
+from ipexctl.protocol.timings import FRESH
+
+# Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
+BEGIN, START, END = "begin", "start", "end"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left: to anybody, or to this account
 
 
+class KeeperAddress(NamedTuple):
+    """Where the keeper listens; its process; the processes that are its own: itself and the launcher."""
+
+    address: str
+    port: int
+    pid: int
+    start: int
+    own: List[int]
+
+
 def read(directory: str, name: str) -> Dict[str, Any]:
-    with open(os.path.join(directory, name), encoding="utf-8") as text:
-        value = json.load(text)
-    if not isinstance(value, dict):
-        raise ValueError("%s is not an object" % name)
-    return value
+    """The JSON object in a file. Raises OSError or ValueError."""
+    with open(os.path.join(directory, name), "rb") as file:
+        return load_object(file.read())
+
+
+def read_spec(directory: str) -> run_spec.RunSpec:
+    """Raises OSError or ValueError."""
+    return decode(run_spec.RunSpec, read(directory, paths.SPEC))
+
+
+def read_keeper(directory: str) -> Optional[KeeperAddress]:
+    """None where there is none, or none that can be read."""
+    try:
+        return decode(KeeperAddress, read(directory, paths.KEEPER))
+    except (OSError, DamagedError):
+        return None
+
+
+def write_keeper(directory: str, keeper: KeeperAddress) -> None:
+    write(directory, paths.KEEPER, encode(keeper))
 
 
 def write(directory: str, name: str, value: Dict[str, Any]) -> None:
@@ -46,7 +66,7 @@ def write(directory: str, name: str, value: Dict[str, Any]) -> None:
 def reserve(directory: str) -> None:
     """Keeps a little space for the last words of a run whose disk somebody fills."""
     try:
-        with open(os.path.join(directory, RESERVE), "wb") as room:
+        with open(os.path.join(directory, paths.RESERVE), "wb") as room:
             room.write(b"\0" * (1 << 18))
     except OSError:
         pass  # there is none any more
@@ -55,7 +75,7 @@ def reserve(directory: str) -> None:
 def free(directory: str) -> None:
     """Gives the reserved space back."""
     try:
-        os.unlink(os.path.join(directory, RESERVE))
+        os.unlink(os.path.join(directory, paths.RESERVE))
     except OSError:
         pass
 
@@ -80,8 +100,8 @@ def here() -> str:
 def elsewhere(directory: str) -> bool:
     """Whether another host, with the same home directory, works in this one."""
     try:
-        return bool(read(directory, PLACE)["host"] != here())
-    except (OSError, ValueError, KeyError):
+        return bool(read(directory, paths.OWNER).get("host", here()) != here())
+    except (OSError, DamagedError):
         return False
 
 
@@ -95,26 +115,30 @@ def fresh(directory: str) -> bool:
 
 def torn(directory: str) -> bool:
     """Whether this is what a controller left that was killed while it filled a run's directory."""
-    return os.path.isdir(directory) and not os.path.exists(os.path.join(directory, SPEC)) and not fresh(directory)
+    return os.path.isdir(directory) and not os.path.exists(os.path.join(directory, paths.SPEC)) and not fresh(directory)
 
 
-def news(directory: str, rank: int, kind: str, value: Dict[str, Any]) -> str:
-    """A wrapper's word to its guard: ``ranks/<rank>.<kind>.json``. Why it could not be written, or ""; it never raises:
-    a rank does not end because there is no space for its record."""
+def record_path(rank: int, kind: str) -> str:
+    return os.path.join(paths.RANKS, "%d.%s%s" % (rank, kind, paths.RECORD))
+
+
+def write_record(directory: str, kind: str, record: messages.RankRecord) -> str:
+    """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
+    because there is no space for its record."""
     try:
-        write(os.path.join(directory, RANKS), "%d.%s.json" % (rank, kind), value)
+        write(directory, record_path(record.rank, kind), messages.KINDS.to_object(record))
     except OSError as error:
         return str(error.strerror)
     return ""
 
 
 def survive(directory: str, role: str, work: Callable[[], None]) -> None:
-    """Does a background process's work, then ends the process; a fault of ours is left in ``<role>.crash``."""
+    """Does a background process's work, then ends the process; an exception is left in ``<role>.crash``."""
     try:
         work()
     except BaseException:
         try:
-            with open(os.path.join(directory, role + ".crash"), "w", encoding="utf-8") as text:
+            with open(os.path.join(directory, role + paths.CRASH), "w", encoding="utf-8") as text:
                 text.write(traceback.format_exc())
         finally:
             os._exit(1)

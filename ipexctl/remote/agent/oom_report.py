@@ -8,6 +8,7 @@ import re
 import signal
 from typing import Any, Dict, List, Optional
 
+from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
 from ipexctl.remote.agent import files
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -47,18 +48,18 @@ class KernelLog:
         return found
 
 
-def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elastic: str) -> Dict[str, Any]:
+def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elastic: str) -> Dict[str, str]:
     """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
     only where nothing else tells, and not for a script that a signal ended.
     """
-    base = os.path.join(directory, files.RANKS, "%d" % rank)
+    base = os.path.join(directory, RANKS, "%d" % rank)
     kept = _uncaught(base)
     found = _of_script(kept, pid) or _elastic(elastic) or ({} if number else next(iter(kept.values()), {}))
-    found = {name: found[name] for name in ("error", "traceback") if name in found}
+    found = {name: str(found[name]) for name in ("error", "traceback") if name in found}
     if number in CRASHES and not found.get("traceback"):  # torch's threads may abort at the exit after an exception
-        trace = _fatal(base + ".stacks")
+        trace = _fatal(base + STACKS)
         if trace:
             found["traceback"] = trace
     if number:
@@ -71,7 +72,7 @@ def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elas
 def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     found = {}
-    for path in sorted(glob.glob(glob.escape(base) + ".*.error"), key=_written, reverse=True):
+    for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_written, reverse=True):
         try:
             found[int(path.split(".")[-2])] = files.read("/", path)
         except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """Which processes on this host belong to a run, and how to end them. Also a program of its own (`main`).
 
 A process belongs to a run when its environment carries ``IPEXCTL_RUN=<run>``, and to one host's part of it when it
-carries ``IPEXCTL_SEAT=<run>:<label>`` (several hosts of a lab are one machine) or descends from that host's guard: a
+carries ``IPEXCTL_NODE=<run>:<label>`` (several hosts of a lab are one machine) or descends from that host's guard: a
 sub-reaper, so that a daemon that cleaned its environment is still its descendant. Where the host allows it, all that a
 guard starts is also in a control group (version 2) of its own, which tells even when the guard is dead. Never by name,
 never by user.
@@ -10,12 +10,13 @@ never by user.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+
+from ipexctl.protocol import messages, paths
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,13 +53,13 @@ def everyone() -> Dict[int, Process]:
 
 
 def of_run(run: str) -> str:
-    """The mark of a whole run."""
-    return "IPEXCTL_RUN=" + run
+    """The variable that all processes of a run have."""
+    return "%s=%s" % (paths.RUN_ENV, run)
 
 
-def of_seat(run: str, label: str) -> str:
-    """The mark of one host's part of a run."""
-    return "IPEXCTL_SEAT=%s:%s" % (run, label)
+def of_node(run: str, label: str) -> str:
+    """The variable that all processes of one host's part of a run have."""
+    return "%s=%s:%s" % (paths.NODE_ENV, run, label)
 
 
 def marked(pid: int, mark: str) -> bool:
@@ -239,7 +240,7 @@ def main(argv: List[str]) -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
     groups = groups_of(run)
-    left = wipe(of_run(run), 0, groups=groups) if role == "reap" else living(of_run(run), groups=groups)
+    left = wipe(of_run(run), 0, groups=groups) if role == paths.Role.REAP else living(of_run(run), groups=groups)
     for group in groups:
         disband(group)
     rows = []
@@ -249,8 +250,8 @@ def main(argv: List[str]) -> int:
                 words = cmdline.read().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
         except OSError:
             continue
-        rows.append({"pid": process.pid, "state": process.state, "command": words})
-    print(json.dumps({"left": rows}))
+        rows.append(messages.ProcessRow(process.pid, process.state, words))
+    print(messages.KINDS.write(messages.ProcessesLeft(rows)).decode())
     return 0
 
 

@@ -6,8 +6,10 @@ that are not is one only if it also uses no processor time: many scripts let ran
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set, Union
+
+from ipexctl.protocol import frames
+from ipexctl.protocol.journal import Resumed, Stall, Straggling
 
 BUDGET = 1 << 20  # bytes of output a second that are looked at for everyone; beyond it only for those in doubt
 IDLE = 0.02  # share of a core below which a rank does nothing
@@ -19,8 +21,8 @@ class ProgressMonitor:
     def __init__(self, nonce: str, warn: float, straggler: float) -> None:
         self.warn = warn
         self.straggler = straggler
-        self.opening = b"\x01" + nonce.encode()  # as in decide.ranklog: tags and frames
-        self.tag = re.compile(re.escape(self.opening) + rb"[:=](\d+)[\x02oe]")
+        self.nonce = nonce
+        self.tag = frames.match_rank(nonce)
         self.signs: Dict[int, float] = {}  # living ranks → last sign
         self.idle: Dict[int, float] = {}  # since when it has used no processor
         self.seconds: Dict[int, float] = {}
@@ -69,13 +71,21 @@ class ProgressMonitor:
                     self.signs[int(rank)] = now
             return
         for rank in self._doubtful(now):
-            if self.opening + b":%d\x02" % rank in looked or self.opening + b"=%d" % rank in looked:
+            if frames.tag_of(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
 
     def _doubtful(self, now: float) -> List[int]:
         return [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
 
-    def stalled(self, now: float) -> Optional[Dict[str, Any]]:
+    def poll(self, now: float) -> List[Union[Stall, Straggling, Resumed]]:
+        """What is new."""
+        stalled_before = bool(self.told)
+        stall = self.stalled(now)
+        found: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.told else []
+        alarm = stall or self.straggling(now)
+        return [*found, alarm] if alarm else found
+
+    def stalled(self, now: float) -> Optional[Stall]:
         """A new stall, or None. The same ranks are told once, until they have got on.
 
         ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
@@ -95,15 +105,12 @@ class ProgressMonitor:
         if not fresh:
             return None
         self.told = silent
-        return {
-            "ranks": sorted(silent),
-            "all": everyone,
-            "grave": everyone or any(self.states.get(rank, "?") in "TtD" for rank in silent),
-            "seconds": now - (last if everyone else max(self.signs[rank] for rank in silent)),
-            "states": {str(rank): self.states.get(rank, "?") for rank in sorted(silent)},
-        }
+        states = {rank: self.states.get(rank, "?") for rank in sorted(silent)}
+        grave = everyone or any(state in "TtD" for state in states.values())
+        seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
+        return Stall(sorted(silent), everyone, grave, seconds, states)
 
-    def straggling(self, now: float) -> Optional[Dict[str, Any]]:
+    def straggling(self, now: float) -> Optional[Straggling]:
         """Told once: some ranks ended well a while ago, others go on."""
         if not self.straggler or self.told_stragglers or not self.well or not self.signs:
             return None
@@ -111,4 +118,4 @@ class ProgressMonitor:
         if since < self.straggler:
             return None
         self.told_stragglers = True
-        return {"ranks": sorted(self.signs), "done": len(self.well), "seconds": since}
+        return Straggling(sorted(self.signs), len(self.well), since)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import List, Optional, Union
+
+from ipexctl.protocol.codec import DamagedError, Unreadable, load_object
+from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Welcome
+from ipexctl.protocol.timings import Timings
+
+Received = Union[Message, Unreadable]
 
 LINE = 1 << 20  # longest message, bytes
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
@@ -48,8 +53,8 @@ class Wire:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: Dict[str, Any]) -> None:
-        self.outbox += json.dumps(message).encode() + b"\n"
+    def send(self, message: Message) -> None:
+        self.outbox += KINDS.write(message) + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -61,8 +66,9 @@ class Wire:
             except OSError:
                 self.close()
 
-    def take(self) -> List[Dict[str, Any]]:
-        """Messages received since the last call; closes the wire at its end or at rubbish. Raises nothing."""
+    def take(self) -> List[Received]:
+        """Messages received since the last call; closes the wire at its end or at a line that is no object. Raises
+        nothing."""
         while self.open and len(self.inbox) <= self.most:
             try:
                 piece = self.sock.recv(65536)
@@ -93,17 +99,17 @@ class Wire:
             self.sock.close()
 
 
-def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = 10.0) -> Wire:
+def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> Wire:
     """A believed connection to the keeper. Raises OSError or AuthenticationError within about `timeout` seconds."""
     sock = socket.create_connection((address, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    challenge = _line(sock).get("challenge")
-    if not isinstance(challenge, str):
+    challenge = _line(sock)
+    if not isinstance(challenge, Challenge):
         raise AuthenticationError("%s:%d is not this run's keeper" % (address, port))
-    hello = {"role": role, "name": name, "proof": proof(token, challenge, role, name), "clock": time.time()}
-    sock.sendall(json.dumps(hello).encode() + b"\n")
-    if not _line(sock).get("welcome"):
+    hello = Hello(role, name, proof(token, challenge.challenge, role, name), time.time())
+    sock.sendall(KINDS.write(hello) + b"\n")
+    if not isinstance(_line(sock), Welcome):
         raise AuthenticationError("the keeper at %s:%d does not know this run's token" % (address, port))
     return Wire(sock)
 
@@ -111,22 +117,22 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
 def challenge(wire: Wire) -> None:
     """The keeper's first word."""
     wire.challenge = os.urandom(16).hex()
-    wire.send({"challenge": wire.challenge})
+    wire.send(Challenge(wire.challenge))
 
 
-def believe(wire: Wire, message: Dict[str, Any], token: str) -> str:
+def believe(wire: Wire, message: Received, token: str) -> str:
     """Checks the answer to `challenge`; the other side's role, which the wire now carries, or "" for a stranger."""
-    role, name, given = message.get("role"), message.get("name"), message.get("proof")
-    if not (isinstance(role, str) and isinstance(name, str) and isinstance(given, str)):
+    if not isinstance(message, Hello):
         return ""
-    if not hmac.compare_digest(_bytes(given), _bytes(proof(token, wire.challenge, role, name))):
+    wanted = proof(token, wire.challenge, message.role, message.name)
+    if not hmac.compare_digest(_bytes(message.proof), _bytes(wanted)):
         return ""
-    wire.role, wire.name, wire.most = role, name, LINE
-    wire.send({"welcome": True})
-    return role
+    wire.role, wire.name, wire.most = message.role, message.name, LINE
+    wire.send(Welcome())
+    return message.role
 
 
-def _line(sock: socket.socket) -> Dict[str, Any]:
+def _line(sock: socket.socket) -> Received:
     text = b""
     while not text.endswith(b"\n") and len(text) < GREETS:
         piece = sock.recv(1)
@@ -139,13 +145,12 @@ def _line(sock: socket.socket) -> Dict[str, Any]:
     return message
 
 
-def _message(line: bytes) -> Optional[Dict[str, Any]]:
-    """What a line says; None for rubbish."""
+def _message(line: bytes) -> Optional[Received]:
+    """None for what is no object."""
     try:
-        message = json.loads(line.decode())
-    except (ValueError, RecursionError):  # the latter for "[[[[…"
+        return KINDS.from_object(load_object(line))
+    except DamagedError:
         return None
-    return message if isinstance(message, dict) else None
 
 
 def _bytes(text: str) -> bytes:

@@ -1,5 +1,5 @@
 """Loaded by every Python that a rank starts. It tells how far the rank has come, keeps an uncaught exception for the
-report, lets the guard ask where the program stands (signal `ASK`), and keeps Python's end from tripping over Gloo's
+report, lets the guard ask where the program stands (`STACKS_SIGNAL`), and keeps Python's end from tripping over Gloo's
 threads. It changes nothing else, and never raises.
 
 Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``.
@@ -14,9 +14,10 @@ TYPE_CHECKING = False  # importing typing would cost every interpreter more than
 if TYPE_CHECKING:
     from typing import Any
 
-ASK = (
-    45  # real-time signal after which all threads' stacks are in <rank>.stacks; as in ipexctl.remote.agent.stack_traces
-)
+    from ipexctl.protocol import hooks as names
+else:
+    import _ipexctl_hooks as names  # the same file, put beside this one
+
 COLLECTIVES = (
     "_verify_params_across_processes",  # the first that DistributedDataParallel does
     "barrier",
@@ -39,15 +40,15 @@ LONG = 10.0  # seconds until the rank goes on all the same
 
 class Hooks:
     def __init__(self, directory: str, rank: str) -> None:
-        self.base = os.path.join(directory, "ranks", rank)
-        self.said: Any = set()
+        self.base = os.path.join(directory, names.RANKS, rank)
+        self.reached: Any = set()
 
     def note(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
-        if stage in self.said:
+        if stage in self.reached:
             return
-        self.said.add(stage)
-        path = "%s.%s.json" % (self.base, stage)
+        self.reached.add(stage)
+        path = "%s.%s%s" % (self.base, stage, names.RECORD)
         try:
             import time
 
@@ -72,13 +73,15 @@ class Hooks:
                 kept = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
                 if kind.__name__ == "CalledProcessError":
                     kept["of"] = words(error.cmd)  # type: ignore[attr-defined]
-                path = "%s.%d.error" % (self.base, os.getpid())
+                path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
                     json.dump(kept, out)
                 import glob
 
                 # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
-                for old in sorted(glob.glob(glob.escape(self.base) + ".*.error"), key=os.path.getmtime)[:-ERRORS]:
+                for old in sorted(glob.glob(glob.escape(self.base) + ".*" + names.ERROR), key=os.path.getmtime)[
+                    :-ERRORS
+                ]:
                     os.unlink(old)
             except Exception:
                 pass  # whatever goes wrong here must not hide the user's own error
@@ -87,17 +90,17 @@ class Hooks:
         return note
 
     def stacks(self) -> None:
-        """A crash (SIGSEGV and the like) and the signal `ASK` leave the stacks of all threads in a file."""
+        """A crash (SIGSEGV and the like) and `STACKS_SIGNAL` leave the stacks of all threads in a file."""
         import faulthandler
 
         if faulthandler.is_enabled():
             return  # the user has asked for its own
-        fd = os.open(self.base + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(self.base + names.STACKS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if fd <= 2:  # the script has closed its own outputs; what it opens next must get these numbers
             os.close(fd)
             return
         faulthandler.enable(fd)
-        faulthandler.register(ASK, fd, all_threads=True, chain=False)
+        faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
 
     def settle(self) -> None:
         """Waits until Gloo's threads rest, which takes two looks.
@@ -107,7 +110,7 @@ class Hooks:
         2.13.0; pytorch/pytorch#179291). Where the last to hold the process group drops it with the lock held, as
         DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever.
         """
-        if "connected" not in self.said:
+        if names.CONNECTED not in self.reached:
             return
         try:
             import time
@@ -127,7 +130,7 @@ class Hooks:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name == "torch":
-            self.note("torch")
+            self.note(names.TORCH)
         elif name == "torch.distributed":
             try:
                 sys.meta_path.remove(self)
@@ -149,38 +152,38 @@ class Hooks:
 
     def wrap(self, module: Any) -> None:
         """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
-        names = vars(module)
-        first = {name: names[name] for name in COLLECTIVES if callable(names.get(name))}
+        module_names = vars(module)
+        first = {name: module_names[name] for name in COLLECTIVES if callable(module_names.get(name))}
 
         def unwrap() -> None:
             for name, own in first.items():
-                if getattr(names.get(name), "__wrapped__", None) is own:
-                    names[name] = own
+                if getattr(module_names.get(name), "__wrapped__", None) is own:
+                    module_names[name] = own
 
         def noting(own: Any, before: str, after: str) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
                 self.note(before)
                 result = own(*args, **kwargs)
                 self.note(after)
-                if after == "running":
+                if after == names.RUNNING:
                     unwrap()
                 return result
 
             return like(call, own)
 
         for name, own in first.items():
-            names[name] = noting(own, "first collective", "running")
-        own = names.get("init_process_group")
+            module_names[name] = noting(own, names.FIRST_COLLECTIVE, names.RUNNING)
+        own = module_names.get("init_process_group")
         if callable(own):
-            names["init_process_group"] = noting(own, "rendezvous", "connected")
-        destroy = names.get("destroy_process_group")
+            module_names["init_process_group"] = noting(own, names.RENDEZVOUS, names.CONNECTED)
+        destroy = module_names.get("destroy_process_group")
         if callable(destroy):
 
             def settled(*args: Any, **kwargs: Any) -> Any:
                 self.settle()
                 return destroy(*args, **kwargs)
 
-            names["destroy_process_group"] = like(settled, destroy)
+            module_names["destroy_process_group"] = like(settled, destroy)
 
 
 def like(call: Any, own: Any) -> Any:
@@ -221,13 +224,13 @@ def own_words() -> str:
 
 
 def _install() -> None:
-    directory, rank = os.environ.get("IPEXCTL_DIR"), os.environ.get("IPEXCTL_RANK")
+    directory, rank = os.environ.get(names.DIRECTORY_ENV), os.environ.get(names.RANK_ENV)
     if not directory or not rank:
         return
     hooks = Hooks(directory, rank)
     sys.excepthook = hooks.on_uncaught(sys.excepthook)
     try:
-        hooks.note("python")
+        hooks.note(names.PYTHON)
         hooks.stacks()
         sys.meta_path.insert(0, hooks)
         import atexit

@@ -1,6 +1,6 @@
 """What the ranks on this host are doing: how busy they are, and where their programs stand.
 
-A rank's Python answers the signal `ASK` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
+A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
 (sitecustomize's faulthandler; it works while the program waits in C code). A process that does not answer, because it
 is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 
-from ipexctl.remote.agent import files, procs
+from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
+from ipexctl.protocol.journal import RankStack
+from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.remote.agent import procs
 
-ASK = 45  # as in ipexctl.remote.agent.sitecustomize
-ANSWER = 0.7  # seconds a process may take to write its stacks
-LOOK = 10.0  # seconds for py-spy
 MOST = 8  # processes of one rank that are asked
 TEXT = 1 << 15  # bytes kept of one process's stacks
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -63,27 +63,24 @@ def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dic
     return found
 
 
-def load(wrappers: Dict[int, procs.Process]) -> Dict[str, Tuple[float, str]]:
+def load(wrappers: Dict[int, procs.Process]) -> Dict[int, Tuple[float, str]]:
     """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
     all_now = uses()
-    found: Dict[str, Tuple[float, str]] = {}
+    found: Dict[int, Tuple[float, str]] = {}
     for rank, family in families(wrappers, all_now).items():
         states = [all_now[pid].state for pid in family]
         odd = [state for state in states if state in "TtD"]
-        found[str(rank)] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
+        found[rank] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
     return found
 
 
-def ask(directory: str, wrappers: Dict[int, procs.Process], python: str, budget: float) -> Iterator[Dict[str, Any]]:
-    """Where each rank's processes stand: ``rank``, ``pid``, ``state``, ``wchan`` and ``text`` ("" if none answered).
-
-    Takes about ``budget`` seconds at most: the guard, which asks, is deaf meanwhile.
-    """
-    until = time.monotonic() + budget
+def collect_stacks(directory: str, wrappers: Dict[int, procs.Process], spec: RunSpec) -> Iterator[RankStack]:
+    """Where each rank's processes stand. Takes about a third of the node lease at most: the guard is deaf meanwhile."""
+    until = time.monotonic() + spec.timings.node_lease / 3
     all_now = uses()
     todo: List[Tuple[int, int, str]] = []
     for rank, family in sorted(families(wrappers, all_now).items()):
-        path = os.path.join(directory, files.RANKS, "%d.stacks" % rank)
+        path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
         answering = [pid for pid in family if _has_open(pid, path)][:MOST]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
     before = {path: _size(path) for _, _, path in todo}
@@ -97,25 +94,20 @@ def ask(directory: str, wrappers: Dict[int, procs.Process], python: str, budget:
             mine = [pid for _, pid, where in todo if where == path]
             if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and _has_open(mine[turn], path):
                 asked[path] = mine[turn]
-                os.kill(mine[turn], ASK)
-        for path, text in _answers(before, asked).items():
+                os.kill(mine[turn], STACKS_SIGNAL)
+        for path, text in _answers(before, asked, spec.timings.stacks).items():
             texts[asked.pop(path)] = text
-    spy = os.path.join(os.path.dirname(python), "py-spy")
+    spy = os.path.join(os.path.dirname(spec.argv[0]), "py-spy")
     for rank, pid, _ in todo:
-        text = texts.get(pid) or _spied(spy, pid, min(LOOK, until - time.monotonic()))
+        text = texts.get(pid) or _spied(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.look(pid)
-        yield {
-            "rank": rank,
-            "pid": pid,
-            "state": now.state if now else "X",
-            "wchan": _wchan(pid),
-            "text": text[:TEXT],
-        }
+        state = now.state if now else "X"
+        yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
 
 
-def _answers(before: Dict[str, int], asked: Dict[str, int]) -> Dict[str, str]:
+def _answers(before: Dict[str, int], asked: Dict[str, int], patience: float) -> Dict[str, str]:
     """What was appended to the files, once they grow no more. Moves ``before`` on."""
-    until = time.monotonic() + ANSWER
+    until = time.monotonic() + patience
     sizes: Dict[str, int] = {}
     while asked and time.monotonic() < until:
         time.sleep(0.05)
@@ -145,7 +137,7 @@ def _has_open(pid: int, path: str) -> bool:
             caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
     except (OSError, StopIteration, ValueError):
         return False
-    return held and bool(caught >> (ASK - 1) & 1)
+    return held and bool(caught >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _spied(program: str, pid: int, patience: float) -> str:

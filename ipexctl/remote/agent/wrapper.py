@@ -23,20 +23,23 @@ import threading
 import time
 from typing import Any, Dict, Iterable, List, Optional, Set
 
+from ipexctl.protocol import paths
+from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
+from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
+from ipexctl.protocol.messages import RankBegun
+from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
 from ipexctl.remote.agent import files, oom_report, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 FRAME = 4096  # bytes: PIPE_BUF, and what Open MPI reads at a time
-LINGER = 2.0  # seconds for the last words of a script whose daemons hold its outputs open, and go on writing
-SETTLED = 10.0  # seconds after which a rank's threads run where they will run
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call
 _MPOL_BIND = 2  # linux/mempolicy.h
 
 
 def main(argv: List[str]) -> int:
-    """``rank`` with IPEXCTL_DIR in the environment (set by the guard for all that it starts)."""
+    """``rank`` with the run's directory in the environment (set by the guard for all that it starts)."""
     stopped: List[int] = []
 
     def pass_on(number: int, _frame: Any) -> None:
@@ -44,112 +47,109 @@ def main(argv: List[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, pass_on)
-    directory = argv[0] if argv else os.environ["IPEXCTL_DIR"]
-    spec = files.read(directory, files.SPEC)
+    directory = argv[0] if argv else os.environ[paths.DIRECTORY_ENV]
+    spec = files.read_spec(directory)
     rank = _number(_RANK)
     if rank is None:
         sys.stderr.write("ipexctl: mpirun gave this process no rank\n")
         return 1
-    place: Optional[Dict[str, Any]] = spec["ranks"].get(str(rank))
+    place = spec.ranks.get(rank)
     if place is None:
-        sys.stderr.write("ipexctl: rank %d was planned for another host than %s\n" % (rank, spec["host"]))
+        sys.stderr.write("ipexctl: rank %d was planned for another host than %s\n" % (rank, spec.host))
         return 1
-    unwritten = files.news(directory, rank, "begin", {"pid": os.getpid()})  # first, so that a killed wrapper is missed
+    unwritten = files.write_record(
+        directory, files.BEGIN, RankBegun(rank, os.getpid())
+    )  # first, so that a killed wrapper is missed
     if unwritten:
-        sys.stderr.write("ipexctl: rank %d did not start on %s: %s\n" % (rank, spec["host"], unwritten))
+        sys.stderr.write("ipexctl: rank %d did not start on %s: %s\n" % (rank, spec.host, unwritten))
         return 1
-    notes = Notes(directory, rank)
+    notes = Notes(directory, rank, spec.host)
     environment = _environment(directory, spec, place, rank)
-    preload = _loadable(spec.get("preload", []), spec["argv"][0], notes)
+    preload = _loadable(spec.preload, spec.argv[0], notes)
     if preload:
         environment["LD_PRELOAD"] = ":".join(preload)
     _bind(place, notes)
-    frames = Frames(2, spec["frames"], rank) if spec.get("frames") else None
+    frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
     began = time.time()
     before = _memory()
     kernel = oom_report.KernelLog()
-    if stopped or os.path.exists(os.path.join(directory, files.ENDING)):
-        files.news(
-            directory, rank, "end", {"status": None, "signal": signal.SIGTERM, "at": time.time(), "stopped": True}
-        )
+    record = RankEnded(rank, spec.host)
+    if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
+        record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
+        files.write_record(directory, files.END, record)
         return 128 + signal.SIGTERM
     try:
         # PMI's connection is an inherited descriptor, so descriptors stay open.
         child = subprocess.Popen(
-            spec["argv"],
+            spec.argv,
             env=environment,
-            cwd=spec["workdir"],
+            cwd=spec.workdir,
             close_fds=False,
             preexec_fn=_in_child,
             stdout=subprocess.PIPE if frames else None,
             stderr=subprocess.PIPE if frames else None,
         )
     except OSError as error:
-        files.news(directory, rank, "end", {"status": 127, "signal": 0, "at": time.time(), "error": str(error)})
-        sys.stderr.write("ipexctl: rank %d could not start %s: %s\n" % (rank, spec["argv"][0], error))
+        files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
+        sys.stderr.write("ipexctl: rank %d could not start %s: %s\n" % (rank, spec.argv[0], error))
         return 127
     if stopped:  # the script may have been born too late for the guard's look
         child.send_signal(stopped[0])
-    files.news(
-        directory,
-        rank,
-        "start",
-        {"pid": os.getpid(), "child": child.pid, "at": began, "cpus": sorted(os.sched_getaffinity(0))},
-    )
-    watch = threading.Timer(SETTLED, _drifted, (child.pid, place, environment, notes))
+    cpus = sorted(os.sched_getaffinity(0))
+    started = RankStarted(rank, spec.host, os.getpid(), child.pid, cpus, began)
+    files.write_record(directory, files.START, started)
+    watch = threading.Timer(spec.timings.settle, _drifted, (child.pid, place, environment, notes))
     watch.daemon = True
     watch.start()
     status = frames.carry(child) if frames else child.wait()
-    record: Dict[str, Any] = {
-        "status": status if status >= 0 else None,
-        "signal": -status if status < 0 else 0,
-        "at": time.time(),
-        "stopped": bool(stopped),
-    }
+    record = record._replace(
+        status=status if status >= 0 else None, signal=max(0, -status), stopped=bool(stopped), at=time.time()
+    )
     after = _memory()
-    if record["signal"] == signal.SIGKILL and after.get("kills", 0) > before.get("kills", 0):
-        record["oom"] = after
+    if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
+        record = record._replace(oom=after)
     if status:
-        record["unheard"] = _unheard()
         elastic = environment["TORCHELASTIC_ERROR_FILE"]
-        record.update(oom_report.of(directory, rank, child.pid, record["signal"], kernel, elastic))
+        reported = oom_report.of(directory, rank, child.pid, record.signal, kernel, elastic)
+        record = record._replace(
+            unheard=_unheard(),
+            error=reported.get("error", ""),
+            traceback=reported.get("traceback", ""),
+            kernel=reported.get("kernel", ""),
+        )
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    unwritten = files.news(directory, rank, "end", record)
+    unwritten = files.write_record(directory, files.END, record)
     if unwritten:
-        sys.stderr.write("ipexctl: the end of rank %d on %s is not recorded: %s\n" % (rank, spec["host"], unwritten))
-    elif frames or spec.get("independent"):
+        sys.stderr.write("ipexctl: the end of rank %d on %s is not recorded: %s\n" % (rank, spec.host, unwritten))
+    elif frames or spec.independent:
         return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
     return status if status >= 0 else 128 - status
 
 
-def _environment(directory: str, spec: Dict[str, Any], place: Dict[str, Any], rank: int) -> Dict[str, str]:
+def _environment(directory: str, spec: RunSpec, place: RankSpec, rank: int) -> Dict[str, str]:
     """The rank's whole environment: the launcher's own variables, then what was planned for this host and rank."""
     launcher = ("PMI", "PMIX", "MPI_", "I_MPI", "HYDRA", "OMPI", "OPAL", "PRTE", "PRRTE", "ACCELERATE_")
-    independent = spec.get("independent")  # then nothing may make it look for others
+    independent = spec.independent  # then nothing may make it look for others
     names = {name: value for name, value in os.environ.items() if name.startswith(launcher) and not independent}
-    names.update(spec["env"])
-    names.update(place.get("env", {}))
+    names.update(spec.env)
+    names.update(place.env)
     if independent:
-        names.update(IPEXCTL_INSTANCE=str(rank), IPEXCTL_INSTANCES=str(spec["size"]))
+        names.update({paths.INSTANCE_ENV: str(rank), paths.INSTANCES_ENV: str(spec.size)})
     else:
         names.update(
             RANK=str(rank),
-            WORLD_SIZE=str(spec["size"]),
-            LOCAL_RANK=str(-1 if spec.get("alone") else place["local"]),
-            LOCAL_WORLD_SIZE=str(len(spec["ranks"])),
+            WORLD_SIZE=str(spec.size),
+            LOCAL_RANK=str(-1 if spec.alone else place.local),
+            LOCAL_WORLD_SIZE=str(len(spec.ranks)),
         )
-    names.update(
-        IPEXCTL_RUN=spec["run"],
-        IPEXCTL_SEAT="%s:%s" % (spec["run"], spec["label"]),
-        IPEXCTL_DIR=directory,
-        IPEXCTL_RANK=str(rank),
-    )
+    names[paths.RUN_ENV], names[paths.NODE_ENV] = spec.run, "%s:%s" % (spec.run, spec.label)
+    names[paths.DIRECTORY_ENV], names[paths.RANK_ENV] = directory, str(rank)
     # Where a script with torch's @record leaves its error.
-    names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, files.RANKS, "%d.elastic" % rank))
+    names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
-        names["MASTER_PORT"] = str(files.read(directory, "port.json")["port"])
-    hooks = os.path.join(directory, "hooks")
+        names["MASTER_PORT"] = str(files.read(directory, paths.PORT)["port"])
+    hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])
     return names
 
@@ -157,11 +157,12 @@ def _environment(directory: str, spec: Dict[str, Any], place: Dict[str, Any], ra
 class Notes:
     """What the user should know of this rank and no output of it may tell: passed on as warnings."""
 
-    def __init__(self, directory: str, rank: int) -> None:
-        self.directory, self.rank, self.count = directory, rank, 0
+    def __init__(self, directory: str, rank: int, host: str) -> None:
+        self.directory, self.rank, self.host, self.count = directory, rank, host, 0
 
     def add(self, text: str) -> None:
-        files.news(self.directory, self.rank, "note%d" % self.count, {"text": text, "at": time.time()})
+        note = RankNote(self.rank, self.host, text, time.time())
+        files.write_record(self.directory, "note%d" % self.count, note)
         self.count += 1
 
 
@@ -173,9 +174,10 @@ class Frames:
     may be a terminal, which has no such rule).
     """
 
-    def __init__(self, fd: int, nonce: str, rank: int) -> None:
+    def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
         self.fd = fd
-        self.head = b"\x01" + nonce.encode() + b"=" + str(rank).encode()
+        self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
+        self.head = frame_head(nonce, rank)
         self.room = FRAME - len(self.head) - 8
         self.pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         self.broken = False
@@ -188,13 +190,13 @@ class Frames:
         assert child.stderr is not None
         until = 0.0
         with selectors.DefaultSelector() as selector:
-            for pipe, stream in ((child.stdout, b"o"), (child.stderr, b"e")):
+            for pipe, stream in ((child.stdout, OUT), (child.stderr, ERR)):
                 os.set_blocking(pipe.fileno(), False)
                 selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
             while selector.get_map():
                 ended = child.poll() is not None  # asked before the pipes, so that nothing written before it is missed
                 ready = selector.select(0 if ended else 0.1)
-                until = until or (time.monotonic() + LINGER if ended else 0.0)
+                until = until or (time.monotonic() + self.linger if ended else 0.0)
                 if ended and (not ready or time.monotonic() > until):
                     break
                 for key, _ in ready:
@@ -204,13 +206,13 @@ class Frames:
                     self.write(key.data, data)
         return child.wait()
 
-    def write(self, stream: bytes, data: bytes) -> None:
+    def write(self, stream: str, data: bytes) -> None:
         for at in range(0, len(data), self.room):
             piece = data[at : at + self.room]
             self.wait()
             try:
                 if not self.broken:
-                    os.write(self.fd, self.head + stream + b"%d\x02" % len(piece) + piece)
+                    os.write(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
             except OSError as error:
                 if error.errno != errno.EPIPE:
                     raise
@@ -225,14 +227,14 @@ class Frames:
             self.broken = bool(self.poll.poll(0))  # an error is all that it can tell
 
 
-def _loadable(libraries: List[Dict[str, str]], python: str, notes: Notes) -> List[str]:
+def _loadable(libraries: List[Library], python: str, notes: Notes) -> List[str]:
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     for library in libraries:
         try:
             done = subprocess.run(
                 [python, "-I", "-S", "-c", ""],
-                env={"LD_PRELOAD": ":".join([*good, library["path"]])},
+                env={"LD_PRELOAD": ":".join([*good, library.path])},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -243,15 +245,15 @@ def _loadable(libraries: List[Dict[str, str]], python: str, notes: Notes) -> Lis
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         if why:
-            notes.add("goes on without %s: %s" % (library["name"], why.splitlines()[-1][:300]))
+            notes.add("goes on without %s: %s" % (library.name, why.splitlines()[-1][:300]))
         else:
-            good.append(library["path"])
+            good.append(library.path)
     return good
 
 
-def _bind(place: Dict[str, Any], notes: Notes) -> None:
+def _bind(place: RankSpec, notes: Notes) -> None:
     """Cores and memory as planned; what the host does not allow is noted, not fatal."""
-    cpus = place.get("cpus")
+    cpus = place.cpus
     if cpus:
         try:
             os.sched_setaffinity(0, cpus)
@@ -261,7 +263,7 @@ def _bind(place: Dict[str, Any], notes: Notes) -> None:
             given = os.sched_getaffinity(0)  # the kernel leaves out what its cpuset lacks, without a word
             if given != set(cpus):
                 notes.add("was planned for CPUs %s and got %s" % (_list(cpus), _list(given)))
-    nodes = place.get("membind")
+    nodes = place.membind
     if nodes:
         mask = (ctypes.c_ulong * 16)()
         for node in nodes:
@@ -273,9 +275,9 @@ def _bind(place: Dict[str, Any], notes: Notes) -> None:
             notes.add("its memory is not bound to NUMA nodes %s: %s" % (_list(nodes), why))
 
 
-def _drifted(pid: int, place: Dict[str, Any], environment: Dict[str, str], notes: Notes) -> None:
+def _drifted(pid: int, place: RankSpec, environment: Dict[str, str], notes: Notes) -> None:
     """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
-    planned = set(place.get("cpus") or ())
+    planned = set(place.cpus)
     allowed: Set[int] = set()
     try:
         for thread in os.listdir("/proc/%d/task" % pid):
@@ -283,7 +285,7 @@ def _drifted(pid: int, place: Dict[str, Any], environment: Dict[str, str], notes
     except OSError:
         return  # it has ended
     threads = environment.get("OMP_NUM_THREADS", "")
-    if planned and not allowed <= planned.union(place.get("workers") or ()):
+    if planned and not allowed <= planned.union(place.workers):
         notes.add("was planned for CPUs %s, but its threads may run on %s" % (_list(planned), _list(allowed)))
     elif planned and threads.isdigit() and len(allowed) < min(int(threads), len(planned)):
         notes.add("was planned for CPUs %s, but its threads share %s" % (_list(planned), _list(allowed)))
@@ -320,14 +322,13 @@ def _number(names: "tuple[str, ...]") -> Optional[int]:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def _memory() -> Dict[str, int]:
-    """What this control group (v1 or v2), or the one above that tells, says of its memory, as far as it does: ``kills``
-    so far for lack of it, ``used`` at most and ``limit`` in bytes."""
+def _memory() -> Memory:
+    """The memory of this control group (v1 or v2), or of the nearest one above that has numbers."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             groups = [line.rstrip("\n").split(":", 2) for line in text]
     except OSError:
-        return {}
+        return Memory()
     found: Dict[str, int] = {}
     for _, controllers, path in groups:
         if "memory" in controllers.split(","):
@@ -353,7 +354,7 @@ def _memory() -> Dict[str, int]:
             if "limit" not in found:
                 found.pop("used", None)  # of the group whose limit it is
             base = os.path.dirname(base)
-    return found
+    return Memory(**found)
 
 
 if __name__ == "__main__":

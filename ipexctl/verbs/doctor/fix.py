@@ -86,8 +86,8 @@ def _runs(
     stray: dict[str, list[str]] = {}
     for host, rows in seen.orphans.items():
         for row in rows:
-            if row["run"] not in known:
-                stray.setdefault(str(row["run"]), []).append(host)
+            if row.run not in known:
+                stray.setdefault(row.run, []).append(host)
     fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
         if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -17,6 +16,8 @@ from ipexctl.model.events import Answer, Ended, Event
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
+from ipexctl.protocol.messages import KillRun
+from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.verbs.run.watch import RunWatcher, naming_run
 
 
@@ -28,13 +29,18 @@ class Attempt:
     launch: Launch
     identity: Identity
     run_dirs: Mapping[str, RemoteRunDir]
-    specs: Mapping[str, Mapping[str, Any]]
+    specs: Mapping[str, RunSpec]
     context: Context
     watcher: RunWatcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.watcher = RunWatcher(
-            self.context, self.launch.running, self.identity.nonce, self.run_dirs, detach=self.task.detach
+            self.context,
+            self.launch.running,
+            self.identity.nonce,
+            self.run_dirs,
+            detach=self.task.detach,
+            timings=self.specs[self.launch.head.host].timings,
         )
 
     def execute_and_conclude(self) -> Generator[Event, None, None]:
@@ -87,7 +93,7 @@ class Attempt:
 
         guards = yield from each(self.context, hosts, "start guard", start_guard)
         if any(isinstance(result, Failure) for result in guards.values()):
-            self.watcher.send_order("kill", "a host could not take part")
+            self.watcher.send_order(KillRun("a host could not take part"))
             self.watcher.wait_for_end()
             return False
         return True

@@ -25,6 +25,7 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
+from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_such_run
 from ipexctl.verbs.run.watch import RunWatcher
 
@@ -36,9 +37,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
     survey = yield from find_runs(inventory, context)
     orphans = tuple(
-        OrphanDirectory(host, str(row["run"]), str(row["directory"]))
-        for host, rows in survey.orphans.items()
-        for row in rows
+        OrphanDirectory(host, row.run, row.directory) for host, rows in survey.orphans.items() for row in rows
     )
     if orphans:
         yield Message("some hosts keep directories of runs that are over: ipexctl stop --orphans", "warning")
@@ -51,14 +50,14 @@ def _list_run(run: DiscoveredRun) -> ListedRun:
     return ListedRun(
         run=run.run,
         state=run.state,
-        title=row["title"],
-        ranks=row["size"],
-        hosts=tuple(row["hosts"]),
+        title=row.title,
+        ranks=row.size,
+        hosts=tuple(row.hosts),
         head=run.head,
-        started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(row["started"]))),
-        owner=row["owner"],
-        watchers=row["watchers"],
-        reason=row.get("reason"),
+        started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.started)),
+        owner=row.owner,
+        watchers=row.watchers,
+        reason=row.reason or None,
     )
 
 
@@ -84,7 +83,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     if watcher is None:
         yield Ended("stop", Exit.OK)
         return
-    watcher.send_order("kill" if kill else "stop", "ipexctl stop")
+    watcher.send_order(KillRun("ipexctl stop") if kill else StopRun("ipexctl stop"))
     yield Message(f"stop request sent to run {watcher.running.run}")
     for event in watcher.follow():
         if isinstance(event, Message | HostFailed):
@@ -155,11 +154,11 @@ def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict
     else:
         runs = [run for run in survey.runs if run.over and not prefix]
     for run in runs:
-        chosen.setdefault(run.run, {})[run.head] = str(run.row["directory"])
+        chosen.setdefault(run.run, {})[run.head] = run.row.directory
     for host, rows in survey.orphans.items():
         for row in rows:
-            if not prefix or row["run"].startswith(prefix):
-                chosen.setdefault(row["run"], {})[host] = str(row["directory"])
+            if not prefix or row.run.startswith(prefix):
+                chosen.setdefault(row.run, {})[host] = row.directory
     if prefix and not chosen:
         chosen[prefix] = {}  # its directories may be gone and its processes not
     return chosen

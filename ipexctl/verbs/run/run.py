@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
-from ipexctl.act.run_control import RUNS, RemoteRunDir
+from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.decide.checks.network import Choice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime
@@ -38,6 +38,7 @@ from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
+from ipexctl.protocol.paths import RUNS
 from ipexctl.verbs.common.framework_options import load_framework_options
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -15,6 +14,7 @@ from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import Running
 from ipexctl.model.text import printable
+from ipexctl.protocol.messages import OrphanDirectory, RunRow
 from ipexctl.verbs.run.watch import RunWatcher
 
 
@@ -23,15 +23,15 @@ class DiscoveredRun:
     """A run as its head describes it; ``head`` is the host's name in this inventory."""
 
     head: str
-    row: Mapping[str, Any]
+    row: RunRow
 
     @property
     def run(self) -> str:
-        return str(self.row["run"])
+        return self.row.run
 
     @property
     def state(self) -> str:
-        return str(self.row["state"])
+        return self.row.state
 
     @property
     def over(self) -> bool:
@@ -43,7 +43,7 @@ class RunSurvey:
     """What all hosts that answered keep. ``orphans`` maps hosts to directories of runs whose guard is gone."""
 
     runs: tuple[DiscoveredRun, ...]
-    orphans: Mapping[str, tuple[Mapping[str, Any], ...]]
+    orphans: Mapping[str, tuple[OrphanDirectory, ...]]
     unreachable: tuple[str, ...]
 
 
@@ -51,10 +51,10 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     """Asks every host for its runs; hosts that do not answer are reported as failures."""
     results = yield from each(context, inventory, "list runs", lambda link, _: run_control.runs(link))
     answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
-    runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer["runs"]]
-    runs.sort(key=lambda run: float(run.row["started"]))
-    unique = {run.row["directory"] + run.head: run for run in runs}  # entries of one machine list the same
-    orphans = {host: tuple(answer["stray"]) for host, answer in answers.items() if answer["stray"]}
+    runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
+    runs.sort(key=lambda run: run.row.started)
+    unique = {run.row.directory + run.head: run for run in runs}  # entries of one machine list the same
+    orphans = {host: tuple(answer.orphans) for host, answer in answers.items() if answer.orphans}
     return RunSurvey(tuple(unique.values()), orphans, tuple(host for host in results if host not in answers))
 
 
@@ -71,7 +71,7 @@ def choose_run(survey: RunSurvey, prefix: str | None) -> DiscoveredRun:
     if len({run.run for run in matches}) > 1:
         raise UsageError(
             f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts",
-            reasons=[f"{run.run}  {run.state}  {run.row['title']} of {run.row['owner']}" for run in matches],
+            reasons=[f"{run.run}  {run.state}  {run.row.title} of {run.row.owner}" for run in matches],
             hint="name one of them",
             exit=Exit.STEP,
         )
@@ -95,20 +95,19 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
 
     Raises `LinkError`.
     """
-    about = run_control.about(context.links.open(inventory[discovered.head]), str(discovered.row["directory"]))
-    hosts: Mapping[str, Mapping[str, Any]] = about["hosts"]
-    by_rank = {rank: name for name, entry in hosts.items() for rank in entry["ranks"]}
+    about = run_control.describe(context.links.open(inventory[discovered.head]), discovered.row.directory)
+    by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     running = Running(
-        run=about["run"],
-        head=about["host"],
+        run=about.run,
+        head=about.host,
         hosts=tuple(by_rank[rank] for rank in sorted(by_rank)),
-        labels={entry["label"]: name for name, entry in hosts.items()},
-        command=" ".join(about["argv"]),
-        title=str(about["title"]),
+        labels={node.label: name for name, node in about.hosts.items()},
+        command=" ".join(about.argv),
+        title=about.title,
     )
-    names = {name: name for name in hosts if name in set(inventory.names)} | {about["host"]: discovered.head}
+    names = {name: name for name in about.hosts if name in set(inventory.names)} | {about.host: discovered.head}
     run_dirs = {
-        name: RemoteRunDir(inventory[local], hosts[name]["directory"], hosts[name]["python"])
+        name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)
         for name, local in names.items()
     }
-    return RunWatcher(context, running, about["nonce"], run_dirs)
+    return RunWatcher(context, running, about.nonce, run_dirs, timings=about.timings)

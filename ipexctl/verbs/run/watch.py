@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.run_control import Frame, RemoteRunDir, RunFollower
+from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
 from ipexctl.model.events import CleanupChecked, Event, HostFailed, Message, RunEnded
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
+from ipexctl.protocol import frames
+from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.protocol.timings import Timings
 
 
 @contextmanager
@@ -47,8 +50,9 @@ class RunWatcher:
     interrupted: Interrupted | None = None
     lost_hosts: set[str] = field(default_factory=set)  # as the keeper reports them
     disconnected: bool = False  # no connection to the head
-    pending_order: tuple[str, str] | None = None  # an order that was not delivered, and its reason
+    pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
+    timings: Timings = Timings()  # noqa: RUF009
 
     @property
     def head(self) -> RemoteRunDir:
@@ -61,7 +65,7 @@ class RunWatcher:
 
     def follow(self) -> Generator[Event, None, bool]:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
-        follower = RunFollower(self.context, self.head)
+        follower = RunFollower(self.context, self.head, timings=self.timings)
         log = RunLog(self.nonce, self.running)
         interrupts = self.context.interrupts
         try:
@@ -72,7 +76,7 @@ class RunWatcher:
                     if self.interrupted and self.interrupted.number == signal.SIGHUP:
                         return True
                     frame = follower.take(0.2)
-                    if frame is not None and frame.kind == "gave-up":
+                    if frame is not None and frame.kind == GAVE_UP:
                         yield HostFailed(self._lost_connection(frame.data.decode()))
                         return True
                     if frame is not None:
@@ -92,7 +96,8 @@ class RunWatcher:
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
             yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning")
-            self.pending_order, self.retry_at = (order, signal.Signals(taken.number).name), 0.0
+            name = signal.Signals(taken.number).name
+            self.pending_order, self.retry_at = StopRun(name) if order == "stop" else KillRun(name), 0.0
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield Message(text, "warning", self.head.host.name)
@@ -101,7 +106,7 @@ class RunWatcher:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""
         if self.pending_order is None or self.disconnected or time.monotonic() < self.retry_at:
             return
-        if self.send_order(*self.pending_order):
+        if self.send_order(self.pending_order):
             self.pending_order = None
         elif not self.retry_at:  # it may just be ending
             self.retry_at = time.monotonic() + 1.0
@@ -111,13 +116,13 @@ class RunWatcher:
 
     def _read_frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
         head = self.head.host.name
-        if frame.kind == "lost":
+        if frame.kind == LOST:
             self.disconnected = True
             yield Message(f"connection lost ({frame.data.decode()}), the run goes on; reconnecting", "warning", head)
-        elif frame.kind == "back":
+        elif frame.kind == BACK:
             self.disconnected, self.retry_at = False, 0.0
             yield Message("reconnected", host=head)
-        elif frame.kind == "z":
+        elif frame.kind == frames.END:
             yield from log.end()
             self.run_ended = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
             yield self.run_ended
@@ -132,29 +137,29 @@ class RunWatcher:
         what = f"connection lost: {why}; run {run} may still be running"
         return Failure(self.head.host.name, Kind.LOST, what, hint=f"ipexctl attach {run}", code="watch")
 
-    def send_order(self, order: str, reason: str) -> bool:
-        """Sends ``order`` (stop, kill) to the keeper; False when its host does not answer, or it has ended."""
+    def send_order(self, order: StopRun | KillRun) -> bool:
+        """Sends an order to the keeper; False when its host does not answer, or it has ended."""
         try:
-            return run_control.tell(self.context.links.open(self.head.host), self.head, order, reason)
+            return run_control.send_order(self.context.links.open(self.head.host), self.head, order)
         except LinkError:
             return False
 
     def wait_for_end(self) -> None:
         """Waits up to 20 seconds without showing anything: for a run that could not be started everywhere."""
-        follower = RunFollower(self.context, self.head)
+        follower = RunFollower(self.context, self.head, timings=self.timings)
         deadline = time.monotonic() + 20.0
         while time.monotonic() < deadline:
             frame = follower.take(0.5)
-            if frame and frame.kind in {"z", "gave-up"}:
+            if frame and frame.kind in {frames.END, GAVE_UP}:
                 break
         follower.close()
 
     def read_files(self, *, follow: bool) -> Generator[Event, None, None]:
         """The contents of the run's files as events; ``follow`` goes on to the run's end. Sends no orders."""
-        follower = RunFollower(self.context, self.head, once=not follow)
+        follower = RunFollower(self.context, self.head, once=not follow, timings=self.timings)
         log = RunLog(self.nonce, self.running)
         try:
-            while (frame := follower.take(0.2)) is None or frame.kind not in {"z", "gave-up"}:
+            while (frame := follower.take(0.2)) is None or frame.kind not in {frames.END, GAVE_UP}:
                 if frame is not None:
                     yield from self._read_frame(frame, log)
             yield from log.end()

@@ -14,9 +14,33 @@ from pathlib import Path
 from typing import Any
 
 import ipexctl
+from ipexctl.protocol import messages, paths, run_spec
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.run_spec import HeadSpec, NodeSpec, RankSpec, RunSpec
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs, rpc
 
 TOKEN = "t" * 64
+TIMINGS = Timings(ready_timeout=60.0, grace=1.0)
+SPEC = RunSpec(
+    run="r1",
+    title="train.py",
+    owner="tester",
+    started=0.0,
+    nonce="n0nce",
+    token=TOKEN,
+    host="a",
+    label="h0.ipexctl",
+    size=1,
+    argv=[sys.executable],
+    workdir="/",
+    env={},
+    ranks={0: RankSpec(0)},
+    proxy_env={},
+    head=HeadSpec("127.0.0.1", {"a": NodeSpec("h0.ipexctl", [0], "/none", sys.executable)}, ["/bin/sleep", "300"], {}),
+    share=True,
+    timings=TIMINGS,
+)
 PLAIN = {
     "PATH": os.environ["PATH"],
     "PYTHONPATH": str(Path(ipexctl.__file__).parents[1]),
@@ -36,7 +60,7 @@ class Kept:
 
     directory: Path
     port: int
-    spec: Mapping[str, Any]
+    spec: RunSpec
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def connect(self, role: str, name: str) -> rpc.Wire:
@@ -47,19 +71,20 @@ class Kept:
         self.started.append(subprocess.Popen(words, **{"env": PLAIN, "stdin": subprocess.PIPE, **more}))
         return self.started[-1]
 
-    def state(self) -> dict[str, Any]:
-        """What the keeper says of itself: ``state``, ``watchers``."""
-        link = self.connect("tell", "test")
-        link.send({"do": "look"})
-        said: list[dict[str, Any]] = []
+    def state(self) -> messages.KeeperStatus:
+        """What the keeper says of itself."""
+        link = self.connect(paths.Role.ORDER, "test")
+        link.send(messages.Inspect())
+        received: list[messages.Message | Unreadable] = []
 
-        def answers() -> list[dict[str, Any]]:
-            said.extend(link.take())
-            return said
+        def answers() -> list[messages.Message | Unreadable]:
+            received.extend(link.take())
+            return received
 
         until(answers)
         link.close()
-        return said[0]
+        assert isinstance(received[0], messages.KeeperStatus)
+        return received[0]
 
     def end(self) -> dict[str, Any]:
         return dict(json.loads((self.directory / "end.json").read_text()))
@@ -70,13 +95,17 @@ class Kept:
 
 
 @contextmanager
-def keeping(place: Path, umask: int = -1, **spec: Any) -> Iterator[Kept]:
-    """A keeper in ``place``/run, started with this umask; ``spec`` changes its run's specification."""
+def keeping(
+    place: Path, umask: int = -1, timings: Timings = TIMINGS, head: Mapping[str, Any] | None = None, **spec: Any
+) -> Iterator[Kept]:
+    """A keeper in ``place``/run, started with this umask; ``spec`` and ``head`` change its run's specification."""
     directory = place / "run"
     (directory / "ranks").mkdir(parents=True, mode=0o700)
     directory.chmod(0o700)
-    told = {**SPEC, "hosts": {"a": {**SPEC["hosts"]["a"], "directory": str(directory)}}, **spec}
-    (directory / "spec.json").write_text(json.dumps(told))
+    node = NodeSpec("h0.ipexctl", [0], str(directory), sys.executable)
+    of_head = SPEC.keeper._replace(**{"hosts": {"a": node}, **(head or {})})
+    told = SPEC._replace(head=of_head, timings=timings, **spec)
+    (directory / paths.SPEC).write_bytes(run_spec.write(told))
     done = subprocess.run(
         remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=20, check=True, umask=umask
     )
@@ -101,36 +130,3 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.02)
-
-
-SPEC: dict[str, Any] = {
-    "run": "r1",
-    "title": "train.py",
-    "owner": "tester",
-    "started": 0,
-    "token": TOKEN,
-    "address": "127.0.0.1",
-    "port": 0,
-    "nonce": "n0nce",
-    "host": "a",
-    "label": "h0.ipexctl",
-    "head": True,
-    "share": True,
-    "size": 1,
-    "argv": [sys.executable],
-    "hosts": {"a": {"label": "h0.ipexctl", "ranks": [0], "python": sys.executable}},
-    "ranks": {"0": {"local": 0}},
-    "mpiexec": ["/bin/sleep", "300"],
-    "mpiexec_env": {},
-    "proxy_env": {},
-    "files": {},
-    "grace": 1.0,
-    "lease": None,
-    "time_limit": None,
-    "stall_warn": 0,
-    "straggler_warn": 0,
-    "log_cap": 0,
-    "ready_timeout": 60.0,
-    "start_timeout": 60.0,
-    "node_lease": 30.0,
-}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ipexctl import remote
 from ipexctl.act import agent
+from ipexctl.protocol.paths import Role
 
 
 def asked(path: Path, role: str) -> str:
@@ -24,9 +25,10 @@ def test_every_role_that_is_named_is_known_and_no_other(tmp_path: Path) -> None:
     assert named
     known = {
         *re.findall(
-            r'"([a-z]+)"', (Path(remote.__file__ or "").parent / "agent/__main__.py").read_text().split("else:")[0]
+            r"Role\.([A-Z]+)", (Path(remote.__file__ or "").parent / "agent/__main__.py").read_text().split("else:")[0]
         )
     }
+    known = {getattr(Role, name) for name in known}
     assert {*named[1].split("|")} == known
     for role in known:
         assert "unknown role" not in asked(path, role)

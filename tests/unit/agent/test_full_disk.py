@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.protocol import messages, paths, run_spec
 from ipexctl.remote.agent import files, rpc
 from tests.unit.agent.runs import PLAIN, SPEC, TOKEN, remote, until
 
@@ -52,9 +53,9 @@ print(json.dumps({"wrapper": status, "record": end.get("status", "none")}))
 @pytest.mark.parametrize("reserve", ["reserve", "none"])
 def test_a_rank_that_fills_the_disk_ends_as_its_script_does(tmp_path: Path, status: int, reserve: str) -> None:
     script = f"import sys; open('{tmp_path}/ballast', 'wb', 0).write(bytes(10**6)); sys.exit({status})"
-    spec = {**SPEC, "argv": [sys.executable, "-c", script], "workdir": "/", "env": {}, "host": "w1"}
+    spec = run_spec.write(SPEC._replace(argv=[sys.executable, "-c", script], host="w1")).decode()
     done = subprocess.run(
-        on_small_disk(tmp_path, sys.executable, "-c", WRAPPED, json.dumps(spec), reserve),
+        on_small_disk(tmp_path, sys.executable, "-c", WRAPPED, spec, reserve),
         env={**PLAIN, "PMI_RANK": "0", "PMI_SIZE": "1"},
         capture_output=True,
         text=True,
@@ -71,7 +72,7 @@ def test_a_used_up_quota_takes_the_reserve_as_a_full_disk_does(tmp_path: Path, m
     really = os.open
 
     def under_quota(path: str, *more: Any) -> int:
-        if (tmp_path / files.RESERVE).exists():
+        if (tmp_path / paths.RESERVE).exists():
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
         return really(path, *more)
 
@@ -102,20 +103,20 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
     said, rank = tmp_path / "said", tmp_path / "rank.py"
     rank.write_text(GREEDY)
     said.touch()
-    spec = {**SPEC, "head": False, "proxy_env": {"IPEXCTL_SEAT": "r1:h0.ipexctl"}}
+    spec = run_spec.write(SPEC._replace(head=None, proxy_env={paths.NODE_ENV: "r1:h0.ipexctl"})).decode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        write = f"import json; json.dump(json.loads({json.dumps(spec)!r}), open('run/spec.json', 'w'))"
+        write = f"open('run/spec.json', 'w').write({spec!r})"
         words = remote("guard", "run", "127.0.0.1", str(listener.getsockname()[1]), before=write)
         words[-3] = str(small / "run")
         guard = subprocess.Popen(on_small_disk(small, *words), env=PLAIN, stdout=subprocess.PIPE, text=True)
         link = welcomed(listener)
-    assert guard.communicate(timeout=10)[0] == '{"ready": true}\n'
-    link.send({"do": "proxy", "words": ["/bin/sh", "-c", f"'{sys.executable} {rank} {small}/run {said} & wait'"]})
+    assert guard.communicate(timeout=10)[0] == '{"kind": "GuardReady"}\n'
+    link.send(messages.StartProxy(["/bin/sh", "-c", f"'{sys.executable} {rank} {small}/run {said} & wait'"]))
     until(lambda: "full" in said.read_text())
-    link.send({"do": "term"})
+    link.send(messages.Terminate())
     until(lambda: "told" in said.read_text())
     assert said.read_text() == "262144 kept\nfull\ntold\n"
-    assert {"say": "clean", "left": []} in answers(link, {"do": "finish"})
+    assert messages.Cleaned([]) in answers(link, messages.Finish())
 
 
 def welcomed(listener: socket.socket) -> rpc.Wire:
@@ -133,10 +134,10 @@ def welcomed(listener: socket.socket) -> rpc.Wire:
     return link
 
 
-def answers(link: rpc.Wire, order: dict[str, Any]) -> list[dict[str, Any]]:
+def answers(link: rpc.Wire, order: messages.Message) -> list[rpc.Received]:
     """All that is said from this order on, until the guard ends."""
     link.send(order)
-    found: list[dict[str, Any]] = []
+    found: list[rpc.Received] = []
     limit = time.monotonic() + 15.0
     while link.open and time.monotonic() < limit:
         select.select([link], [], [], 0.5)

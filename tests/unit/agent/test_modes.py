@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from ipexctl.protocol.messages import KINDS, GuardReady, KillRun, StartProxy
 from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
 
 SAY = "umask >{said}.new; echo loud; mv {said}.new {said}; exec sleep 300"
@@ -21,11 +21,11 @@ def open_to_others(directory: Path) -> list[str]:
 def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Path, umask: int) -> None:
     launched, started = tmp_path / "launched", tmp_path / "started"
     mpiexec = ["/bin/sh", "-c", SAY.format(said=launched)]
-    with keeping(tmp_path, umask, mpiexec=mpiexec, files={"hosts": "h0"}) as kept:
+    with keeping(tmp_path, umask, head={"mpiexec": mpiexec, "files": {"hosts": "h0"}}) as kept:
         guard(kept, umask)
         until(launched.exists)
         shim = kept.connect("shim", "a")
-        shim.send({"do": "proxy", "words": ["/bin/sh", "-c", f"'{SAY.format(said=started)}'"]})
+        shim.send(StartProxy(["/bin/sh", "-c", f"'{SAY.format(said=started)}'"]))
         until(started.exists)
         assert [int(said.read_text(), 8) for said in (launched, started)] == [umask, umask]
         until(lambda: (kept.directory / "out.bin.000000").exists())
@@ -34,7 +34,7 @@ def test_files_are_for_nobody_else_and_ranks_have_the_logins_umask(tmp_path: Pat
         }
         (kept.directory / "spec.json").chmod(0o600)  # the test's own
         assert open_to_others(kept.directory) == []
-        kept.connect("tell", "test").send({"do": "kill"})
+        kept.connect("tell", "test").send(KillRun("test"))
         until(lambda: kept.over, 20.0)
 
 
@@ -42,4 +42,4 @@ def guard(kept: Kept, umask: int) -> None:
     """The host's real guard, which goes into the background."""
     words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port))
     done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20, umask=umask)
-    assert json.loads(done.stdout) == {"ready": True}
+    assert KINDS.read(done.stdout) == GuardReady()

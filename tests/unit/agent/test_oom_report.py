@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from ipexctl.act import agent
 from ipexctl.remote.agent import oom_report
 
 STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"
@@ -75,7 +75,8 @@ def ended(ranks: Path, script: str) -> tuple[int, int]:
     (ranks / "3.stacks").unlink()
     hooks = ranks.parent / "hooks"
     hooks.mkdir()
-    (hooks / "sitecustomize.py").write_bytes(files("ipexctl.remote.agent").joinpath("sitecustomize.py").read_bytes())
+    for name, data in agent.hooks().items():
+        (hooks / name).write_bytes(data)
     env = {**os.environ, "PYTHONPATH": str(hooks), "IPEXCTL_DIR": str(ranks.parent), "IPEXCTL_RANK": "3"}
     with subprocess.Popen([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL) as rank:
         return rank.wait(60), rank.pid

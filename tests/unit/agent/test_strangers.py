@@ -16,18 +16,20 @@ from ipexctl.remote.agent import rpc
 from tests.unit.agent.runs import Kept, keeping
 
 LINES = {
-    "an accent for a proof": '{"role": "guard", "name": "a", "proof": "é"}'.encode(),
-    "half a character": b'{"role": "\\ud800", "name": "a", "proof": "a"}',
-    "half a character for a proof": b'{"role": "guard", "name": "a", "proof": "\\ud800"}',
+    "an accent for a proof": '{"kind": "Hello", "role": "guard", "name": "a", "proof": "é"}'.encode(),
+    "half a character": b'{"kind": "Hello", "role": "\\ud800", "name": "a", "proof": "a"}',
+    "half a character for a proof": b'{"kind": "Hello", "role": "guard", "name": "a", "proof": "\\ud800"}',
     "depth": b"[" * 4000,
     "great depth": b"[" * 200_000,
     "a number": b"1",
     "a long number": b"1" * 4000,
-    "words that are none": b'{"role": ["guard"], "name": {}, "proof": null}',
+    "words that are none": b'{"kind": "Hello", "role": ["guard"], "name": {}, "proof": null}',
     "nothing": b"",
     "an HTTP client": b"GET / HTTP/1.1\r\n\r",
     "noise": bytes(range(256)) * 4,
-    "a wrong proof": b'{"role": "guard", "name": "a", "proof": "00"}',
+    "a wrong proof": b'{"kind": "Hello", "role": "guard", "name": "a", "proof": "00"}',
+    "a kind that is none": b'{"kind": {}}',
+    "a message before the greeting": b'{"kind": "Inspect"}',
     "a long line": b'{"role": "' + b"x" * 100_000 + b'"}',
 }
 
@@ -45,7 +47,7 @@ def test_a_strangers_line_ends_his_connection_and_nothing_else(kept: Kept, line:
         say(sock, line + b"\n")
         assert ended(sock)
         assert time.monotonic() - begun < 3.0, "who says nothing is sent away after 5 s"
-    assert kept.state()["state"] == "gathering"
+    assert kept.state().state == "gathering"
     assert not (kept.directory / "keeper.crash").exists()
 
 
@@ -59,7 +61,7 @@ def test_idle_strangers_do_not_keep_ours_out(tmp_path: Path) -> None:
     with keeping(tmp_path) as kept, ExitStack() as crowd:
         for _ in range(200):
             crowd.enter_context(stranger(kept))
-        assert kept.state()["state"] == "gathering"
+        assert kept.state().state == "gathering"
         pid = json.loads((kept.directory / "keeper.json").read_text())["pid"]
         assert len(os.listdir(f"/proc/{pid}/fd")) < 100
         guard = kept.connect("guard", "a")
@@ -69,7 +71,7 @@ def test_idle_strangers_do_not_keep_ours_out(tmp_path: Path) -> None:
 def stranger(kept: Kept) -> socket.socket:
     """A connection to the keeper that has been challenged."""
     sock = socket.create_connection(("127.0.0.1", kept.port), 5.0)
-    assert b"challenge" in sock.recv(1000)
+    assert b"Challenge" in sock.recv(1000)
     return sock
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,18 +16,29 @@ import pytest
 
 from ipexctl.act import agent, run_control
 from ipexctl.act.context import Context
-from ipexctl.act.run_control import AGENT, ROLE, RemoteRunDir, RunFollower
+from ipexctl.act.run_control import RemoteRunDir, RunFollower
 from ipexctl.act.ssh import Links
 from ipexctl.model.hosts import Host
+from ipexctl.protocol.journal import RankStarted
+from ipexctl.protocol.paths import AGENT, ROLE
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
-from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
+from tests.unit.agent.runs import TIMINGS, Kept, keeping, remote, until
 
+IMPATIENT = TIMINGS._replace(silent=1.0)
 HERE = Host("here", "localhost", vars={"local": "yes"})
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     with keeping(tmp_path) as kept:
+        yield kept
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Kept]:
+    """Whose watchers wait a second for their controller."""
+    with keeping(tmp_path, timings=IMPATIENT) as kept:
         yield kept
 
 
@@ -60,11 +70,8 @@ def watchers(kept: Kept) -> list[int]:
     return found
 
 
-def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
-    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_control, "QUIET", 3.0)
-    watch = RunFollower(context, at(kept))
+def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(kept: Kept, context: Context) -> None:
+    watch = RunFollower(context, at(kept), timings=Timings(quiet=3.0))
     try:
         until(lambda: watch.offsets[0])  # of the journal
         assert watch.take(1.0) is not None
@@ -83,12 +90,8 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
         watch.close()
 
 
-def test_where_every_watcher_hangs_it_is_given_up(
-    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_control, "QUIET", 1.0)
-    monkeypatch.setattr(run_control, "GIVE_UP", 2.0)
-    watch = RunFollower(context, at(kept, "exec sleep 10"))
+def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) -> None:
+    watch = RunFollower(context, at(kept, "exec sleep 10"), timings=Timings(quiet=1.0, give_up=2.0))
     try:
         assert watch.take(5.0) == run_control.Frame("lost", b"no sign of life for 1 s")
         assert watch.take(10.0) == run_control.Frame("gave-up", b"no sign of life for 1 s")
@@ -109,9 +112,9 @@ def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: 
 
 def alone(kept: Kept, **more: Any) -> subprocess.Popen[bytes]:
     """The watcher's process, impatient, without a controller; its input is open."""
-    words = remote("client", "watch", str(kept.directory), "0", "0", "0", before="client.SILENT = 1.0")
+    words = remote("client", "watch", str(kept.directory), "0", "0", "0")
     process = kept.start(words, stdout=subprocess.PIPE, **more)
-    until(lambda: kept.state()["watchers"] == 1)
+    until(lambda: kept.state().watchers == 1)
     return process
 
 
@@ -124,68 +127,62 @@ def beats(process: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def test_a_watcher_ends_when_its_controller_falls_silent(kept: Kept) -> None:
-    process = alone(kept)
+def test_a_watcher_ends_when_its_controller_falls_silent(impatient: Kept) -> None:
+    process = alone(impatient)
     beats(process, 2.0)
-    assert kept.state()["watchers"] == 1
+    assert impatient.state().watchers == 1
     assert process.wait(5.0) == 0
-    until(lambda: kept.state()["watchers"] == 0)
+    until(lambda: impatient.state().watchers == 0)
 
 
-def test_a_controller_that_never_writes_is_taken_to_be_there(kept: Kept) -> None:
-    process = alone(kept)
+def test_a_controller_that_never_writes_is_taken_to_be_there(impatient: Kept) -> None:
+    process = alone(impatient)
     time.sleep(2.0)
     assert process.poll() is None
-    assert kept.state()["watchers"] == 1
+    assert impatient.state().watchers == 1
 
 
 def test_a_lease_holds_although_the_last_watcher_vanished_without_a_word_in_the_middle_of_much_output(
     tmp_path: Path,
 ) -> None:
     loud = ["/bin/sh", "-c", "yes | head -c 3000000; exec sleep 300"]
-    with keeping(tmp_path, lease=2.0, mpiexec=loud) as kept:
+    with keeping(tmp_path, timings=IMPATIENT._replace(lease=2.0), head={"mpiexec": loud}) as kept:
         guard = kept.connect("guard", "a")
-        guard.send({"say": "start", "rank": 0, "at": time.time()})
+        guard.send(RankStarted(0, "a", 1, 2, [], time.time()))
         process = alone(kept)
         beats(process, 3.0)  # longer than the lease; nobody reads what it says, so it waits in the middle of writing
-        assert kept.state()["state"] == "running"
+        assert kept.state().state == "running"
         journal = kept.directory / "journal.jsonl"
         until(lambda: "watcher lost: nobody watched for 2 s" in journal.read_text())
         assert process.wait(5.0) == 0
 
 
-def test_a_screen_that_stands_still_is_a_watcher_all_the_same(
-    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_control, "BEAT", 0.3)
-    impatient = remote("client", before="client.SILENT = 1.0")
-    watch = RunFollower(context, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+def test_a_screen_that_stands_still_is_a_watcher_all_the_same(impatient: Kept, context: Context) -> None:
+    timings = Timings(beat=0.3)
+    watch = RunFollower(context, at(impatient), timings=timings)
     try:
-        until(lambda: kept.state()["watchers"] == 1)
-        first = watchers(kept)
+        until(lambda: impatient.state().watchers == 1)
+        first = watchers(impatient)
         time.sleep(3.0)
-        assert kept.state()["watchers"] == 1
-        assert watchers(kept) == first
+        assert impatient.state().watchers == 1
+        assert watchers(impatient) == first
         os.kill(first[0], signal.SIGSTOP)  # and a head that stood still finds what was said meanwhile
         time.sleep(2.0)
         os.kill(first[0], signal.SIGCONT)
         time.sleep(1.0)
-        assert watchers(kept) == first
+        assert watchers(impatient) == first
     finally:
         watch.close()
-    until(lambda: kept.state()["watchers"] == 0)
+    until(lambda: impatient.state().watchers == 0)
 
 
-def test_a_controller_that_stood_still_goes_on_where_it_was(
-    kept: Kept, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_control, "BEAT", 3.0)  # too rare for this watcher: as if it were stopped in between
-    impatient = remote("client", before="client.SILENT = 1.0")
-    watch = RunFollower(context, at(kept, f'PYTHONPATH={PLAIN["PYTHONPATH"]} exec {shlex.join(impatient)} "$@"'))
+def test_a_controller_that_stood_still_goes_on_where_it_was(impatient: Kept, context: Context) -> None:
+    timings = Timings(beat=3.0)  # too rare for this watcher: as if it were stopped in between
+    watch = RunFollower(context, at(impatient), timings=timings)
     try:
         seen = [frame for _ in range(20) if (frame := watch.take(0.3))]
         kinds = [frame.kind for frame in seen if frame.kind != "t"]
         assert kinds[:2] == ["j", "lost"]
-        assert watch.offsets[0] == (kept.directory / "journal.jsonl").stat().st_size
+        assert watch.offsets[0] == (impatient.directory / "journal.jsonl").stat().st_size
     finally:
         watch.close()

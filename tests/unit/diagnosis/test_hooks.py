@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
+
+from ipexctl.act import agent
 
 SCRIPT = """
 import sys, threading
@@ -43,8 +44,8 @@ def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path
     (torch / "__init__.py").touch()
     (torch / "distributed.py").write_text(TORCH)
     (tmp_path / "run/ranks").mkdir(parents=True)
-    with as_file(files("ipexctl.remote.agent").joinpath("sitecustomize.py")) as hooks:
-        (tmp_path / "sitecustomize.py").write_text(hooks.read_text("utf-8"))
+    for name, data in agent.hooks().items():
+        (tmp_path / name).write_bytes(data)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "IPEXCTL_DIR": str(tmp_path / "run"), "IPEXCTL_RANK": "3"}
     done = subprocess.run([sys.executable, "-c", SCRIPT, stage], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

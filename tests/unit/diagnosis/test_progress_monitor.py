@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from ipexctl.protocol.journal import Stall, Straggling
 from ipexctl.remote.agent.progress_monitor import BUDGET, ProgressMonitor
 
 
@@ -20,7 +20,7 @@ def pulse(warn: float = 10.0, ranks: int = 4) -> ProgressMonitor:
     return made
 
 
-def the_stall(monitor: ProgressMonitor, now: float) -> dict[str, Any]:
+def the_stall(monitor: ProgressMonitor, now: float) -> Stall:
     """What is stalled; something is."""
     stall = monitor.stalled(now)
     assert stall is not None
@@ -31,7 +31,7 @@ def test_all_silent_is_a_stall_told_once_until_one_gets_on() -> None:
     run = pulse()
     assert run.stalled(9.9) is None
     stall = the_stall(run, 10.0)
-    assert (stall["ranks"], stall["all"], stall["grave"]) == ([0, 1, 2, 3], True, True)
+    assert (stall.ranks, stall.all, stall.grave) == ([0, 1, 2, 3], True, True)
     assert run.stalled(11.0) is None
     for rank in range(4):
         run.wrote(1, tag(rank), 12.0)
@@ -48,7 +48,7 @@ def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on() -> None:
     run.ended(0, True, 11.5)
     assert run.stalled(12.0) is None
     stall = the_stall(run, 21.5)
-    assert (stall["ranks"], stall["all"], stall["seconds"]) == ([1], True, 10.0)
+    assert (stall.ranks, stall.all, stall.seconds) == ([1], True, 10.0)
 
 
 def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing() -> None:
@@ -62,7 +62,7 @@ def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing() -> None:
             assert run.stalled(13.0) is None
         else:
             stall = the_stall(run, 13.0)
-            assert (stall["ranks"], stall["all"], stall["grave"]) == ([3], False, False)
+            assert (stall.ranks, stall.all, stall.grave) == ([3], False, False)
 
 
 def test_a_rank_that_waits_for_a_core_does_not_do_nothing() -> None:
@@ -79,7 +79,7 @@ def test_a_stopped_rank_is_a_grave_case() -> None:
     for second in range(1, 14):
         run.wrote(1, tag(0) + tag(1) + tag(2), float(second))
         run.load(3, 0.0, "T", float(second))
-    assert the_stall(run, 13.0)["grave"]
+    assert the_stall(run, 13.0).grave
 
 
 def test_a_tag_cut_in_two_and_a_frame_are_signs() -> None:
@@ -104,7 +104,7 @@ def test_a_flood_of_one_rank_does_not_hide_the_sign_of_another_nor_take_long() -
         if second % 9 == 0:
             run.wrote(1, flood + tag(3), float(second))
         stall = run.stalled(float(second))
-        assert stall is None or 3 not in stall["ranks"]
+        assert stall is None or 3 not in stall.ranks
     assert time.process_time() - began < 5.0
 
 
@@ -112,7 +112,7 @@ def test_stragglers_are_told_once_when_the_others_are_done_for_a_while() -> None
     run = pulse()
     run.ended(0, True, 1.0)
     assert run.straggling(5.9) is None
-    assert run.straggling(6.0) == {"ranks": [1, 2, 3], "done": 1, "seconds": 5.0}
+    assert run.straggling(6.0) == Straggling([1, 2, 3], 1, 5.0)
     assert run.straggling(7.0) is None
 
 

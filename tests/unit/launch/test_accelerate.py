@@ -244,4 +244,4 @@ def test_one_rank_alone_is_no_distributed_training(config: AccelerateConfig, alo
     told = specs(made, task, Identity(NONCE, "token", "me", 0.0), {seat.host: "python" for seat in made.nodes}, {
         place.rank: {} for place in made.places
     })  # fmt: skip
-    assert {host["alone"] for host in told.values()} == {alone}
+    assert {host.alone for host in told.values()} == {alone}

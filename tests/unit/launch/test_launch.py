@@ -15,6 +15,7 @@ from ipexctl.model.facts import Facts, Installed, Interface
 from ipexctl.model.launch import Launch, PlannedVariable, Setting
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
+from ipexctl.protocol.run_spec import RunSpec
 from tests.unit.launch.two import NONCE, launch
 
 TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
@@ -175,7 +176,7 @@ def test_open_mpi_is_started_in_its_words_and_its_output_framed() -> None:
     assert two.framed
     assert two.mpiexec_env["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in two.nodes[1].proxy_env  # alice there
-    assert told(two)["node1"]["frames"] == NONCE
+    assert told(two)["node1"].framed
 
 
 def test_under_open_mpi_oneccl_is_told_its_local_ranks() -> None:
@@ -292,7 +293,7 @@ def test_each_host_preloads_what_it_has() -> None:
     assert [value(two, host, "KMP_BLOCKTIME") for host in (0, 1)] == ["1", None]
     assert value(two, 0, "MALLOC_CONF") is None
     assert "background_thread:true" in str(value(two, 1, "MALLOC_CONF"))
-    assert [library["path"] for library in told(two)["node0"]["preload"]] == [TCMALLOC, IOMP]
+    assert [library.path for library in told(two)["node0"].preload] == [TCMALLOC, IOMP]
 
 
 def test_intels_openmp_binds_its_threads_to_the_ranks_own_cores() -> None:
@@ -341,9 +342,9 @@ def test_the_users_own_preload_is_left_as_it_is() -> None:
 
 
 def test_memory_is_bound_to_the_nodes_of_a_ranks_cores_when_asked() -> None:
-    ranks = told(launch(run(membind=True)))["node0"]["ranks"]
-    assert [(rank["cpus"], rank["membind"]) for rank in ranks.values()] == [([0, 1, 2, 3], [0]), ([4, 5, 6, 7], [1])]
-    assert all(rank["membind"] == [] for rank in told(launch())["node0"]["ranks"].values())
+    ranks = told(launch(run(membind=True)))["node0"].ranks
+    assert [(rank.cpus, rank.membind) for rank in ranks.values()] == [([0, 1, 2, 3], [0]), ([4, 5, 6, 7], [1])]
+    assert all(rank.membind == [] for rank in told(launch())["node0"].ranks.values())
 
 
 def test_huge_pages_are_asked_for_and_a_kernel_without_is_named() -> None:
@@ -417,7 +418,7 @@ def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
 # the plan -----------------------------------------------------------------------------------------------------------
 
 
-def told(of: Launch) -> dict[str, dict[str, Any]]:
+def told(of: Launch) -> dict[str, RunSpec]:
     identity = Identity(NONCE, "token", "alice", 0.0)
     return specs(of, run(), identity, {seat.host: seat.python for seat in of.nodes}, of.rank_env)
 
@@ -426,12 +427,12 @@ def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> N
     two = launch(run(backend="ccl"), module="oneccl_bind_pt", first={"allocators": {"iomp5": IOMP}})
     text = str(two)
     for host, spec in told(two).items():
-        for name, setting in spec["env"].items():
+        for name, setting in spec.env.items():
             assert f"{name}={setting}    # " in text, (host, name)
-        for rank in spec["ranks"].values():
-            assert all(f"{name}={setting}" in text for name, setting in rank["env"].items())
-        assert all(library["path"] in text for library in spec["preload"])
-        assert str(spec["workdir"]) in text
+        for rank in spec.ranks.values():
+            assert all(f"{name}={setting}" in text for name, setting in rank.env.items())
+        assert all(library.path in text for library in spec.preload)
+        assert str(spec.workdir) in text
     assert ["0", "node0", "0", "0", "0-2", "3", "eth0", "192.0.2.10"] in [line.split() for line in text.splitlines()]
     assert f"\\x01{NONCE}:%r\\x02" in text
 

@@ -1,0 +1,127 @@
+"""JSON to the protocol's types (named tuples) and back. What is read is checked against the type's annotations."""
+
+from __future__ import annotations
+
+import json
+import typing
+from typing import Any, Dict, Generic, NamedTuple, Type, TypeVar, Union
+
+T = TypeVar("T")
+KIND = "kind"  # the key of each object that names its type: the class's name
+_HINTS: Dict[Any, Dict[str, Any]] = {}  # type → its fields' types, once resolved
+
+
+class DamagedError(ValueError):
+    """A value does not have the shape its type requires."""
+
+
+def encode(value: Any) -> Any:
+    """The JSON form: named tuples become objects, keys become strings."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: encode(getattr(value, name)) for name in value._fields}
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    return [encode(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def decode(kind: Type[T], value: Any) -> T:
+    """A value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
+
+    Raises `DamagedError` where a value has another shape.
+    """
+    return typing.cast(T, _decode(kind, value))
+
+
+def load_object(data: bytes) -> Dict[str, Any]:
+    """A JSON object. Raises `DamagedError` for anything else."""
+    try:
+        value = json.loads(data.decode())
+    except (ValueError, RecursionError):  # the latter for "[[[[…"
+        raise DamagedError("not JSON") from None
+    if not isinstance(value, dict):
+        raise DamagedError("not an object")
+    return value
+
+
+class Unreadable(NamedTuple):
+    """What stands for a value that cannot be read: damaged, or of a kind this version does not know."""
+
+    kind: str
+    why: str
+
+
+class Kinds(Generic[T]):
+    """The named tuples of a ``Union``, each written with its class's name."""
+
+    def __init__(self, union: Any) -> None:
+        self.types: Dict[str, Any] = {kind.__name__: kind for kind in union.__args__}
+
+    def write(self, value: T) -> bytes:
+        """JSON without a line's end."""
+        return json.dumps(self.to_object(value)).encode()
+
+    def to_object(self, value: T) -> Dict[str, Any]:
+        return dict(encode(value), **{KIND: type(value).__name__})
+
+    def read(self, data: bytes) -> Union[T, Unreadable]:
+        """A value of one of the types, whatever the bytes are."""
+        try:
+            return self.from_object(load_object(data))
+        except DamagedError as error:
+            return Unreadable("", str(error))
+
+    def from_object(self, value: Dict[str, Any]) -> Union[T, Unreadable]:
+        name = value.get(KIND)
+        kind = self.types.get(name) if isinstance(name, str) else None
+        if kind is None:
+            return Unreadable("%.80s" % name, "unknown kind")
+        try:
+            return typing.cast(T, _decode(kind, value))
+        except DamagedError as error:
+            return Unreadable("%.80s" % name, str(error))
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin: Any = getattr(kind, "__origin__", None)
+    arguments: Any = getattr(kind, "__args__", ())
+    if kind is Any:
+        return value
+    if origin is Union:  # Optional is the only one in use
+        return None if value is None else _decode(arguments[0], value)
+    if origin is list and isinstance(value, list):
+        return [_decode(arguments[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {_key(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
+    if origin is tuple and isinstance(value, (list, tuple)) and len(value) == len(arguments):
+        return tuple(_decode(argument, item) for argument, item in zip(arguments, value))
+    if hasattr(kind, "_fields") and isinstance(value, dict):
+        return _named(kind, value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
+        return float(value)
+    if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise DamagedError("%.80r is not of type %s" % (value, getattr(kind, "__name__", kind)))
+
+
+def _key(kind: Any, key: str) -> Any:
+    if kind is str:
+        return key
+    if not key.isdigit():
+        raise DamagedError("%.80r is not a number" % key)
+    return int(key)
+
+
+def _named(kind: Any, value: Dict[str, Any]) -> Any:
+    hints = _HINTS.get(kind) or typing.get_type_hints(kind)
+    _HINTS[kind] = hints
+    missing = [name for name in kind._fields if name not in value and name not in kind._field_defaults]
+    if missing:
+        raise DamagedError("%s without %s" % (kind.__name__, ", ".join(missing)))
+    fields = {}
+    for name in kind._fields:
+        if name in value:
+            try:
+                fields[name] = _decode(hints[name], value[name])
+            except DamagedError as error:
+                raise DamagedError("%s: %s" % (name, error)) from None
+    return kind(**fields)

@@ -1,0 +1,92 @@
+"""Bytes on a stream: the frames in which a watcher passes a run's files on, and the tags of the ranks' output.
+
+Hydra writes a tag before every line of a rank and before every piece of one: ``\\x01NONCE:RANK\\x02``. Open MPI has no
+tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02``
+without the spaces, then LENGTH bytes. The nonce is the run's own.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple, Optional, Pattern, Tuple
+
+_HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
+
+# Kinds of watch frames. The outputs' kinds are also the names of their streams.
+JOURNAL, OUT, ERR, ALIVE, END = "j", "o", "e", "t", "z"
+# The data of END: the final record is there, the keeper died without one, only what was there now was asked for.
+ENDED, GONE, NOW = b"end", b"gone", b"now"
+
+
+def missing(kind: str) -> str:
+    """The kind of what stands for bytes that are gone: how many."""
+    return "missing-" + kind
+
+
+class WatchFrame(NamedTuple):
+    """A piece of one of a run's files, from ``offset`` on."""
+
+    kind: str
+    offset: int = 0
+    data: bytes = b""
+
+
+def pack(frame: WatchFrame) -> bytes:
+    return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
+
+
+def unpack(held: bytes) -> Tuple[Optional[WatchFrame], bytes]:
+    """The first whole frame, or None, and the bytes that follow it."""
+    if len(held) < _HEADER.size:
+        return None, held
+    kind, offset, length = _HEADER.unpack_from(held)
+    end = _HEADER.size + length
+    if len(held) < end:
+        return None, held
+    return WatchFrame(kind.decode("latin-1"), offset, held[_HEADER.size : end]), held[end:]
+
+
+def opening(nonce: str) -> bytes:
+    """How each tag and each frame of the run begins."""
+    return b"\x01" + nonce.encode()
+
+
+def launcher_pattern(nonce: str) -> str:
+    """Hydra's ``-prepend-pattern``; ``%r`` becomes the rank."""
+    return "\x01%s:%%r\x02" % nonce
+
+
+def frame_opening(nonce: str) -> bytes:
+    return opening(nonce) + b"="
+
+
+def frame_head(nonce: str, rank: int) -> bytes:
+    """A rank's frames up to their stream and length."""
+    return b"%s%d" % (frame_opening(nonce), rank)
+
+
+def frame_tail(stream: str, length: int) -> bytes:
+    return b"%s%d\x02" % (stream.encode(), length)
+
+
+def tag_of(nonce: str, rank: int) -> bytes:
+    return b"%s:%d\x02" % (opening(nonce), rank)
+
+
+def match_tag(nonce: str) -> Pattern[bytes]:
+    """Group 1 is the rank."""
+    return re.compile(re.escape(opening(nonce)) + rb":(\d+)\x02")
+
+
+def match_frame(nonce: str) -> Pattern[bytes]:
+    """Groups: rank, stream, length."""
+    return re.compile(re.escape(opening(nonce)) + rb"=(\d+)([oe])(\d+)\x02")
+
+
+def match_rank(nonce: str) -> Pattern[bytes]:
+    """The rank of a tag or of a frame, which may still be cut off after its stream."""
+    return re.compile(re.escape(opening(nonce)) + rb"[:=](\d+)[\x02oe]")
+
+
+UNFINISHED = re.compile(rb":\d{0,12}|=\d{0,9}(?:[oe]\d{0,9})?")  # what may follow the opening before the rest arrives

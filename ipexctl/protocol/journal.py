@@ -1,0 +1,220 @@
+"""The keeper's journal: what happened in a run, one record a line. Times are Unix seconds of the head's clock."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ipexctl.protocol.codec import Kinds, Unreadable
+
+
+class KeeperStarted(NamedTuple):
+    pid: int
+    at: float = 0.0
+
+
+class GuardJoined(NamedTuple):
+    host: str
+    at: float = 0.0
+
+
+class Launched(NamedTuple):
+    """The launcher was started; the ranks meet at ``port`` of the head."""
+
+    pid: int
+    port: int
+    at: float = 0.0
+
+
+class RankStarted(NamedTuple):
+    """``pid`` is the wrapper, ``child`` the script, ``cpus`` are those it may use."""
+
+    rank: int
+    host: str
+    pid: int
+    child: int
+    cpus: List[int]
+    at: float = 0.0
+
+
+class RankStage(NamedTuple):
+    """``stage`` is one of `hooks.STAGES`."""
+
+    rank: int
+    host: str
+    stage: str
+    at: float = 0.0
+
+
+class RankNote(NamedTuple):
+    """Something the user should know of a rank and no output of it tells."""
+
+    rank: int
+    host: str
+    text: str
+    at: float = 0.0
+
+
+class Memory(NamedTuple):
+    """Of a control group: processes killed for lack of it, most bytes used, limit in bytes; None where not known."""
+
+    kills: Optional[int] = None
+    used: Optional[int] = None
+    limit: Optional[int] = None
+
+
+class RankEnded(NamedTuple):
+    """How a rank ended. ``status`` is None where it died by ``signal``, or nobody saw its end (``lost``)."""
+
+    rank: int
+    host: str
+    status: Optional[int] = None
+    signal: int = 0
+    stopped: bool = False  # its wrapper was told to end before
+    lost: bool = False
+    unheard: bool = False  # the launcher's part on its host had ended before
+    by_us: bool = False  # the keeper's verdict: it ended because the run was being ended
+    oom: Optional[Memory] = None  # the kernel killed it for lack of memory
+    error: str = ""
+    traceback: str = ""
+    kernel: str = ""  # what the kernel's log says of its death
+    at: float = 0.0
+
+
+class RankStack(NamedTuple):
+    """Where a process of a rank stands; ``text`` is "" if it did not answer, ``wchan`` the kernel function it is in."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    wchan: str
+    text: str
+    at: float = 0.0
+
+
+class Stall(NamedTuple):
+    """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run."""
+
+    ranks: List[int]
+    all: bool
+    grave: bool
+    seconds: float
+    states: Dict[int, str]
+    kill: bool = False
+    at: float = 0.0
+
+
+class Straggling(NamedTuple):
+    """``ranks`` go on although ``done`` others ended well ``seconds`` ago."""
+
+    ranks: List[int]
+    done: int
+    seconds: float
+    kill: bool = False
+    at: float = 0.0
+
+
+class Resumed(NamedTuple):
+    """The ranks of the last stall make progress again."""
+
+    at: float = 0.0
+
+
+class InquiryEnded(NamedTuple):
+    """All stacks that will come have come; ``missing`` hosts did not report."""
+
+    missing: List[str] = []
+    at: float = 0.0
+
+
+class Stopping(NamedTuple):
+    """``reason`` as in `RunEnd`."""
+
+    reason: str
+    detail: str
+    at: float = 0.0
+
+
+class Killing(NamedTuple):
+    at: float = 0.0
+
+
+class Killed(NamedTuple):
+    """So many processes did not end by themselves."""
+
+    host: str
+    processes: int
+    at: float = 0.0
+
+
+class HostLost(NamedTuple):
+    host: str
+    why: str
+    at: float = 0.0
+
+
+class Unstored(NamedTuple):
+    """From now on output is lost: no space."""
+
+    at: float = 0.0
+
+
+class Leftovers(NamedTuple):
+    """Processes that SIGKILL does not end: id and kernel state."""
+
+    host: str
+    processes: List[Tuple[int, str]]
+    at: float = 0.0
+
+
+class MessageIgnored(NamedTuple):
+    """A message of a host that this version cannot read, or does not expect of it."""
+
+    host: str
+    message: str  # its kind
+    why: str
+    at: float = 0.0
+
+
+class RunEnd(NamedTuple):
+    """The final record. ``reason`` is one of `Reason`. ``launcher`` is its exit status, ``unknown`` are hosts whose
+    guards did not report that nothing is left, ``unstored`` counts bytes of output."""
+
+    run: str
+    reason: str
+    detail: str = ""
+    launcher: Optional[int] = None
+    left: Dict[str, List[Tuple[int, str]]] = {}
+    unknown: List[str] = []
+    lost: List[str] = []
+    unstored: int = 0
+    at: float = 0.0
+
+
+class Reason:
+    """Why a run ended."""
+
+    DONE = "done"  # all ranks ended well
+    RANK = "rank"  # a rank failed
+    STOPPED = "stopped"  # on request
+    LOST = "lost"  # a host or the launcher died
+    LIMIT = "limit"  # a policy of the user's
+    LAUNCH = "launch"  # the ranks did not start
+
+
+Record = Union[
+    KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankNote, RankEnded, RankStack, Stall, Straggling,
+    Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, MessageIgnored, RunEnd,
+]  # fmt: skip
+
+KINDS: Kinds[Record] = Kinds(Record)
+
+
+def write(record: Record) -> bytes:
+    """One line."""
+    return KINDS.write(record) + b"\n"
+
+
+def read(line: bytes) -> Union[Record, Unreadable]:
+    """A record, whatever the line holds."""
+    return KINDS.read(line)

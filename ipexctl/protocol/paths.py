@@ -1,0 +1,54 @@
+"""Names: files and directories of a run on its hosts, variables in its processes' environment, the agent's roles."""
+
+from __future__ import annotations
+
+from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD
+
+RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host; one directory per run and host in it
+
+# Put there by the controller.
+SPEC = "spec.json"  # `run_spec.RunSpec` (0600: it holds the token and the ranks' environment)
+AGENT = "agent.pyz"  # all the code that runs on hosts
+ROLE = "agent"  # the agent with its interpreter: `agent list DIRECTORY`
+SHIM = "shim"  # what the MPI launcher calls in place of ssh
+HOOKS = "hooks"  # on the ranks' PYTHONPATH
+HOOK_FILES = {"sitecustomize.py": "remote.agent.sitecustomize", "_ipexctl_hooks.py": "protocol.hooks"}  # → module
+
+# Written on the hosts. Those of the head only: KEEPER, END, JOURNAL, OUT, ERR.
+KEEPER = "keeper.json"  # where the keeper listens
+END = "end.json"  # `journal.RunEnd`: the final record
+JOURNAL = "journal.jsonl"  # `journal.Record`, one a line
+OUT = "out.bin"  # the launcher's two outputs, tagged per rank, in segments
+ERR = "err.bin"
+RESERVE = "reserve"  # space for the last records of a run whose disk is full
+OWNER = "place.json"  # which host this directory is for: homes may be shared
+PORT = "port.json"  # where the ranks meet
+ENDING = "ending.json"  # the run is being ended: no rank is to start any more
+LEFTOVERS = "left.json"  # processes that a guard without its keeper could not end
+LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
+CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
+
+# In the environment of all processes of a run; RANK_ENV in that of the ranks.
+RUN_ENV = "IPEXCTL_RUN"
+NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run
+PYTHON_ENV = "IPEXCTL_PYTHON"  # for the launcher's proxies: how a rank's wrapper is started
+AGENT_ENV = "IPEXCTL_AGENT"
+INSTANCE_ENV = "IPEXCTL_INSTANCE"
+INSTANCES_ENV = "IPEXCTL_INSTANCES"
+
+__all__ = ["DIRECTORY_ENV", "RANKS", "RANK_ENV", "RECORD"]
+
+
+class Role:
+    """The first word of an agent's command line; PROVE and REAP are those of ``procs``, sent as a text."""
+
+    KEEPER = "keeper"
+    GUARD = "guard"
+    RANK = "rank"
+    SHIM = "shim"
+    WATCH = "watch"
+    ORDER = "tell"
+    LIST = "list"
+    SHOW = "show"
+    PROVE = "prove"
+    REAP = "reap"

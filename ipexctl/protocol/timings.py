@@ -1,0 +1,54 @@
+"""All timings of a run, in seconds: one value in its specification, so that a test can run a hundred times faster."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FRESH = 60.0  # age of a run's directory below which its first process may still be to come; needs no specification
+
+
+class Timings(NamedTuple):
+    """0 means never for the last five, which the user sets."""
+
+    # Start.
+    ready_timeout: float = 30.0  # until all guards must have reached the head
+    start_timeout: float = 60.0  # until all ranks must have started
+    connect: float = 10.0  # until a connection to the keeper must stand
+    greet: float = 5.0  # a stranger may take this long to prove itself to the keeper
+    # Signs of life.
+    tick: float = 0.2  # between two looks of keeper and guard at what is due
+    ping: float = 2.0  # between two messages of the keeper to each guard
+    node_lease: float = 30.0  # of silence after which keeper and guard take each other for lost
+    idle: float = 2.0  # without output after which a watcher shows that it lives
+    beat: float = 2.0  # between two signs of the controller to its watcher
+    silent: float = 10.0  # without such a sign after which a watcher ends
+    quiet: float = 30.0  # without a byte of the watcher after which the controller takes the link for lost
+    poll: float = 1.0  # between two looks of the controller at what has arrived
+    give_up: float = 60.0  # of failed reconnecting after which a controller stops watching
+    reply: float = 5.0  # the keeper may take this long to answer an order
+    # Doubt.
+    suspicion: float = 1.0  # for the first rank's end to be reported after the launcher's part has ended
+    launcher: float = 3.0  # between the ends of the launcher and of its last rank, either way
+    inquiry: float = 20.0  # for the guards to report the stacks of their ranks
+    stacks: float = 0.7  # for a process to write its stacks
+    spy: float = 10.0  # for py-spy to do so
+    settle: float = 10.0  # after its start a rank's threads run where they will run
+    # The end.
+    grace: float = 10.0  # between the polite stop and the hard one
+    orderly: float = 1.0  # for the launcher's own end after that of its ranks
+    kill: float = 4.0  # for the hard stop
+    wipe: float = 2.0  # for processes to be gone after SIGKILL
+    clean: float = 9.0  # for the guards to report that nothing is left
+    last_wipe: float = 5.0  # for processes to be gone after the last SIGKILL
+    flush: float = 2.0  # for a guard's last messages
+    leave: float = 10.0  # the same where the keeper is lost
+    linger: float = 2.0  # for the output of processes that outlive their script
+    # The user's policies.
+    lease: float = 0.0  # without a watcher after which the run ends
+    time_limit: float = 0.0
+    stall_warn: float = 0.0  # without a sign of progress
+    straggler_warn: float = 0.0  # after the others' end
+
+    def scaled(self, factor: float) -> Timings:
+        """The same in another time: 0.01 is a hundred times faster."""
+        return Timings(*(value * factor for value in self))

@@ -1,0 +1,542 @@
+"""How a run goes, as a state machine without clock, files or connections: `next_step` takes what happened and gives the
+new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), tests feed it histories.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+
+from ipexctl.protocol import journal, messages
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.journal import Reason, Record
+from ipexctl.protocol.messages import Message
+from ipexctl.protocol.run_spec import RunSpec
+
+
+class State(enum.Enum):
+    """Where a run is. `TRANSITIONS` says where it may go from there."""
+
+    # From the keeper's start. Guards join; when all have, the launcher is started. Ends at the time for that, too.
+    GATHERING = "gathering"
+    # All guards have joined: the keeper is starting the launcher, and reports at once whether it could.
+    LAUNCHING = "launching"
+    # The launcher was started. Ranks start and end; whatever ends the run stops it, or all ranks end by themselves.
+    RUNNING = "running"
+    # Something ended the run before its ranks: they got SIGTERM and have the grace time. The first reason stays.
+    STOPPING = "stopping"
+    # The grace time is over, or the user lost patience: SIGKILL.
+    KILLING = "killing"
+    # Ranks and launcher have ended, or are waited for no longer: the guards end what is left and report it.
+    FINISHING = "finishing"
+    # The guards have reported, or their time is over. The final record is written; nothing happens any more.
+    DONE = "done"
+
+
+TRANSITIONS: Dict[State, FrozenSet[State]] = {
+    State.GATHERING: frozenset({State.LAUNCHING, State.STOPPING}),
+    State.LAUNCHING: frozenset({State.RUNNING, State.STOPPING}),
+    State.RUNNING: frozenset({State.STOPPING, State.FINISHING}),
+    State.STOPPING: frozenset({State.KILLING, State.FINISHING}),
+    State.KILLING: frozenset({State.FINISHING}),
+    State.FINISHING: frozenset({State.DONE}),
+    State.DONE: frozenset(),
+}
+BEFORE_THE_END = (State.GATHERING, State.LAUNCHING, State.RUNNING)
+
+
+class Moment(NamedTuple):
+    """``steady`` is the monotonic clock, by which times are kept; ``clock`` Unix seconds, for records."""
+
+    steady: float
+    clock: float
+
+
+# What can happen. Also the messages of guards (`FromGuard`) and of the user (`StopRun`, `KillRun`), and what the
+# progress monitor finds (`Stall`, `Straggling`, `Resumed`).
+
+
+class GuardConnected(NamedTuple):
+    """``clock`` is that of its host, Unix seconds."""
+
+    host: str
+    clock: float
+
+
+class GuardLost(NamedTuple):
+    host: str
+    why: str
+
+
+class FromGuard(NamedTuple):
+    host: str
+    message: Union[Message, Unreadable]
+
+
+class LauncherStarted(NamedTuple):
+    pid: int
+    port: int
+
+
+class LauncherFailed(NamedTuple):
+    why: str
+
+
+class LauncherEnded(NamedTuple):
+    status: int
+
+
+class Tick(NamedTuple):
+    """Time has passed. ``watched``: somebody watches the run."""
+
+    watched: bool = False
+
+
+Input = Union[
+    GuardConnected, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, Tick, messages.StopRun,
+    messages.KillRun, journal.Stall, journal.Straggling, journal.Resumed,
+]  # fmt: skip
+
+
+# What the keeper has to do.
+
+
+class Send(NamedTuple):
+    """Send to the guard of a host; to all guards where ``host`` is ""."""
+
+    host: str
+    message: Message
+
+
+class Note(NamedTuple):
+    """Write a record to the journal."""
+
+    record: Record
+
+
+class StartLauncher(NamedTuple):
+    """Do so and report it (`LauncherStarted`, `LauncherFailed`)."""
+
+
+class Disconnect(NamedTuple):
+    """Close the connection to the guard of a host."""
+
+    host: str
+
+
+class ReleaseShims(NamedTuple):
+    """The launcher's proxy on the host has ended: so do the shims that stand for it."""
+
+    host: str
+
+
+class Close(NamedTuple):
+    """End the launcher, store the rest of its output and write this as the final record."""
+
+    end: journal.RunEnd
+
+
+Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close]
+Actions = Tuple[Action, ...]
+
+
+class Doubt(NamedTuple):
+    """Parts of the launcher end: perhaps because of a rank whose own end is still to be reported. Until ``until``
+    (steady) that would explain it; then the run is stopped for ``reason``. ``since`` is in the head's clock."""
+
+    reason: str
+    detail: str
+    since: float
+    until: float
+
+
+class Inquiry(NamedTuple):
+    """Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady)."""
+
+    hosts: FrozenSet[str]
+    until: float
+
+
+class HostClock(NamedTuple):
+    """A host's clock minus ours, and how far that may be off: the round trip it was measured by. In seconds."""
+
+    offset: float
+    within: Optional[float] = None
+
+
+class Run(NamedTuple):
+    """All that the keeper knows of a run. Times are steady."""
+
+    spec: RunSpec
+    since: float  # the keeper's start, then the launcher's
+    deadline: float  # of the state
+    watched: float  # when somebody last watched
+    state: State = State.GATHERING
+    guards: FrozenSet[str] = frozenset()  # hosts with a connected guard
+    lost: FrozenSet[str] = frozenset()
+    clocks: Dict[str, HostClock] = {}
+    cleaned: Dict[str, List[Tuple[int, str]]] = {}  # host → processes left there
+    started: FrozenSet[int] = frozenset()
+    ended: Dict[int, float] = {}  # rank → when its end was reported
+    launched: bool = False
+    launcher_ended: Optional[float] = None
+    launcher_status: Optional[int] = None
+    reason: str = ""
+    detail: str = ""
+    doubt: Optional[Doubt] = None
+    unwitnessed: Tuple[journal.RankEnded, ...] = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
+    inquiry: Optional[Inquiry] = None
+    verdict: str = ""  # why the run is to be stopped once the inquiry is over
+
+
+Step = Tuple[Run, Actions]
+
+
+def begin(spec: RunSpec, now: Moment) -> Run:
+    """The run at the keeper's start."""
+    return Run(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
+
+
+def next_step(run: Run, what: Input, now: Moment) -> Step:
+    """The state after ``what`` happened, and what is to be done. What the state has no use for changes nothing."""
+    if run.state is State.DONE:
+        return run, ()
+    handler: Callable[[Run, Any, Moment], Step] = _HANDLERS[type(what)]
+    run, actions = handler(run, what, now)
+    due = _DUE.get(run.state)
+    if due is None:
+        return run, actions
+    run, more = due(run, now)
+    return run, actions + more
+
+
+# Steps from state to state.
+
+
+def _enter(run: Run, state: State, deadline: float = 0.0) -> Run:
+    assert state in TRANSITIONS[run.state], "%s → %s" % (run.state, state)
+    return run._replace(state=state, deadline=deadline)
+
+
+def _stop(run: Run, reason: str, detail: str, now: Moment) -> Step:
+    """The polite stop; the first reason stays."""
+    if run.state not in BEFORE_THE_END:
+        return run, ()
+    by_us = reason != Reason.LOST
+    notes = tuple(Note(end._replace(by_us=by_us)) for end in run.unwitnessed)
+    run = run._replace(reason=reason, detail=detail, unwitnessed=())
+    stopped = _enter(run, State.STOPPING, now.steady + run.spec.timings.grace)
+    return stopped, (*notes, Note(journal.Stopping(reason, detail)), Send("", messages.Terminate()))
+
+
+def _kill(run: Run, now: Moment) -> Step:
+    killed = _enter(run, State.KILLING, now.steady + run.spec.timings.kill)
+    return killed, (Note(journal.Killing()), Send("", messages.Kill()))
+
+
+def _finish(run: Run, now: Moment) -> Step:
+    run = run._replace(reason=run.reason or Reason.DONE)
+    return _enter(run, State.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
+
+
+def _close(run: Run) -> Step:
+    left = {host: processes for host, processes in run.cleaned.items() if processes}
+    unknown = sorted(set(run.spec.keeper.hosts) - set(run.cleaned))
+    end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, unknown, sorted(run.lost))
+    return _enter(run, State.DONE), (Close(end),)
+
+
+# What is due in a state, whatever happened.
+
+
+def _gathering_due(run: Run, now: Moment) -> Step:
+    missing = sorted(set(run.spec.keeper.hosts) - run.guards)
+    if not missing:
+        return _enter(run, State.LAUNCHING), (StartLauncher(),)
+    if now.steady > run.deadline:
+        return _stop(run, Reason.LAUNCH, "no guard on %s" % ", ".join(missing), now)
+    return run, ()
+
+
+def _running_due(run: Run, now: Moment) -> Step:
+    timings, steady, size = run.spec.timings, now.steady, run.spec.size
+    doubt, launcher_ended = run.doubt, run.launcher_ended
+    if len(run.ended) == size:
+        if doubt:  # all of them ended by the launcher, none by itself
+            return _stop(run, doubt.reason, doubt.detail, now)
+        patient = launcher_ended is None and steady <= max(run.ended.values()) + timings.launcher
+        return (run, ()) if patient else _finish(run, now)
+    if launcher_ended is not None and steady > launcher_ended + timings.launcher:
+        reason = Reason.LOST if run.started else Reason.LAUNCH
+        return _stop(run, reason, "mpirun ended with status %s before its ranks" % run.launcher_status, now)
+    if len(run.started) < size and steady > run.since + timings.start_timeout:
+        first = min(set(range(size)) - run.started)
+        detail = "rank %d did not start within %.0f s" % (first, timings.start_timeout)
+        return _stop(run, Reason.LAUNCH, detail, now)
+    if doubt and steady > doubt.until:
+        return _stop(run, doubt.reason, doubt.detail, now)
+    if timings.time_limit and steady > run.since + timings.time_limit:
+        return _stop(run, Reason.LIMIT, "time limit of %.0f s" % timings.time_limit, now)
+    if timings.lease and steady > run.watched + timings.lease:
+        return _stop(run, Reason.LIMIT, "watcher lost: nobody watched for %.0f s" % timings.lease, now)
+    if run.inquiry and (not run.inquiry.hosts or steady > run.inquiry.until):
+        ended = Note(journal.InquiryEnded(sorted(run.inquiry.hosts)))
+        run = run._replace(inquiry=None)
+        if not run.verdict:
+            return run, (ended,)
+        run, actions = _stop(run, Reason.LIMIT, run.verdict, now)
+        return run, (ended, *actions)
+    return run, ()
+
+
+def _stopping_due(run: Run, now: Moment) -> Step:
+    if _settled(run, now):
+        return _finish(run, now)
+    return _kill(run, now) if now.steady > run.deadline else (run, ())
+
+
+def _killing_due(run: Run, now: Moment) -> Step:
+    return _finish(run, now) if _settled(run, now) or now.steady > run.deadline else (run, ())
+
+
+def _finishing_due(run: Run, now: Moment) -> Step:
+    return _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
+
+
+_DUE: Dict[State, Callable[[Run, Moment], Step]] = {
+    State.GATHERING: _gathering_due,
+    State.RUNNING: _running_due,
+    State.STOPPING: _stopping_due,
+    State.KILLING: _killing_due,
+    State.FINISHING: _finishing_due,
+}
+
+
+def _settled(run: Run, now: Moment) -> bool:
+    """Nothing is to be waited for: the launcher has ended or never began, or every rank of a living host has ended."""
+    if not run.launched or run.launcher_ended is not None:
+        return True
+    living = [node for host, node in run.spec.keeper.hosts.items() if host not in run.lost]
+    if not {rank for node in living for rank in node.ranks} <= set(run.ended):
+        return False
+    # mpirun ends by itself soon after its ranks, and then complains of nothing; with a host lost it never does.
+    return bool(run.lost) or now.steady > max(run.ended.values()) + run.spec.timings.orderly
+
+
+# What happened.
+
+
+def _guard_connected(run: Run, guard: GuardConnected, now: Moment) -> Step:
+    if guard.host not in run.spec.keeper.hosts:
+        return run, ()
+    clocks = _with(run.clocks, guard.host, HostClock(guard.clock - now.clock))
+    run = run._replace(guards=run.guards | {guard.host}, clocks=clocks)
+    return run, (Send(guard.host, messages.Ping(now.clock)), Note(journal.GuardJoined(guard.host)))
+
+
+def _guard_lost(run: Run, guard: GuardLost, now: Moment) -> Step:
+    if guard.host not in run.guards or guard.host in run.cleaned:  # a guard that has reported may go
+        return run, ()
+    run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host})
+    run, actions = _stop(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
+    return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why)), *actions)
+
+
+def _from_guard(run: Run, sent: FromGuard, now: Moment) -> Step:
+    message, host = sent.message, sent.host
+    node = run.spec.keeper.hosts.get(host)
+    handler: Optional[Callable[[Run, str, Any, Moment], Step]] = _MESSAGES.get(type(message))
+    rank = getattr(message, "rank", None)
+    if isinstance(message, Unreadable):
+        return run, (Note(journal.MessageIgnored(host, message.kind, message.why)),)
+    if handler is None or node is None or host not in run.clocks or (rank is not None and rank not in node.ranks):
+        return run, (Note(journal.MessageIgnored(host, type(message).__name__, "unexpected")),)
+    return handler(run, host, message, now)
+
+
+def _launcher_started(run: Run, started: LauncherStarted, now: Moment) -> Step:
+    if run.state is not State.LAUNCHING:
+        return run, ()
+    run = _enter(run, State.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
+    launched = Note(journal.Launched(started.pid, started.port))
+    return run, (Send("", messages.RanksPort(started.port)), launched)
+
+
+def _launcher_failed(run: Run, failed: LauncherFailed, now: Moment) -> Step:
+    return _stop(run, Reason.LAUNCH, failed.why, now)
+
+
+def _launcher_ended(run: Run, ended: LauncherEnded, now: Moment) -> Step:
+    return run._replace(launcher_ended=now.steady, launcher_status=ended.status) if run.launched else run, ()
+
+
+def _tick(run: Run, tick: Tick, now: Moment) -> Step:
+    return run._replace(watched=now.steady if tick.watched else run.watched), ()
+
+
+def _stop_asked(run: Run, order: messages.StopRun, now: Moment) -> Step:
+    return _stop(run, Reason.STOPPED, order.why, now)
+
+
+def _kill_asked(run: Run, order: messages.KillRun, now: Moment) -> Step:
+    run, stopping = _stop(run, Reason.STOPPED, order.why, now)
+    if run.state is not State.STOPPING:
+        return run, stopping
+    run, killing = _kill(run, now)
+    return run, stopping + killing
+
+
+def _stall(run: Run, stall: journal.Stall, now: Moment) -> Step:
+    kill = run.spec.keeper.stall_kill and stall.grave
+    return _inquire(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
+
+
+def _straggling(run: Run, few: journal.Straggling, now: Moment) -> Step:
+    kill = run.spec.keeper.straggler_kill
+    verdict = "%d ranks done for %.0f s, others go on" % (few.done, few.seconds) if kill else ""
+    return _inquire(run, few._replace(kill=kill), verdict, now)
+
+
+def _inquire(run: Run, alarm: Record, verdict: str, now: Moment) -> Step:
+    if run.state is not State.RUNNING:
+        return run, ()
+    inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry)
+    run = run._replace(inquiry=inquiry, verdict=run.verdict or verdict)
+    return run, (Note(alarm), Send("", messages.ReportStacks()))
+
+
+def _resumed(run: Run, resumed: journal.Resumed, now: Moment) -> Step:
+    return run, (Note(resumed),) if run.state is State.RUNNING else ()
+
+
+_HANDLERS: Dict[Type[Any], Callable[[Run, Any, Moment], Step]] = {
+    GuardConnected: _guard_connected,
+    GuardLost: _guard_lost,
+    FromGuard: _from_guard,
+    LauncherStarted: _launcher_started,
+    LauncherFailed: _launcher_failed,
+    LauncherEnded: _launcher_ended,
+    Tick: _tick,
+    messages.StopRun: _stop_asked,
+    messages.KillRun: _kill_asked,
+    journal.Stall: _stall,
+    journal.Straggling: _straggling,
+    journal.Resumed: _resumed,
+}
+
+
+# Messages of guards.
+
+
+def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
+    """The clock is measured by the shortest round trip so far; older ones count for less, for clocks drift."""
+    known, trip = run.clocks[host], now.clock - pong.sent
+    best = trip if known.within is None else min(trip, known.within)
+    offset = pong.clock - (pong.sent + now.clock) / 2 if best == trip else known.offset
+    return run._replace(clocks=_with(run.clocks, host, HostClock(offset, 1.1 * best))), ()
+
+
+def _loads(run: Run, host: str, message: Message, now: Moment) -> Step:
+    return run, ()  # for the progress monitor
+
+
+def _stack(run: Run, host: str, stack: journal.RankStack, now: Moment) -> Step:
+    return run, (Note(_timed(run, host, stack)),)
+
+
+def _stacks_reported(run: Run, host: str, message: Message, now: Moment) -> Step:
+    inquiry = run.inquiry and run.inquiry._replace(hosts=run.inquiry.hosts - {host})
+    return run._replace(inquiry=inquiry), ()
+
+
+def _rank_started(run: Run, host: str, started: journal.RankStarted, now: Moment) -> Step:
+    return run._replace(started=run.started | {started.rank}), (Note(_timed(run, host, started)),)
+
+
+def _rank_note(run: Run, host: str, note: Any, now: Moment) -> Step:
+    return run, (Note(_timed(run, host, note)),)
+
+
+def _rank_ended(run: Run, host: str, end: journal.RankEnded, now: Moment) -> Step:
+    end = _timed(run, host, end)
+    ended = dict(run.ended)
+    ended[end.rank] = now.steady
+    run = run._replace(ended=ended, started=run.started | {end.rank})
+    running = run.state is State.RUNNING
+    alone = run.spec.independent and not run.spec.fail_fast  # the other instances do not need it
+    if end.lost and running and not alone:
+        # By somebody, by the kernel in the script's place, or by mpirun: because of a rank whose own end is not yet
+        # reported, but came first.
+        run = run._replace(unwitnessed=(*run.unwitnessed, end))
+        return _suspect(run, "the wrapper of rank %d on %s was killed" % (end.rank, host), end.at, now), ()
+    if end.unheard and running:
+        run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
+    after = run.doubt is not None and end.at > run.doubt.since + (run.clocks[host].within or 0.0)
+    end = end._replace(by_us=not running or after or end.unheard)
+    if end.status == 0 or end.by_us or alone:
+        return run, (Note(end),)
+    if end.stopped and end.signal:
+        return _suspect(run, "mpirun ended rank %d on %s" % (end.rank, host), end.at, now), (Note(end),)
+    run, actions = _stop(run, Reason.RANK, "rank %d on %s failed" % (end.rank, host), now)
+    return run, (Note(end), *actions)
+
+
+def _proxy_ended(run: Run, host: str, proxy: messages.ProxyEnded, now: Moment) -> Step:
+    ranks, at = set(run.spec.keeper.hosts[host].ranks), _timed(run, host, proxy).at
+    if not ranks & run.started:
+        detail = "mpirun's proxy on %s ended before it started a rank" % host
+        run = _suspect(run, detail, at, now, Reason.LAUNCH)
+    elif ranks - set(run.ended):
+        run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, at, now)
+    return run, (ReleaseShims(host),)
+
+
+def _processes_killed(run: Run, host: str, killed: messages.ProcessesKilled, now: Moment) -> Step:
+    return run, (Note(journal.Killed(host, killed.processes)),)
+
+
+def _cleaned(run: Run, host: str, cleaned: messages.Cleaned, now: Moment) -> Step:
+    notes = (Note(journal.Leftovers(host, cleaned.left)),) if cleaned.left else ()
+    return run._replace(cleaned=_with(run.cleaned, host, cleaned.left)), notes
+
+
+_MESSAGES: Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]] = {
+    messages.Pong: _pong,
+    messages.RankLoads: _loads,
+    journal.RankStack: _stack,
+    messages.StacksReported: _stacks_reported,
+    journal.RankStarted: _rank_started,
+    journal.RankStage: _rank_note,
+    journal.RankNote: _rank_note,
+    journal.RankEnded: _rank_ended,
+    messages.ProxyEnded: _proxy_ended,
+    messages.ProcessesKilled: _processes_killed,
+    messages.Cleaned: _cleaned,
+}
+
+
+def _suspect(run: Run, detail: str, at: float, now: Moment, reason: str = Reason.LOST) -> Run:
+    """Begins a doubt, or dates the one there is back to ``at`` (the head's clock)."""
+    doubt = run.doubt or Doubt(reason, detail, at, now.steady + run.spec.timings.suspicion)
+    return run._replace(doubt=doubt._replace(since=min(at, doubt.since)))
+
+
+R = TypeVar("R")
+
+
+def _timed(run: Run, host: str, record: R) -> R:
+    """A host's record with its time moved to the head's clock, and the host's name as the keeper knows it."""
+    named: Any = record
+    changes: Dict[str, Any] = {"at": named.at - run.clocks[host].offset}
+    if hasattr(record, "host"):
+        changes["host"] = host
+    return named._replace(**changes)  # type: ignore[no-any-return]
+
+
+V = TypeVar("V")
+
+
+def _with(mapping: Dict[str, V], key: str, value: V) -> Dict[str, V]:
+    changed = dict(mapping)
+    changed[key] = value
+    return changed

@@ -1,0 +1,308 @@
+"""The keeper's state machine, fed with histories: no clock, no process, no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.protocol import journal, messages
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.journal import RankEnded, RankStage, RankStarted, Reason
+from ipexctl.protocol.run_spec import NodeSpec, RunSpec
+from ipexctl.protocol.timings import Timings
+from ipexctl.remote.agent.keeper_state import (
+    TRANSITIONS,
+    Action,
+    Close,
+    Disconnect,
+    FromGuard,
+    GuardConnected,
+    GuardLost,
+    Input,
+    LauncherEnded,
+    LauncherFailed,
+    LauncherStarted,
+    Moment,
+    Note,
+    ReleaseShims,
+    Run,
+    Send,
+    StartLauncher,
+    State,
+    Tick,
+    begin,
+    next_step,
+)
+from tests.unit.agent.runs import SPEC
+
+T = TypeVar("T")
+CLOCK = 1_000_000.0  # Unix seconds at steady 0
+NODES = {"a": NodeSpec("h0", [0, 1], "/a", "python"), "b": NodeSpec("h1", [2, 3], "/b", "python")}
+TWO = SPEC._replace(size=4, head=SPEC.keeper._replace(hosts=NODES), timings=Timings())
+HOST_OF = {rank: host for host, node in NODES.items() for rank in node.ranks}
+
+
+class History:
+    """A run, what it asked for, and the states it went through. Time passes by ``after``."""
+
+    def __init__(self, spec: RunSpec = TWO) -> None:
+        self.steady = 0.0
+        self.run: Run = begin(spec, self.now)
+        self.actions: list[Action] = []
+        self.states = [self.run.state]
+
+    def at(self, state: State) -> bool:
+        return self.run.state is state
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.steady, CLOCK + self.steady)
+
+    def feed(self, *inputs: Input) -> History:
+        for what in inputs:
+            self.run, actions = next_step(self.run, what, self.now)
+            self.actions += actions
+            self.states.append(self.run.state)
+            if StartLauncher() in actions:
+                self.feed(LauncherStarted(99, 4000))
+        return self
+
+    def after(self, seconds: float, *inputs: Input) -> History:
+        self.steady += seconds
+        return self.feed(*(inputs or (Tick(),)))
+
+    def joined(self) -> History:
+        return self.feed(*(GuardConnected(host, CLOCK) for host in NODES))
+
+    def started(self) -> History:
+        return self.joined().feed(
+            *(FromGuard(host, RankStarted(rank, host, 1, 2, [], CLOCK)) for rank, host in HOST_OF.items())
+        )
+
+    def ends(self, rank: int, **how: Any) -> History:
+        host = HOST_OF[rank]
+        return self.feed(FromGuard(host, RankEnded(rank, host, at=self.now.clock, **how)))
+
+    def records(self, kind: type[T]) -> list[T]:
+        return [
+            action.record for action in self.actions if isinstance(action, Note) and isinstance(action.record, kind)
+        ]
+
+    def sent(self) -> list[messages.Message]:
+        return [action.message for action in self.actions if isinstance(action, Send)]
+
+    def end(self) -> journal.RunEnd:
+        self.feed(*(FromGuard(host, messages.Cleaned([])) for host in self.run.guards))
+        assert self.run.state is State.DONE
+        [closed] = [action.end for action in self.actions if isinstance(action, Close)]
+        return closed
+
+
+def test_all_guards_start_the_launcher_and_all_good_ends_end_the_run() -> None:
+    history = History().feed(GuardConnected("a", CLOCK))
+    assert history.at(State.GATHERING)
+    history.started()
+    assert history.at(State.RUNNING)
+    assert messages.RanksPort(4000) in history.sent()
+    for rank in range(4):
+        history.ends(rank, status=0)
+    assert history.at(State.RUNNING), "the launcher has a moment for its own end"
+    history.feed(LauncherEnded(0))
+    assert history.at(State.FINISHING)
+    assert history.end() == journal.RunEnd("r1", Reason.DONE, "", 0)
+
+
+def test_a_guard_that_does_not_join_in_time_is_named() -> None:
+    history = History().feed(GuardConnected("a", CLOCK)).after(31.0)
+    assert (history.run.reason, history.run.detail) == (Reason.LAUNCH, "no guard on b")
+    assert history.after(0.2).end().unknown == ["b"]
+
+
+def test_a_launcher_that_cannot_be_started_ends_the_run() -> None:
+    run = begin(TWO, Moment(0.0, CLOCK))
+    for host in NODES:
+        run, actions = next_step(run, GuardConnected(host, CLOCK), Moment(0.0, CLOCK))
+    assert (run.state, actions[-1]) == (State.LAUNCHING, StartLauncher())
+    run, _ = next_step(run, LauncherFailed("cannot start mpirun: no"), Moment(0.0, CLOCK))
+    assert (run.reason, run.detail) == (Reason.LAUNCH, "cannot start mpirun: no")
+
+
+def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
+    history = History().started().ends(2, status=3)
+    assert (history.run.state, history.run.reason) == (State.STOPPING, Reason.RANK)
+    history.feed(messages.StopRun("late")).ends(0, status=None, signal=15, stopped=True)
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(2, False), (0, True)]
+    history.after(11.0)
+    assert history.at(State.KILLING)
+    history.after(5.0)
+    assert history.at(State.FINISHING)
+    assert history.end().reason == Reason.RANK
+
+
+def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() -> None:
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK + 0.1)))
+    assert ReleaseShims("b") in history.actions
+    assert history.at(State.RUNNING)
+    history.after(0.5).feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK)))
+    assert (history.run.reason, history.run.detail) == (Reason.RANK, "rank 0 on a failed")
+
+
+def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK))).after(1.5)
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
+
+
+def test_a_killed_wrapper_is_recorded_when_it_is_known_by_whom() -> None:
+    history = History().started().ends(1, lost=True)
+    assert history.records(RankEnded) == []
+    history.after(1.5)
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False)]
+    assert history.run.reason == Reason.LOST
+
+
+def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
+    history = History().started().feed(GuardLost("b", "its guard ended"))
+    assert Disconnect("b") in history.actions
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "b lost (its guard ended)")
+    history.ends(0, signal=15).ends(1, signal=15)
+    assert history.at(State.FINISHING), "the ranks of a lost host are not waited for"
+    end = history.end()
+    assert (end.lost, end.unknown) == (["b"], ["b"])
+
+
+def test_the_second_order_kills() -> None:
+    history = History().started().feed(messages.StopRun("SIGINT"), messages.KillRun("SIGINT"))
+    assert history.states[-2:] == [State.STOPPING, State.KILLING]
+    assert (history.run.reason, history.run.detail) == (Reason.STOPPED, "SIGINT")
+
+
+@pytest.mark.parametrize(
+    ("timings", "detail"),
+    [
+        ({"time_limit": 20.0}, "time limit of 20 s"),
+        ({"lease": 20.0}, "watcher lost: nobody watched for 20 s"),
+    ],
+)
+def test_the_users_limits(timings: dict[str, float], detail: str) -> None:
+    history = History(TWO._replace(timings=Timings(**timings))).started()
+    history.after(19.0, Tick(watched=False))
+    assert history.at(State.RUNNING)
+    history.after(2.0)
+    assert (history.run.reason, history.run.detail) == (Reason.LIMIT, detail)
+
+
+def test_whoever_watches_renews_the_lease() -> None:
+    history = History(TWO._replace(timings=Timings(lease=20.0))).started()
+    for _ in range(10):
+        history.after(15.0, Tick(watched=True))
+    assert history.at(State.RUNNING)
+
+
+def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() -> None:
+    spec = TWO._replace(head=TWO.keeper._replace(stall_kill=True))
+    stall = journal.Stall([0, 1, 2, 3], True, True, 60.0, {0: "S"})
+    history = History(spec).started().feed(stall)
+    assert messages.ReportStacks() in history.sent()
+    assert history.records(journal.Stall) == [stall._replace(kill=True)]
+    history.feed(FromGuard("a", messages.StacksReported()))
+    assert history.at(State.RUNNING)
+    history.feed(FromGuard("b", messages.StacksReported()))
+    assert (history.run.reason, history.run.detail) == (Reason.LIMIT, "no progress for 60 s")
+    assert history.records(journal.InquiryEnded) == [journal.InquiryEnded([])]
+
+
+def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
+    history = History().feed(GuardConnected("a", CLOCK + 100.0), GuardConnected("b", CLOCK))
+    history.feed(FromGuard("a", RankStage(0, "forged", "python", CLOCK + 101.0)))
+    assert history.records(RankStage) == [RankStage(0, "a", "python", CLOCK + 1.0)]
+    history.feed(FromGuard("a", messages.Pong(CLOCK - 0.2, CLOCK + 49.9)))
+    assert history.run.clocks["a"].offset == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Unreadable("Tomorrow", "unknown kind"),
+        messages.Welcome(),
+        RankEnded(2, "a", status=1),
+        RankEnded(99, "a", status=1),
+    ],
+)
+def test_what_cannot_be_read_or_is_not_theirs_is_recorded_and_changes_nothing(message: messages.Message) -> None:
+    history = History().started()
+    before = history.run
+    history.feed(FromGuard("a", message))
+    assert history.run == before
+    assert [record.host for record in history.records(journal.MessageIgnored)] == ["a"]
+
+
+def test_a_hundredth_of_the_time_is_enough() -> None:
+    history = History(TWO._replace(timings=Timings().scaled(0.01))).feed(GuardConnected("a", CLOCK)).after(0.31)
+    assert history.run.reason == Reason.LAUNCH
+
+
+# any order ----------------------------------------------------------------------------------------------------------
+
+hosts = st.sampled_from(["a", "b", "stranger"])
+ranks = st.integers(0, 5)
+times = st.floats(CLOCK - 10, CLOCK + 1000)
+from_guards = st.one_of(
+    st.builds(RankStarted, ranks, hosts, st.just(1), st.just(2), st.just([]), times),
+    st.builds(
+        RankEnded,
+        ranks,
+        hosts,
+        status=st.sampled_from([None, 0, 1]),
+        signal=st.sampled_from([0, 9, 15]),
+        stopped=st.booleans(),
+        lost=st.booleans(),
+        unheard=st.booleans(),
+        at=times,
+    ),
+    st.builds(messages.ProxyEnded, times),
+    st.builds(messages.Pong, times, times),
+    st.builds(messages.Cleaned, st.sampled_from([[], [(7, "D")]])),
+    st.just(messages.StacksReported()),
+    st.just(Unreadable("x", "damaged")),
+)
+inputs = st.one_of(
+    st.builds(GuardConnected, hosts, times),
+    st.builds(GuardLost, hosts, st.just("gone")),
+    st.builds(FromGuard, hosts, from_guards),
+    st.builds(LauncherEnded, st.integers(0, 255)),
+    st.builds(Tick, st.booleans()),
+    st.builds(messages.StopRun, st.just("why")),
+    st.builds(messages.KillRun, st.just("why")),
+    st.just(journal.Stall([0], True, True, 9.0, {})),
+    st.just(journal.Straggling([0], 3, 9.0)),
+)
+steps: st.SearchStrategy[list[tuple[float, Input]]] = st.lists(st.tuples(st.floats(0, 20), inputs), max_size=40)
+
+
+def check_states(states: Iterable[State]) -> None:
+    """A step goes at most along two arrows: its own, and what is then due."""
+    for before, after in pairwise(states):
+        near = TRANSITIONS[before]
+        assert after is before or after in near or any(after in TRANSITIONS[state] for state in near)
+
+
+@given(steps)
+def test_any_order_of_joins_losses_deaths_and_stops_ends_in_done(history_of: list[tuple[float, Input]]) -> None:
+    history = History()
+    for seconds, what in history_of:
+        history.after(seconds, what)
+    history.feed(messages.StopRun("enough"))
+    for _ in range(5):
+        history.after(60.0)
+    check_states(history.states)
+    assert history.at(State.DONE)
+    closed = [action.end for action in history.actions if isinstance(action, Close)]
+    assert len(closed) == 1
+    assert closed[0].reason
+    records = history.records(RankEnded)
+    assert {end.rank for end in records} <= set(HOST_OF)
