@@ -10,7 +10,7 @@ from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Message, Started
 from ipexctl.verbs import lab
-from ipexctl.verbs.common.nested import run_nested
+from ipexctl.verbs.common.nested import forward_events, run_nested
 from ipexctl.verbs.common.select import read_playbook, select_hosts
 from ipexctl.verbs.play.play import play
 
@@ -28,7 +28,8 @@ def demo(
     inventory = select_hosts(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
     exit = Exit.OK
     try:
-        exit = yield from _unended(play(book, inventory, context, environ))
+        workflow = play(book, inventory, context, environ)  # whose answer is that of the demo
+        exit = yield from forward_events(workflow, lambda event: not isinstance(event, Ended))
     finally:
         context.links.close()
         if keep:
@@ -36,19 +37,3 @@ def demo(
         else:
             yield from run_nested(lab.down(directory))
     yield Ended("demo", exit)
-
-
-def _unended(story: Generator[Event, None, Exit]) -> Generator[Event, None, Exit]:
-    """The play's events but its end; its exit code. Its answer is that of the demo."""
-    while True:
-        try:
-            event = next(story)
-        except StopIteration as end:
-            return Exit(end.value)
-        if isinstance(event, Ended):
-            continue
-        try:
-            yield event
-        except BaseException as interruption:
-            story.throw(interruption)
-            raise

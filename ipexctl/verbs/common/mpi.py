@@ -1,4 +1,4 @@
-"""The hosts' own MPI, where somebody named it: for ``install`` and for ``run``."""
+"""The hosts' own MPI, for ``install`` and ``run``."""
 
 from __future__ import annotations
 
@@ -19,47 +19,46 @@ _PATIENCE = 20.0  # seconds: `mpirun --version` from a cold network file system
 
 
 def find_hosts_mpi(
-    wish: str, hosts: Sequence[Host], context: Context, *, named: str
+    wanted: str, hosts: Sequence[Host], context: Context, *, named: str
 ) -> Generator[Event, None, MpiLauncher | dict[str, Failure]]:
-    """The MPI that all hosts have for ``wish`` (``impi``, ``mpich``, ``openmpi`` or a path), or who has none and why.
-    ``named`` says in messages who asked for it.
+    """The MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts without it
+    and why. ``named`` is the option that asks for it, for messages.
 
     Raises `UsageError` (exit 4) where hosts have different ones.
     """
-    question = Command(mpi_launchers.build_query(wish), timeout=_PATIENCE)
+    query = Command(mpi_launchers.build_query(wanted), timeout=_PATIENCE)
 
-    def ask(link: Link, _: object) -> MpiLauncher | Failure:
-        found = mpi_launchers.parse_answer(wish, link.run(question).text)
-        if isinstance(found, MpiLauncher):
-            return found
-        return Failure(
-            link.host.name, Kind.STEP, f"{named}: {found}", mpi_launchers.suggest_mpi_install(wish), "no-mpi"
-        )
+    def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
+        launcher = mpi_launchers.parse_answer(wanted, link.run(query).text)
+        if isinstance(launcher, MpiLauncher):
+            return launcher
+        hint = mpi_launchers.suggest_mpi_install(wanted)
+        return Failure(link.host.name, Kind.STEP, f"{named}: {launcher}", hint, "no-mpi")
 
-    answers = yield from each(context, hosts, "look for mpirun", ask)
-    found = {host: engine for host, engine in answers.items() if isinstance(engine, MpiLauncher)}
-    if len(found) < len(hosts):
-        return {host: failure for host, failure in answers.items() if isinstance(failure, Failure)}
-    return mpi_launchers.choose_common_launcher(wish, found)
+    results = yield from each(context, hosts, "look for mpirun", find_mpi)
+    if failures := {host: result for host, result in results.items() if isinstance(result, Failure)}:
+        return failures
+    launchers = {host: result for host, result in results.items() if isinstance(result, MpiLauncher)}
+    return mpi_launchers.choose_common_launcher(wanted, launchers)
 
 
-def choose_mpi(asked: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
-    """What to look for on the hosts (empty: the environment's own MPI will do), and who asked for it: ``--mpi``, or an
-    install that was told to use an MPI of the hosts.
+def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
+    """What MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks for it:
+    ``--mpi``, or that of the install which recorded an MPI of the hosts.
 
     Raises `UsageError` (exit 4) where the environment's Intel MPI is asked for and it has none.
     """
-    found = next((fact.installed for fact in facts.values() if fact.installed), None)
-    stack = (found.marker.get("stack") if found else None) or {}
+    installed = next((fact.installed for fact in facts.values() if fact.installed), None)
+    stack = (installed.marker.get("stack") if installed else None) or {}
     recorded = stack.get("mpi") or {}
     program, dialect = str(recorded.get("program") or ""), str(recorded.get("dialect") or "")
-    if program and asked in {"auto", dialect}:
+    if program and option in {"auto", dialect}:
         return program, f"install --mpi {dialect}"
-    if asked == "impi" and recorded.get("kind") == "system":
+    if option == "impi" and recorded.get("kind") == "system":
         raise UsageError(
             "the environment has no Intel MPI: it was installed for the hosts' own MPI",
             reasons=[f"{recorded.get('name') or dialect} at {program}"],
             hint="run without --mpi, or ipexctl install --mpi wheel",
             exit=Exit.STEP,
         )
-    return ("" if asked in {"auto", "impi"} else asked), f"--mpi {asked}"
+    return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"

@@ -1,4 +1,4 @@
-"""A run inside another story, listened to: what its ranks measured (lines of JSON), and how long it took."""
+"""A run inside another workflow: what its ranks measured (lines of JSON), and how long it took."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
 from ipexctl.model.json_values import JsonObject
+from ipexctl.verbs.common.nested import forward_events, is_inner
 
 _KEPT = 1 << 20  # bytes of each rank's output that are looked through
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """``lines``: (host, JSON object) in the order in which ranks wrote them, by rank. ``seconds``: from the start of
-    rank 0 to its end, None where that was not seen. ``good``: every rank ended well. ``exit``: what the run itself
-    ended with, as 130 when it was interrupted; how its ranks ended is judged from the events."""
+    """``lines``: (host, JSON object) by rank, each rank's in order. ``seconds``: from the start of rank 0 to its end,
+    None where that was not seen. ``good``: every rank ended with 0. ``exit``: the code of the run itself, as 130 when
+    it was interrupted; how its ranks ended is judged from the events."""
 
     lines: tuple[tuple[str, JsonObject], ...]
     seconds: float | None
@@ -27,47 +28,35 @@ class RunMetrics:
     exit: Exit = Exit.OK
 
 
-def collect_metrics(story: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
-    """Passes a run's events on but for those that begin, answer and end a command; what was measured."""
-    heard = _Heard()
-    try:
-        event = next(story)
-        while True:
-            heard.take(event)
-            if isinstance(event, e.Started | e.Planned | e.Answer | e.Ended):
-                event = next(story)
-                continue
-            try:
-                yield event
-            except BaseException as interruption:  # it belongs to the run, which has to be ended and proved
-                event = story.throw(interruption)
-            else:
-                event = next(story)
-    except StopIteration:
-        return heard.measured()
+def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
+    """Passes on the events of a nested run; returns what its ranks measured."""
+    collected = _CollectedEvents()
+    yield from forward_events(run, collected.take)
+    return collected.metrics()
 
 
 @dataclass
-class _Heard:
-    """What is kept of a run's events."""
+class _CollectedEvents:
+    """What metrics are made of."""
 
-    told: dict[int, bytearray] = field(default_factory=dict)
-    begun: dict[int, float] = field(default_factory=dict)
+    output: dict[int, bytearray] = field(default_factory=dict)
+    started_at: dict[int, float] = field(default_factory=dict)
     ended: dict[int, e.RankEnded] = field(default_factory=dict)
-    expected: int = 0
+    size: int = 0
     failed: bool = False
     exit: Exit = Exit.OK
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event) -> bool:
+        """True for events to pass on."""
         match event:
             case e.RunStarted(ranks=ranks):
-                self.expected = len(ranks)
+                self.size = len(ranks)
             case e.Output(rank=rank, stream="out", data=data):
-                kept = self.told.setdefault(rank, bytearray())
-                if len(kept) < _KEPT:
-                    kept += data
+                output = self.output.setdefault(rank, bytearray())
+                if len(output) < _KEPT:
+                    output += data
             case e.RankStage(rank=rank, stage="start", at=at):
-                self.begun[rank] = at
+                self.started_at[rank] = at
             case e.RankEnded():
                 self.ended[event.rank] = event
             case e.HostFailed():
@@ -76,17 +65,20 @@ class _Heard:
                 self.exit = code
             case _:
                 pass
+        return is_inner(event)
 
-    def measured(self) -> RunMetrics:
-        well = all(end.status == 0 for end in self.ended.values())
-        good = not self.failed and 0 < self.expected == len(self.ended) and well
-        seconds = self.ended[0].at - self.begun[0] if 0 in self.ended and 0 in self.begun else None
-        hosts = {rank: end.host for rank, end in self.ended.items()}
-        lines = ((hosts.get(rank, ""), line) for rank in sorted(self.told) for line in _objects(bytes(self.told[rank])))
-        return RunMetrics(tuple(lines), seconds, good and self.exit is Exit.OK, self.exit)
+    def metrics(self) -> RunMetrics:
+        all_well = 0 < self.size == len(self.ended) and all(end.status == 0 for end in self.ended.values())
+        seconds = self.ended[0].at - self.started_at[0] if 0 in self.ended and 0 in self.started_at else None
+        lines = tuple(
+            (self.ended[rank].host if rank in self.ended else "", line)
+            for rank, output in sorted(self.output.items())
+            for line in _parse_objects(bytes(output))
+        )
+        return RunMetrics(lines, seconds, all_well and not self.failed and self.exit is Exit.OK, self.exit)
 
 
-def _objects(data: bytes) -> Generator[JsonObject, None, None]:
+def _parse_objects(data: bytes) -> Generator[JsonObject, None, None]:
     for line in data.decode("utf-8", "replace").splitlines():
         if line.startswith("{"):
             try:
