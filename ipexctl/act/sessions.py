@@ -1,6 +1,6 @@
-"""A conversation with one host: a small program of ours runs there, takes commands and answers, JSON lines both ways.
+"""A session with one host: a small program of ours runs there, takes requests and answers them.
 
-The program comes in through its own input, so nothing is left on the host; when the conversation is closed (or we are
+The program comes in through its own input, so nothing is left on the host; when the session is closed (or we are
 killed, or the link is cut) its input ends, and it undoes what it had not finished.
 """
 
@@ -9,29 +9,104 @@ from __future__ import annotations
 import json
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
-from ipexctl.model.links import Channel, Link, LinkError
+from ipexctl.model.links import Channel, Link
+from ipexctl.protocol.session import (
+    INTERNAL,
+    LONGEST,
+    MALFORMED,
+    Done,
+    Failed,
+    KeepAlive,
+    Malformed,
+    Message,
+    Progress,
+    Ready,
+    decode_message,
+    encode_request,
+)
+
+T = TypeVar("T")
 
 # Reads the program, whose length is known, and leaves the rest of the input to it.
-_BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
-_LONGEST = 4 << 20  # bytes of one answer
+BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
+_SHARED = ("protocol.session", "remote.session.loop", "remote.session.install_state")
+_START = """import json, sys, types
+for name, text in json.loads(%r):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, '<' + name + '>', 'exec'), module.__dict__)
+module.main()
+"""
+
+
+class SessionProgramError(RuntimeError):
+    """A session program of ours has a fault: its exception, with the traceback of the host as a note."""
+
+
+@cache
+def load_program(name: str) -> str:
+    """A session program ("install", "netcheck", "bench") as one text, with the modules it imports."""
+    packages = ("", ".protocol", ".remote", ".remote.session")
+    modules = [(f"ipexctl{package}", "") for package in packages]
+    for module in (*_SHARED, f"remote.session.{name}"):
+        source = files("ipexctl").joinpath(module.replace(".", "/") + ".py")
+        modules.append((f"ipexctl.{module}", source.read_text("utf-8")))
+    return _START % json.dumps(modules)
+
+
+def load_script(name: str) -> str:
+    """A file of ``remote/session`` as text."""
+    return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
+
+
+def decode_answer(kind: type[T], value: Any) -> T:
+    """A value of the protocol's type from its JSON form; unknown keys are ignored, missing ones take the defaults.
+
+    Raises `TypeError` where the value has another shape.
+    """
+    result: T = _decode(kind, value)
+    return result
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if kind is Any or (kind is float and type(value) is int):
+        return value
+    arguments = get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _decode(option, value)
+            except TypeError:
+                continue
+    elif get_origin(kind) is list and isinstance(value, list):
+        return [_decode(arguments[0], item) for item in value]
+    elif get_origin(kind) is dict and isinstance(value, dict):
+        return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
+    elif hasattr(kind, "_fields") and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        return kind(**{name: _decode(hints[name], value[name]) for name in kind._fields if name in value})
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    raise TypeError(f"{kind} expected")
 
 
 class Session:
-    """Opens with `Session.start`; `ask` waits for the answer. One command at a time. Close it."""
+    """Opens with `Session.start`; `call` waits for the answer. One request at a time. Close it."""
 
     def __init__(self, host: str, channel: Channel, silence: float = _SILENCE) -> None:
         self._host = host
         self._channel = channel
         self._silence = silence
-        self._said = bytearray()  # the end of its errors, for the message when it dies
+        self._errors = bytearray()  # the end of its standard error, for the message when it dies
         self._heard = time.monotonic()
         self._awaited = False
         self._closed = threading.Event()
@@ -41,42 +116,44 @@ class Session:
 
     @classmethod
     def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> Session:
-        """Raises `LinkError`."""
+        """Starts the text of a ``program`` under an interpreter of the host. Raises `LinkError`."""
         text = program.encode()
-        argv = (python, "-I", "-u", "-c", _BOOT, str(len(text)))
+        argv = (python, "-I", "-u", "-c", BOOT, str(len(text)))
         channel = link.stream(Command(argv))
         session = cls(link.host.name, channel, silence)
         try:
             try:
                 channel.write(text)
             except (BrokenPipeError, OSError):
-                pass  # it is gone already: its last words say why
+                pass  # it has ended already: its standard error says why
             with session._awaiting():
                 message = next(session._messages, None)
-            if message is None or not message.get("ready"):
-                raise session._dead()
+            if not isinstance(message, Ready):
+                raise session._explain_end()
         except BaseException:
             session.close()
             raise
         return session
 
-    def ask(self, do: str, *, progress: Callable[[int, int], None] | None = None, **arguments: Any) -> dict[str, Any]:
-        """The answer to a command. ``progress`` is told (done, total). Raises `RemoteError` or `LinkError`."""
+    def call(
+        self, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
+    ) -> T:
+        """The answer to a request, of the type ``kind``; ``progress`` gets (done, total).
+
+        Raises `LinkError`; `RemoteError` for what the host cannot do and for a malformed answer (code "malformed");
+        `SessionProgramError` for a fault of our program there.
+        """
         try:
-            self._channel.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self._channel.write(encode_request(do, arguments))
         except (BrokenPipeError, ValueError, OSError):
-            raise self._dead() from None
+            raise self._explain_end() from None
         with self._awaiting():
             for message in self._messages:
-                if "progress" in message:
-                    done, total = message["progress"], message.get("total")
-                    if progress and isinstance(done, int) and isinstance(total, int):
-                        progress(done, total)
-                elif "done" in message:
-                    return dict(message["done"])
-                elif "failed" in message:
-                    raise RemoteError(str(message["failed"]), str(message["what"]), message.get("more") or {})
-        raise self._dead()
+                if isinstance(message, Progress) and progress:
+                    progress(message.done, message.total)
+                elif isinstance(message, (Done, Failed, Malformed)):
+                    return _read_answer(message, do, kind)
+        raise self._explain_end()
 
     def close(self) -> None:
         """Ends its input and our side. Safe to call twice."""
@@ -90,7 +167,7 @@ class Session:
         self._channel.close()
 
     def end(self, patience: float = 5.0) -> None:
-        """Ends its input and waits until it has gone, so that its lock is free when we return."""
+        """Ends its input and waits until the program has ended, so that its lock is free when this returns."""
         try:
             self._channel.end_input()
             timer = threading.Timer(patience, self.close)
@@ -106,35 +183,31 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
         self.close()
 
-    def _read(self) -> Iterator[dict[str, Any]]:
-        rest = b""
+    def _read(self) -> Iterator[Message]:
+        incomplete = b""
         for stream, data in self._channel:
             self._heard = time.monotonic()
             if stream == "err":
-                self._said += data
-                del self._said[:-4096]
+                self._errors += data
+                del self._errors[:-4096]
                 continue
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _LONGEST:
+            *lines, incomplete = (incomplete + data).split(b"\n")
+            if len(incomplete) > LONGEST:
                 return
-            for line in lines:
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    continue  # not ours
-                if isinstance(message, dict):
+            for message in map(decode_message, lines):
+                if message is not None and not isinstance(message, KeepAlive):
                     yield message
 
-    def _dead(self) -> LinkError:
+    def _explain_end(self) -> LinkError:
         if self._lost:
             what = f"lost: no answer for {self._silence:g} s"
             return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
-        said = self._said.decode("utf-8", "replace").strip().splitlines()
-        what = "lost: its session ended" + (f" with {said[-1][:300]!r}" if said else "")
+        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        what = "lost: its session ended" + (f" with {lines[-1][:300]!r}" if lines else "")
         return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
 
     def _awaiting(self) -> _Awaiting:
@@ -146,6 +219,19 @@ class Session:
                 self._lost = True
                 self._channel.close()
                 return
+
+
+def _read_answer(message: Done | Failed | Malformed, do: str, kind: type[T]) -> T:
+    if isinstance(message, Failed) and message.code == INTERNAL:
+        raise SessionProgramError(f"{do}: {message.what}\n{message.details.get('traceback', '')}")
+    if isinstance(message, Failed):
+        raise RemoteError(message.code, message.what, message.details)
+    try:
+        if isinstance(message, Done):
+            return decode_answer(kind, message.answer)
+    except TypeError:
+        pass
+    raise RemoteError(MALFORMED, f"unexpected response from the host to {do}", {})
 
 
 class _Awaiting:

@@ -12,6 +12,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.stack import Lock, Stack
 from ipexctl.model.text import printable
+from ipexctl.protocol.session import Inspection
 
 Do = Literal["nothing", "tidy", "switch", "build"]
 From = Literal["hosts", "controller"]
@@ -39,22 +40,21 @@ class HostState:
     left: tuple[str, ...] = ()  # what an install that was killed left beside the active one, and no job uses
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> HostState:
-        """From the answer of ``remote/session/install.py`` to ``look``."""
-        kind = said["kind"]
+    def from_inspection(cls, answer: Inspection) -> HostState:
+        """From what the install session of a host answers."""
         return cls(
-            kind=kind if kind in {"absent", "ours"} else "foreign",
-            why=printable(str(said["why"]), 300),
-            active=said["active"],
-            complete=tuple(said["complete"]),
-            marker=said["marker"],
-            packages=said.get("packages"),
-            free=int(said["free"]),
-            at=printable(str(said["at"]), 300),
-            uv=said["uv"],
-            visible=tuple(said["visible"]),
-            unreachable=tuple(f"{host}:{port}" for host, port in said["unreachable"]),
-            left=tuple(printable(str(name), 80) for name in said.get("left", ())),
+            kind="absent" if answer.kind == "absent" else "ours" if answer.kind == "ours" else "foreign",
+            why=printable(answer.why, 300),
+            active=answer.active,
+            complete=tuple(answer.complete),
+            marker=answer.marker,
+            packages=answer.packages,
+            free=answer.free,
+            at=printable(answer.at, 300),
+            uv=answer.uv,
+            visible=tuple(answer.visible),
+            unreachable=tuple(":".join(map(str, origin)) for origin in answer.unreachable),
+            left=tuple(printable(name, 80) for name in answer.leftovers),
         )
 
 

@@ -1,17 +1,17 @@
-"""The session of an install on one host: one process that reads commands and answers, JSON lines both ways.
+"""The session of an install on one host (see `install_state` for its states, `loop` for its requests).
 
-It runs under any Python of the host from 3.6 on, standard library only. While its input is open it may hold the lock
-of the environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
+It runs under any Python of the host from 3.6 on, standard library only. From `lock` on it holds the lock of the
+environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
 started, removes what is half-built, and exits, so that nothing is left that would block the next install.
 
 On disk, for the environment ``/x/env``:
 
     /x/env            a symbolic link to the active environment, switched by rename
     /x/env.d/ID       a complete environment; its marker ``ipexctl.json`` was written last, after a sync
-    /x/env.d/lock     locked (flock) while somebody installs; holds who
+    /x/env.d/lock     locked (flock) during an install; its text names the holder
     /x/env.d/bin      uv
-    /x/env.d/tokens   signs by which hosts notice that they share this directory
-    /x/env.d/tmp      wheels on their way and half-built things; removed by whoever holds the lock
+    /x/env.d/tokens   tokens by which hosts notice that they share this directory
+    /x/env.d/tmp      incoming wheels and half-built environments; removed by the holder of the lock
 """
 
 import base64
@@ -20,85 +20,44 @@ import fcntl
 import hashlib
 import json
 import os
-import queue
 import shutil
 import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from urllib.parse import quote
 
+from ipexctl.protocol import session as messages
+from ipexctl.protocol.session import SessionError
+from ipexctl.remote.session import install_state
+from ipexctl.remote.session.install_state import State
+from ipexctl.remote.session.loop import ENDED, find_command, report_progress, send, serve_requests
+
 Origin = List[Any]  # [host, port]
-Watch = Optional[Callable[[int], Any]]  # given the process id; returns something that changes with progress
+Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
 
 MARKER = "ipexctl.json"
-KEPT = ("lock", "bin", "cache", "tokens")  # beside the environments
-BEAT = 2.0  # seconds between signs of life during a long command
-OLD = 3600.0  # seconds after which a token belongs to nobody who still looks for it
-DISK = 900.0  # seconds a command may be busy with the disk alone; then its signs of life end, and it counts as lost
-COMMANDS: "queue.Queue[Optional[Dict[str, Any]]]" = queue.Queue()  # None when the input has ended
-GONE = threading.Event()
-SPEAKING = threading.Lock()
+NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens")  # beside the environments
+KEEPALIVE = 2.0  # seconds between signs of life of a program without progress of its own
+TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
+DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 
 
-class SessionError(Exception):
-    """Why a command could not be done. ``code`` is a stable word; ``more`` are further facts for the controller."""
-
-    def __init__(self, code: str, what: str, **more: Any) -> None:
-        Exception.__init__(self, what)
-        self.code, self.what, self.more = code, what, more
-
-
-def say(**message: Any) -> None:
-    data = (json.dumps(message) + "\n").encode()
-    with SPEAKING:
-        try:
-            while data:
-                data = data[os.write(1, data) :]
-        except OSError:
-            GONE.set()
-
-
-class Alive:
-    """Signs of life while a command is at work: a slow disk takes minutes to remove or to sync a big environment."""
-
-    def __enter__(self) -> None:
-        self.over = threading.Event()
-        thread = threading.Thread(target=self.beat)
-        thread.daemon = True
-        thread.start()
-
-    def beat(self) -> None:
-        for _ in range(int(DISK / BEAT)):
-            if self.over.wait(BEAT):
-                return
-            say(beat=True)
-
-    def __exit__(self, *_: Any) -> None:
-        self.over.set()
-
-
-def listen() -> None:
-    for line in sys.stdin.buffer:
-        COMMANDS.put(json.loads(line.decode()))
-    GONE.set()
-    COMMANDS.put(None)
-
-
-# ---------------------------------------------------------------------------------------------------- looking
+# ------------------------------------------------------------------------------------------------- inspecting
 
 
 def store(venv: str) -> str:
     return venv + ".d"
 
 
-def look(venv: str, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin], **_: Any) -> Dict[str, Any]:
-    """What is there. Writes nothing."""
+def inspect_place(
+    venv: str, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin], **_: Any
+) -> messages.Inspection:
+    """What the host has at the place of the environment. Writes nothing."""
     base = store(venv)
     kind, why = "absent", ""
     active: Optional[str] = None
@@ -109,8 +68,8 @@ def look(venv: str, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: Li
         else:
             kind, why = "foreign", "%s is a link to %s, which ipexctl did not make" % (venv, target)
     elif os.path.lexists(venv):
-        kind, why = "foreign", "%s is there already, and ipexctl did not make it" % venv
-    near = existing(base)
+        kind, why = "foreign", "%s exists already, and ipexctl did not make it" % venv
+    near = nearest_directory(base)
     if kind != "foreign" and not os.access(near, os.W_OK | os.X_OK):
         kind, why = "foreign", "%s cannot be written by %s" % (near, login())
     if os.path.lexists(base):
@@ -118,39 +77,42 @@ def look(venv: str, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: Li
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
             kind, why = "foreign", "%s is not a directory of %s" % (base, login())
     space = os.statvfs(near)
-    ids, debris = environments(base)
-    left = [name for name in os.listdir(base) if name not in KEPT and name != active] if kind == "ours" else []
-    return {
-        "kind": kind,
-        "why": why,
-        "active": active,
-        "complete": ids,
-        "debris": debris,
-        "left": sorted(set(left) - set(used(venv)["used"]), key=lambda name: (name == "tmp", name)) if left else [],
-        "marker": marker_of(os.path.join(base, active)) if active else None,
-        "packages": packages(os.path.join(base, active)) if active else None,
-        "free": space.f_bavail * space.f_frsize,
-        "at": near,
-        "uv": find_uv(base, uv),
-        "visible": [item["path"] for item in files if size_of(item["path"]) == item["size"]],
-        "unreachable": unreachable(origins),
-        "same": [os.lstat(near).st_dev, os.lstat(near).st_ino],
-    }
+    ids, incomplete = environments(base)
+    leftovers = (
+        [name for name in os.listdir(base) if name not in NOT_ENVIRONMENTS and name != active] if kind == "ours" else []
+    )
+    if leftovers:
+        leftovers = sorted(set(leftovers) - set(find_used(venv).used), key=lambda name: (name == "tmp", name))
+    return messages.Inspection(
+        kind=kind,
+        why=why,
+        active=active,
+        complete=ids,
+        incomplete=incomplete,
+        leftovers=leftovers,
+        marker=read_marker(os.path.join(base, active)) if active else None,
+        packages=list_packages(os.path.join(base, active)) if active else None,
+        free=space.f_bavail * space.f_frsize,
+        at=near,
+        uv=find_uv(base, uv),
+        visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
+        unreachable=find_unreachable(origins),
+    )
 
 
-def packages(environment: str) -> Dict[str, str]:
-    """Names and versions of what is really there, from the directories' names."""
-    found: Dict[str, str] = {}
+def list_packages(environment: str) -> Dict[str, str]:
+    """Names and versions of what is installed, from the directories' names."""
+    versions: Dict[str, str] = {}
     library = os.path.join(environment, "lib")
     for python in os.listdir(library) if os.path.isdir(library) else []:
         site = os.path.join(library, python, "site-packages")
         for name in os.listdir(site) if os.path.isdir(site) else []:
             if name.endswith(".dist-info") and "-" in name:
-                found[name[: -len(".dist-info")].rpartition("-")[0]] = name[: -len(".dist-info")].rpartition("-")[2]
-    return found
+                versions[name[: -len(".dist-info")].rpartition("-")[0]] = name[: -len(".dist-info")].rpartition("-")[2]
+    return versions
 
 
-def existing(path: str) -> str:
+def nearest_directory(path: str) -> str:
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
@@ -166,20 +128,20 @@ def login() -> str:
 
 
 def environments(base: str) -> Tuple[List[str], int]:
-    """Complete environments (they have a marker), and how many other things lie about."""
+    """Complete environments (they have a marker), and the number of other entries."""
     complete: List[str] = []
-    debris = 0
+    incomplete = 0
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
-        if name in KEPT:
+        if name in NOT_ENVIRONMENTS:
             continue
-        if marker_of(os.path.join(base, name)) is not None:
+        if read_marker(os.path.join(base, name)) is not None:
             complete.append(name)
         else:
-            debris += 1
-    return complete, debris
+            incomplete += 1
+    return complete, incomplete
 
 
-def marker_of(directory: str) -> Any:
+def read_marker(directory: str) -> Any:
     try:
         with open(os.path.join(directory, MARKER), "rb") as file:
             return json.loads(file.read(1 << 20).decode())
@@ -195,14 +157,14 @@ def size_of(path: str) -> Optional[int]:
 
 
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
-    """The very program the controller has, where it is on this host too, or where an earlier install put it."""
+    """The controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     for path in (os.path.join(base, "bin", "uv-" + uv["version"]), uv["path"]):
-        if size_of(path) == uv["size"] and digest(path) == uv["sha256"]:
+        if size_of(path) == uv["size"] and hash_file(path) == uv["sha256"]:
             return path
     return None
 
 
-def digest(path: str) -> str:
+def hash_file(path: str) -> str:
     sum_ = hashlib.sha256()
     with open(path, "rb") as file:
         for piece in iter(lambda: file.read(1 << 20), b""):
@@ -210,7 +172,7 @@ def digest(path: str) -> str:
     return sum_.hexdigest()
 
 
-def unreachable(origins: List[Origin]) -> List[Origin]:
+def find_unreachable(origins: List[Origin]) -> List[Origin]:
     """Those of ``[[host, port], …]`` that take no connection within 4 seconds, all tried at once."""
     bad: List[Origin] = []
     if any(os.environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")):
@@ -233,54 +195,57 @@ def unreachable(origins: List[Origin]) -> List[Origin]:
     return bad + [origin for origin in slow if origin not in bad]
 
 
-def speed(url: str, login: str, seconds: float, most: int, **_: Any) -> Dict[str, Any]:
-    """Bytes a second at which this host gets a file, tried for ``seconds`` or ``most`` bytes; 0 where it does not."""
+def measure_rate(url: str, login: str, seconds: float, most: int, **_: Any) -> messages.DownloadRate:
+    """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
     request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
     if login:
         request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
-    begun, got = time.time(), 0
+    begun, received = time.time(), 0
     try:
         with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
-            while got < most and time.time() - begun < seconds:
+            while received < most and time.time() - begun < seconds:
                 piece = answer.read(64 << 10)
                 if not piece:
                     break
-                got += len(piece)
+                received += len(piece)
     except (OSError, ValueError) as error:
-        return {"rate": 0.0, "why": str(error)}
-    return {"rate": got / max(time.time() - begun, 1e-6), "why": ""}
+        return messages.DownloadRate(0.0, str(error))
+    return messages.DownloadRate(received / max(time.time() - begun, 1e-6), "")
 
 
-def receive(data: str, **_: Any) -> Dict[str, Any]:
-    """What the controller sends to learn how fast it can."""
-    return {"got": len(data)}
+def echo(data: str, **_: Any) -> messages.Echo:
+    """Takes data by which the controller measures its upload."""
+    return messages.Echo(len(data))
 
 
 # --------------------------------------------------------------------------------------------- tokens and lock
 
 
-TOKENS: List[str] = []  # those we left; taken away at the end
+TOKENS: List[str] = []  # of this session; removed at its end
 
 
-def token(venv: str, name: str, **_: Any) -> Dict[str, Any]:
-    """Leaves a token, by which hosts with one file system find each other."""
-    place = os.path.join(store(venv), "tokens")
-    os.makedirs(place, mode=0o755, exist_ok=True)
-    path = os.path.join(place, name)
+def leave_token(venv: str, name: str, **_: Any) -> messages.Nothing:
+    """Leaves a token, by which hosts that share a file system find each other."""
+    folder = os.path.join(store(venv), "tokens")
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    path = os.path.join(folder, name)
     TOKENS.append(path)
     with open(path, "w") as file:
         file.write(name)
-    return {}
+    return messages.Nothing()
 
 
-def tokens(venv: str, names: List[str], **_: Any) -> Dict[str, Any]:
-    return {"seen": [name for name in names if os.path.exists(os.path.join(store(venv), "tokens", name))]}
+def find_tokens(venv: str, names: List[str], **_: Any) -> messages.SeenTokens:
+    """Those of these tokens that this host sees."""
+    folder = os.path.join(store(venv), "tokens")
+    return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(folder, name))])
 
 
 LOCK: List[int] = []  # the open lock file; kept until this process ends
 
 
-def lock(venv: str, owner: Dict[str, Any], **_: Any) -> Dict[str, Any]:
+def lock(venv: str, owner: Dict[str, Any], **_: Any) -> messages.Nothing:
+    """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
     base = store(venv)
     os.makedirs(base, mode=0o755, exist_ok=True)
     path = os.path.join(base, "lock")
@@ -307,24 +272,24 @@ def lock(venv: str, owner: Dict[str, Any], **_: Any) -> Dict[str, Any]:
     LOCK.append(handle)
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(owner).encode(), 0)
-    return {}
+    return messages.Nothing()
 
 
-def clean(venv: str, **_: Any) -> Dict[str, Any]:
-    """Removes what is no complete environment, and old tokens. Only the holder of the lock may."""
+def clean(venv: str, **_: Any) -> messages.Cleaned:
+    """Removes what is no complete environment, and old tokens. Only for the holder of the lock."""
     base = store(venv)
-    signs = os.path.join(base, "tokens")
-    for name in os.listdir(signs) if os.path.isdir(signs) else []:
-        path = os.path.join(signs, name)
-        if os.path.exists(path) and time.time() - os.stat(path).st_mtime > OLD:  # its owner was killed
+    tokens = os.path.join(base, "tokens")
+    for name in os.listdir(tokens) if os.path.isdir(tokens) else []:
+        path = os.path.join(tokens, name)
+        if os.path.exists(path) and time.time() - os.stat(path).st_mtime > TOKEN_LIFETIME:  # its owner was killed
             discard(path)
     complete = environments(base)[0]
     removed = 0
     for name in os.listdir(base):
-        if name not in complete and name not in KEPT:
+        if name not in complete and name not in NOT_ENVIRONMENTS:
             discard(os.path.join(base, name))
             removed += 1
-    return {"removed": removed}
+    return messages.Cleaned(removed)
 
 
 def discard(path: str) -> None:
@@ -337,21 +302,21 @@ def discard(path: str) -> None:
             pass
 
 
-def room(venv: str, **_: Any) -> Dict[str, Any]:
-    """A directory for wheels on their way here, and one for programs."""
+def make_room(venv: str, **_: Any) -> messages.Nothing:
+    """Creates the directories for incoming wheels and for programs."""
     base = store(venv)
     for name in ("tmp/wheels", "bin"):
         os.makedirs(os.path.join(base, name), mode=0o755, exist_ok=True)
-    return {"wheels": os.path.join(base, "tmp", "wheels"), "bin": os.path.join(base, "bin")}
+    return messages.Nothing()
 
 
 # ---------------------------------------------------------------------------------------------- from host to host
 
 
-def serve(venv: str, files: List[str], **_: Any) -> Dict[str, Any]:
-    """Lets other hosts fetch these files (paths below the store) over HTTP as long as this process lives.
+def serve(venv: str, files: List[str], **_: Any) -> messages.Offer:
+    """Serves these files (paths below the store) to other hosts over HTTP as long as this process lives.
 
-    Who does not know the token gets nothing; what is got is checked against its hash by who asked.
+    A request without the token gets nothing; the receiver checks the hash of each file.
     """
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from socketserver import ThreadingMixIn
@@ -381,20 +346,20 @@ def serve(venv: str, files: List[str], **_: Any) -> Dict[str, Any]:
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            pass  # who asked has gone away, and tells its own controller
+            pass  # the receiver has gone away, and reports that to its own controller
 
     server = Server(("", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.daemon = True
     thread.start()
-    return {"port": server.server_address[1], "token": token}
+    return messages.Offer(server.server_address[1], token)
 
 
-def get(venv: str, base: str, files: List[Dict[str, Any]], **_: Any) -> Dict[str, Any]:
-    """Fetches files from another host; what does not come whole is left to the controller. Proxies are not for this."""
+def fetch(venv: str, base: str, files: List[Dict[str, Any]], **_: Any) -> messages.Fetched:
+    """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    total, before, beat = sum(item["size"] for item in files), 0, time.time()
-    got: List[str] = []
+    total, before, reported = sum(item["size"] for item in files), 0, time.time()
+    fetched: List[str] = []
     why = ""
     for item in files:
         target = os.path.join(store(venv), item["target"])
@@ -407,29 +372,29 @@ def get(venv: str, base: str, files: List[Dict[str, Any]], **_: Any) -> Dict[str
                     file.write(piece)
                     hashed.update(piece)
                     size += len(piece)
-                    if time.time() - beat > 0.5:
-                        beat = time.time()
-                        say(progress=before + size, total=total)
-                    if GONE.is_set():
+                    if time.time() - reported > 0.5:
+                        reported = time.time()
+                        report_progress(before + size, total)
+                    if ENDED.is_set():
                         raise SessionError("gone", "the controller is gone")
             if hashed.hexdigest() != item["sha256"]:
-                raise ValueError("%s came damaged" % item["target"])
+                raise ValueError("%s arrived damaged" % item["target"])
             os.chmod(part, item["mode"])
             os.rename(part, target)
-            got.append(item["target"])
+            fetched.append(item["target"])
             before += size
         except (OSError, ValueError) as error:
             why = str(error)
             discard(part)
             break
-    return {"got": got, "why": why}
+    return messages.Fetched(fetched, why)
 
 
 # ------------------------------------------------------------------------------------------------------ building
 
 
-def child_of_ours() -> None:
-    """In a new child: a group of its own, and dead when we are (Linux)."""
+def tie_child() -> None:
+    """In a new child: a process group of its own, killed when this process dies (Linux)."""
     os.setsid()
     try:
         import ctypes
@@ -446,22 +411,22 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=child_of_ours, close_fds=True
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=tie_child, close_fds=True
         )
         began = moved = beat = time.time()
         last = None
         reason = None
         while child.poll() is None:
-            GONE.wait(0.1)
+            ENDED.wait(0.1)
             now = time.time()
             if watch and now - beat >= 0.5:
                 beat, mark = now, watch(child.pid)
                 if mark != last:
                     last, moved = mark, now
-            elif not watch and now - beat >= BEAT:
+            elif not watch and now - beat >= KEEPALIVE:
                 beat, moved = now, now
-                say(beat=True)
-            if GONE.is_set():
+                send(messages.KeepAlive())
+            if ENDED.is_set():
                 reason = "gone"
             elif now - began > timeout:
                 reason = "took more than %d s" % timeout
@@ -477,7 +442,7 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
     if reason == "gone":
         raise SessionError("gone", "the controller is gone")
     if reason:
-        raise SessionError("stalled", reason, said=texts[1][-2000:])
+        raise SessionError("stalled", reason, errors=texts[1][-2000:])
     return child.returncode, texts[0], texts[1]
 
 
@@ -505,17 +470,17 @@ def build(
     timeout: float,
     repair: bool,
     **_: Any,
-) -> Dict[str, Any]:
+) -> messages.Built:
     """Makes the environment ``id`` beside the active one. It has no marker yet, so it does not count.
 
     ``lock`` is a pylock.toml of exact wheels with hashes; ``need`` bytes must be free; ``unpacked`` bytes are
-    expected, for the bar; ``keep`` tells whether what was downloaded stays in uv's cache. Somebody may have made the
-    same one since we looked: then it is taken as it is, unless it is to be repaired.
+    expected, for the bar; ``keep``: downloads stay in uv's cache. If another install has made the same environment
+    since the inspection, it is taken as it is, unless it is to be repaired.
     """
     base = store(venv)
     target, tmp = os.path.join(base, id), os.path.join(base, "tmp")
-    if marker_of(target) is not None and not repair:
-        return {"already": True}
+    if read_marker(target) is not None and not repair:
+        return messages.Built(True)
     if os.path.lexists(os.path.join(target, MARKER)):
         os.unlink(os.path.join(target, MARKER))
     discard(target)
@@ -552,7 +517,7 @@ def build(
     with os.fdopen(handle, "w") as file:
         file.write(lock)
     try:
-        call([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
+        run_uv([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
         before = os.statvfs(tmp)
         state = {"done": -1}
 
@@ -561,12 +526,12 @@ def build(
             done = max(0, (before.f_bavail - now.f_bavail) * now.f_frsize)
             if done > state["done"] + (256 << 10):
                 state["done"] = done
-            say(progress=min(max(0, done), unpacked), total=unpacked)
-            return (state["done"], int(cpu(pid)))
+            report_progress(min(max(0, done), unpacked), unpacked)
+            return (state["done"], int(cpu_seconds(pid)))
 
         argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
-        call([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
-        return {"cache": cache if keep else None}
+        run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
+        return messages.Built(False)
     except BaseException:
         discard(target)
         raise
@@ -574,21 +539,21 @@ def build(
         discard(os.path.join(tmp, "uv"))
 
 
-def call(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> None:
-    status, _, said = execute(argv, env, watch, stall, timeout)
+def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> None:
+    status, _, errors = execute(argv, env, watch, stall, timeout)
     if status == 0:
         return
     code = "step"
-    if "No space left" in said or "os error 28" in said:
+    if "No space left" in errors or "os error 28" in errors:
         code = "no-space"
-    elif "Hash mismatch" in said or "hash mismatch" in said:
+    elif "Hash mismatch" in errors or "hash mismatch" in errors:
         code = "hash"
-    elif "Failed to fetch" in said or "error sending request" in said or "Failed to download" in said:
+    elif "Failed to fetch" in errors or "error sending request" in errors or "Failed to download" in errors:
         code = "index"
-    raise SessionError(code, "uv %s failed (status %d)" % (" ".join(argv[1:3]), status), said=said[-4000:])
+    raise SessionError(code, "uv %s failed (status %d)" % (" ".join(argv[1:3]), status), errors=errors[-4000:])
 
 
-def cpu(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Seconds of CPU that a process has used."""
     try:
         with open("/proc/%d/stat" % pid) as file:
@@ -602,7 +567,7 @@ def uv_cache(base: str) -> str:
     """uv's own cache where hard links from it are possible (a second install costs nothing); else one of ours."""
     usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
     try:
-        near = existing(usual)
+        near = nearest_directory(usual)
         if os.access(near, os.W_OK) and os.stat(near).st_dev == os.stat(base).st_dev:
             return usual
     except OSError:
@@ -613,12 +578,13 @@ def uv_cache(base: str) -> str:
 # ---------------------------------------------------------------------------------------------------- verifying
 
 
-def present(venv: str, id: str, paths: List[str], **_: Any) -> Dict[str, Any]:
+def list_present(venv: str, id: str, paths: List[str], **_: Any) -> messages.Present:
+    """Those of these paths below the environment that exist."""
     target = os.path.join(store(venv), id)
-    return {"seen": [path for path in paths if os.path.exists(os.path.join(target, path))]}
+    return messages.Present([path for path in paths if os.path.exists(os.path.join(target, path))])
 
 
-def check(
+def check_imports(
     venv: str,
     id: str,
     script: str,
@@ -637,19 +603,20 @@ def check(
     }
     variables.update(env)
     argv = [os.path.join(target, "bin", "python"), "-c", script, json.dumps(arguments)]
-    status, out, said = execute(argv, variables, None, timeout, timeout)
-    for line in reversed(out.splitlines()):
+    status, output, errors = execute(argv, variables, None, timeout, timeout)
+    for line in reversed(output.splitlines()):
         if line.startswith("ipexctl-verify "):
-            return {"found": json.loads(line.partition(" ")[2]), "said": said[-2000:]}
+            report = json.loads(line.partition(" ")[2])  # the controller checks that it is an `ImportReport`
+            return report if isinstance(report, dict) else {}
     how = "signal %d" % -status if status < 0 else "status %d" % status
-    raise SessionError("import", "the import check ended with %s" % how, said=said[-4000:])
+    raise SessionError("import", "the import check ended with %s" % how, errors=errors[-4000:])
 
 
 # ---------------------------------------------------------------------------------------------------- finishing
 
 
-def mark(venv: str, id: str, marker: Dict[str, Any], **_: Any) -> Dict[str, Any]:
-    """Everything to disk, then the marker, last: from here on the environment is complete."""
+def mark(venv: str, id: str, marker: Dict[str, Any], **_: Any) -> messages.Nothing:
+    """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
     target = os.path.join(store(venv), id)
     os.sync()
     temporary = os.path.join(target, "." + MARKER)
@@ -660,16 +627,16 @@ def mark(venv: str, id: str, marker: Dict[str, Any], **_: Any) -> Dict[str, Any]
     os.rename(temporary, os.path.join(target, MARKER))
     fsync_directory(target)
     fsync_directory(store(venv))
-    return {}
+    return messages.Nothing()
 
 
-def switch(venv: str, id: str, **_: Any) -> Dict[str, Any]:
-    """Makes ``id`` the active environment, in one step. Returns which one was."""
+def switch(venv: str, id: str, **_: Any) -> messages.Switched:
+    """Makes ``id`` the active environment, in one step. Returns the previous one."""
     base = store(venv)
-    if marker_of(os.path.join(base, id)) is None:
+    if read_marker(os.path.join(base, id)) is None:
         raise SessionError("step", "environment %s is not complete" % id)
     if os.path.lexists(venv) and not os.path.islink(venv):
-        raise SessionError("foreign", "%s is there already, and ipexctl did not make it" % venv)
+        raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % venv)
     before = os.path.basename(os.path.realpath(venv)) if os.path.islink(venv) else None
     temporary = os.path.join(base, "tmp", "link")
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
@@ -677,7 +644,7 @@ def switch(venv: str, id: str, **_: Any) -> Dict[str, Any]:
     os.symlink(os.path.join(base, id), temporary)
     os.rename(temporary, venv)
     fsync_directory(os.path.dirname(venv))
-    return {"before": before}
+    return messages.Switched(before)
 
 
 def fsync_directory(path: str) -> None:
@@ -688,29 +655,29 @@ def fsync_directory(path: str) -> None:
         os.close(handle)
 
 
-def used(venv: str, **_: Any) -> Dict[str, Any]:
-    """Environments that processes of this host have files of in memory: a running job keeps its own. The kernel tells
-    where these files really are, past all links (a home directory is one, on some clusters)."""
+def find_used(venv: str, **_: Any) -> messages.Used:
+    """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel shows
+    the real paths of these files, past all links (a home directory is one, on some clusters)."""
     base = os.path.realpath(store(venv))
     ids = environments(base)[0]
-    found: Set[str] = set()
+    ids_in_use: Set[str] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/%s/maps" % pid, "rb") as file:
                 text = file.read()
         except OSError:
             continue
-        found.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
-    return {"used": sorted(found)}
+        ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
+    return messages.Used(sorted(ids_in_use))
 
 
-def tidy(venv: str, keep: List[str], **_: Any) -> Dict[str, Any]:
-    """Removes complete environments other than ``keep``, the store of wheels and the debris."""
+def remove_unused(venv: str, keep: List[str], **_: Any) -> messages.Removed:
+    """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
     base = store(venv)
     removed = []
     for id in environments(base)[0]:
         if id not in keep:
-            try:  # without its marker first: a removal that is cut short leaves debris, no environment
+            try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
                 os.unlink(os.path.join(base, id, MARKER))
             except OSError:
                 continue
@@ -718,86 +685,86 @@ def tidy(venv: str, keep: List[str], **_: Any) -> Dict[str, Any]:
     if removed:
         discard(os.path.join(base, "cache"))  # what uv kept for them; its own cache in the home is the user's
     clean(venv)
-    return {"removed": removed}
+    return messages.Removed([], removed)
 
 
-def remove(venv: str, **_: Any) -> Dict[str, Any]:
-    """Takes away all that installs made here, but for what a job still uses."""
+def remove(venv: str, **_: Any) -> messages.Removed:
+    """Removes all that installs made here, unless a job still uses it."""
     base = store(venv)
     if not os.path.isdir(base):
-        return {"used": [], "removed": []}
+        return messages.Removed([], [])
     lock(venv, {"verb": "uninstall", "since": time.time()})
-    busy = used(venv)["used"]
-    if busy:
-        return {"used": busy, "removed": []}
+    used = find_used(venv).used
+    if used:
+        return messages.Removed(used, [])
     if os.path.islink(venv) and os.path.dirname(os.path.realpath(venv)) == os.path.realpath(base):
         os.unlink(venv)
     ids = environments(base)[0]
-    for id in ids:  # a removal that is cut short leaves debris, no environment
+    for id in ids:  # a removal that is cut short leaves no environment that looks complete
         os.unlink(os.path.join(base, id, MARKER))
     shutil.rmtree(base, ignore_errors=True)
     if os.path.lexists(base):
-        raise SessionError("left", "%s could not be removed" % base)
-    return {"used": [], "removed": ids}
+        raise SessionError("residue", "%s could not be removed" % base)
+    return messages.Removed([], ids)
 
 
-DOES: Dict[str, Callable[..., Dict[str, Any]]] = {
-    "look": look,
-    "speed": speed,
-    "receive": receive,
-    "token": token,
-    "tokens": tokens,
+COMMANDS: Dict[str, Callable[..., Any]] = {
+    "inspect": inspect_place,
+    "measure_rate": measure_rate,
+    "echo": echo,
+    "leave_token": leave_token,
+    "find_tokens": find_tokens,
     "lock": lock,
     "clean": clean,
-    "room": room,
+    "make_room": make_room,
     "serve": serve,
-    "get": get,
+    "fetch": fetch,
     "build": build,
-    "present": present,
-    "check": check,
+    "list_present": list_present,
+    "check_imports": check_imports,
     "mark": mark,
     "switch": switch,
-    "used": used,
-    "tidy": tidy,
+    "find_used": find_used,
+    "remove_unused": remove_unused,
     "remove": remove,
 }
 
 
-def told_to_end(*_: Any) -> None:
-    GONE.set()
-    COMMANDS.put(None)
+class InstallSession:
+    """The state, and the environment it is about."""
+
+    def __init__(self) -> None:
+        self.state, self.venv = State.INSPECTING, ""
+
+    def run(self, command: str, arguments: Dict[str, Any]) -> Any:
+        """Does a command if the state allows it. Raises `SessionError`, `OSError`."""
+        work = find_command(COMMANDS, command)
+        if install_state.next(self.state, command) is None:
+            raise SessionError("state", "%s is not allowed in state %s" % (command, self.state.value))
+        self.venv = arguments["venv"]
+        succeeded = False
+        try:
+            answer = work(**arguments)
+            succeeded = True
+            return answer
+        finally:
+            self.state = install_state.next(self.state, command, succeeded) or self.state
+
+    def end(self) -> None:
+        """Takes the tokens back, and removes what is half-built if the lock is ours."""
+        for path in TOKENS:
+            discard(path)
+        if LOCK and install_state.must_clean(self.state) and os.path.isdir(store(self.venv)):
+            clean(self.venv)
 
 
 def main() -> None:
     os.umask(0o022)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(sign, told_to_end)
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
-    say(ready=True, python=sys.version.split()[0], host=socket.gethostname())
-    venv = None
-    while not GONE.is_set():
-        command = COMMANDS.get()
-        if command is None:
-            break
-        venv = command["venv"]
-        try:
-            with Alive():
-                answer = DOES[command["do"]](**command)
-            say(done=answer)
-        except SessionError as problem:
-            if problem.code == "gone":
-                break
-            say(failed=problem.code, what=problem.what, more=problem.more)
-        except OSError as error:
-            code = "no-space" if error.errno == errno.ENOSPC else "step"
-            say(failed=code, what="%s: %s" % (error.filename or "host", error.strerror), more={})
-    for path in TOKENS:
-        discard(path)
-    if LOCK and venv and os.path.isdir(store(venv)):
-        clean(venv)  # what is half-built is nobody's
+    session = InstallSession()
+    try:
+        serve_requests(session.run, DISK_TIMEOUT)
+    finally:
+        session.end()
 
 
 if __name__ == "__main__":

@@ -1,50 +1,32 @@
 """How hosts reach each other: a listener and a tester on each of them, led by the controller over its own links.
 
-Standard library, Python 3.6 or later. Commands come as JSON lines, answers go as JSON lines; the end of the input ends
-everything. The listener is bound to one address, lives as long as the session, takes only those who say its token
-first, and does nothing but echo and swallow.
+Standard library, Python 3.6 or later; requests come through `loop`. The listener is bound to one address, lives as long
+as the session, serves only connections that begin with its token, and does nothing but echo and discard.
 """
 
 import errno
 import hmac
-import json
 import os
 import socket
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional
 
+from ipexctl.protocol.session import Attempt, Attempts, Ports, SeenSigns, Signed
+from ipexctl.remote.session.loop import find_command, serve_requests
+
 LARGE = 64 << 10  # bytes that no single packet holds
 MOST = 16 << 20  # bytes of one measurement of the rate
-IDLE = 5.0  # seconds a visitor may be silent
-VISITORS = threading.BoundedSemaphore(256)
+IDLE = 5.0  # seconds a client may be silent
+CLIENTS = threading.BoundedSemaphore(256)
 SIGNS: List[str] = []  # files to remove at the end
 
 
-def main() -> None:
-    say({"ready": True})
-    for line in sys.stdin.buffer:
-        asked = json.loads(line.decode())
-        try:
-            say({"done": DO[asked.pop("do")](**asked)})
-        except OSError as error:
-            say({"failed": "os", "what": error.strerror or str(error)})
-    for sign in SIGNS:
-        forget(sign)
+# --- the listener -----------------------------------------------------------------------------------------
 
 
-def say(message: Dict[str, Any]) -> None:
-    data = (json.dumps(message) + "\n").encode()
-    while data:
-        data = data[os.write(1, data) :]
-
-
-# --- the side that is visited -----------------------------------------------------------------------------------------
-
-
-def listen(address: str, token: str) -> Dict[str, int]:
+def listen(address: str, token: str) -> Ports:
     """Opens a TCP port and a UDP port on this address; which, the kernel decides."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     tcp = socket.socket(family, socket.SOCK_STREAM)
@@ -52,38 +34,38 @@ def listen(address: str, token: str) -> Dict[str, int]:
     tcp.listen(256)
     udp = socket.socket(family, socket.SOCK_DGRAM)
     udp.bind((address, 0))
-    threading.Thread(target=receive, args=(tcp, token.encode()), daemon=True).start()
+    threading.Thread(target=accept_clients, args=(tcp, token.encode()), daemon=True).start()
     threading.Thread(target=answer_datagrams, args=(udp, token.encode()), daemon=True).start()
-    return {"tcp": tcp.getsockname()[1], "udp": udp.getsockname()[1]}
+    return Ports(tcp.getsockname()[1], udp.getsockname()[1])
 
 
-def receive(tcp: socket.socket, token: bytes) -> None:
+def accept_clients(tcp: socket.socket, token: bytes) -> None:
     while True:
-        visitor, _ = tcp.accept()
-        if VISITORS.acquire(blocking=False):
-            threading.Thread(target=serve, args=(visitor, token), daemon=True).start()
+        client, _ = tcp.accept()
+        if CLIENTS.acquire(blocking=False):
+            threading.Thread(target=serve_client, args=(client, token), daemon=True).start()
         else:
-            visitor.close()
+            client.close()
 
 
-def serve(visitor: socket.socket, token: bytes) -> None:
+def serve_client(client: socket.socket, token: bytes) -> None:
     try:
-        visitor.settimeout(IDLE)
-        visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not hmac.compare_digest(exactly(visitor, len(token)), token):
+        client.settimeout(IDLE)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not hmac.compare_digest(read_exactly(client, len(token)), token):
             return
-        visitor.sendall(b"+")
+        client.sendall(b"+")
         while True:
-            word = exactly(visitor, 9)
+            word = read_exactly(client, 9)
             count = int(word[1:], 16)
             while count > 0:
-                count -= len(some(visitor, min(count, 1 << 18)))
-            visitor.sendall(word[:1])
+                count -= len(read_some(client, min(count, 1 << 18)))
+            client.sendall(word[:1])
     except (OSError, EOFError, ValueError):
         pass
     finally:
-        visitor.close()
-        VISITORS.release()
+        client.close()
+        CLIENTS.release()
 
 
 def answer_datagrams(udp: socket.socket, token: bytes) -> None:
@@ -93,55 +75,51 @@ def answer_datagrams(udp: socket.socket, token: bytes) -> None:
             udp.sendto(b"%s %d" % (token, len(data)), sender)
 
 
-def exactly(link: socket.socket, count: int) -> bytes:
+def read_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        data += some(link, count - len(data))
+        data += read_some(connection, count - len(data))
     return data
 
 
-def some(link: socket.socket, count: int) -> bytes:
-    data = link.recv(count)
+def read_some(connection: socket.socket, count: int) -> bytes:
+    data = connection.recv(count)
     if not data:
         raise EOFError
     return data
 
 
-# --- the side that visits ---------------------------------------------------------------------------------------------
+# --- the tester ---------------------------------------------------------------------------------------------
 
 
-def visit(targets: List[Dict[str, Any]], patience: float, token: str, mtu: int) -> Dict[str, Any]:
-    """Every target at the same time; then, one after the other, the rate to those of which it is asked."""
+def try_targets(targets: List[Dict[str, Any]], patience: float, token: str, mtu: int) -> Attempts:
+    """Tries every target at the same time; then measures, one after the other, the rates that are asked for."""
     with ThreadPoolExecutor(64) as pool:
-        found = list(pool.map(lambda target: reach(target, patience, token, mtu), targets))
-    for target, result in zip(targets, found):  # noqa: B905 (Python 3.6)
-        if target.get("rate") and result["error"] is None and result["large"]:
-            result["rate"] = rate(target, patience, token)
-    return {"found": found}
+        attempts = list(pool.map(lambda target: try_target(target, patience, token, mtu), targets))
+    for at, target in enumerate(targets):
+        if target.get("rate") and attempts[at].error is None and attempts[at].large:
+            attempts[at] = attempts[at]._replace(rate=measure_rate(target, patience, token))
+    return Attempts(attempts)
 
 
-def reach(target: Dict[str, Any], patience: float, token: str, mtu: int) -> Dict[str, Any]:
-    found: Dict[str, Any] = dict.fromkeys(("error", "rtt", "local", "large", "mtu", "rate"))
-    found["host"] = target["host"]
-    link = None
+def try_target(target: Dict[str, Any], patience: float, token: str, mtu: int) -> Attempt:
+    attempt = Attempt(target["host"])
+    connection = None
     try:
-        link = connect(target, patience, token)
-        found["local"] = link.getsockname()[0]
-        found["rtt"] = min(echo(link, b"p", 0) for _ in range(3))
-        found["large"] = False
-        found["large"] = echo(link, b"l", LARGE) is not None
+        connection = connect(target, patience, token)
+        attempt = attempt._replace(local=connection.getsockname()[0])
+        attempt = attempt._replace(rtt=min(echo(connection, b"p", 0) for _ in range(3)), large=False)
+        attempt = attempt._replace(large=echo(connection, b"l", LARGE) is not None)
     except EOFError:
-        found["error"] = "closed by who answers there"
+        attempt = attempt._replace(error="closed by the other host")
     except socket.timeout:
-        found["error"] = "no answer" if found["large"] is None else None
+        attempt = attempt._replace(error="no answer" if attempt.large is None else None)
     except OSError as error:
-        found["error"] = WORDS.get(error.errno or 0) or error.strerror or str(error)
+        attempt = attempt._replace(error=WORDS.get(error.errno or 0) or error.strerror or str(error))
     finally:
-        if link is not None:
-            link.close()
-    if found["error"] is None:
-        found["mtu"] = path_mtu(target, token, mtu)
-    return found
+        if connection is not None:
+            connection.close()
+    return attempt._replace(mtu=find_path_mtu(target, token, mtu)) if attempt.error is None else attempt
 
 
 WORDS = {
@@ -154,43 +132,43 @@ WORDS = {
 
 
 def connect(target: Dict[str, Any], patience: float, token: str) -> socket.socket:
-    link = socket.create_connection((target["address"], target["tcp"]), patience)
+    connection = socket.create_connection((target["address"], target["tcp"]), patience)
     try:
-        link.settimeout(patience)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(token.encode())
-        exactly(link, 1)
+        connection.settimeout(patience)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(token.encode())
+        read_exactly(connection, 1)
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def echo(link: socket.socket, word: bytes, count: int) -> float:
+def echo(connection: socket.socket, word: bytes, count: int) -> float:
     """Seconds until so many bytes were taken."""
     begun = time.time()
-    link.sendall(word + b"%08x" % count + b"x" * count)
-    exactly(link, 1)
+    connection.sendall(word + b"%08x" % count + b"x" * count)
+    read_exactly(connection, 1)
     return time.time() - begun
 
 
-def rate(target: Dict[str, Any], patience: float, token: str) -> Optional[float]:
+def measure_rate(target: Dict[str, Any], patience: float, token: str) -> Optional[float]:
     """Bytes a second, from one measurement of at most 16 MiB and about 0.3 seconds."""
     try:
-        link = connect(target, patience, token)
+        connection = connect(target, patience, token)
         try:
-            count, took, measured = 1 << 20, 0.0, 0.0
+            count, took, rate = 1 << 20, 0.0, 0.0
             while took < 0.1 and count < MOST:
-                took = echo(link, b"r", count)
-                count, measured = count * 4, count / max(took, 1e-6)
-            return measured
+                took = echo(connection, b"r", count)
+                count, rate = count * 4, count / max(took, 1e-6)
+            return rate
         finally:
-            link.close()
+            connection.close()
     except (OSError, EOFError):
         return None
 
 
-def path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]:
+def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]:
     """The largest packet that passes whole, of the usual sizes up to the interface's own; None if none is answered."""
     v6 = ":" in target["address"]
     udp = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
@@ -218,8 +196,8 @@ def path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]:
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def sign(directories: List[str], name: str) -> Dict[str, Any]:
-    """Leaves an empty file in each directory until the session ends. Those that could be signed."""
+def sign(directories: List[str], name: str) -> Signed:
+    """Leaves an empty file in each directory until the session ends; the directories where that worked."""
     signed = []
     for directory in directories:
         path = os.path.join(directory, name)
@@ -229,21 +207,34 @@ def sign(directories: List[str], name: str) -> Dict[str, Any]:
             continue
         SIGNS.append(path)
         signed.append(directory)
-    return {"signed": signed}
+    return Signed(signed)
 
 
-def see(directories: List[str], names: List[str]) -> Dict[str, Any]:
-    """Whose signs are there, by directory."""
-    return {"seen": {at: [name for name in names if os.path.exists(os.path.join(at, name))] for at in directories}}
+def find_signs(directories: List[str], names: List[str]) -> SeenSigns:
+    """The signs of these names, by directory."""
+    return SeenSigns(
+        {folder: [name for name in names if os.path.exists(os.path.join(folder, name))] for folder in directories}
+    )
 
 
-def forget(path: str) -> None:
+COMMANDS: Dict[str, Callable[..., Any]] = {
+    "listen": listen,
+    "try_targets": try_targets,
+    "sign": sign,
+    "find_signs": find_signs,
+}
+
+
+def main() -> None:
     try:
-        os.unlink(path)
-    except OSError:
-        pass
+        serve_requests(lambda command, arguments: find_command(COMMANDS, command)(**arguments))
+    finally:
+        for path in SIGNS:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
 
 
-DO: Dict[str, Callable[..., Dict[str, Any]]] = {"listen": listen, "visit": visit, "sign": sign, "see": see}
-
-main()
+if __name__ == "__main__":
+    main()

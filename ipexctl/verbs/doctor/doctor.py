@@ -48,7 +48,7 @@ from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import printable
 from ipexctl.verbs.common.probe import ProbeResult, collect_probe_results, load_uarchs
 from ipexctl.verbs.doctor.import_check import try_imports
-from ipexctl.verbs.doctor.network_check import between
+from ipexctl.verbs.doctor.network_check import check_network
 
 if TYPE_CHECKING:  # most looks neither fix nor measure, and both know much
     from ipexctl.verbs.doctor.fix import Ask
@@ -105,7 +105,7 @@ def doctor(
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     meeting, measured = ConnectivityReport(), None
     if task.pairwise != "off" and (task.pairwise == "all" or not on_one_machine(cluster.facts)):
-        meeting = yield from between(inventory, cluster.facts, context, everyone=task.pairwise == "all")
+        meeting = yield from check_network(inventory, cluster.facts, context, everyone=task.pairwise == "all")
     if task.bench:
         from ipexctl.verbs.doctor.host_bench import race
 

@@ -7,12 +7,10 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from importlib.resources import files
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.benchmarks import FIGURES, Race, better, judge_race, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
@@ -24,7 +22,9 @@ from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
-from ipexctl.verbs.doctor.network_check import NotReached, any_python
+from ipexctl.model.text import printable
+from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothing, PingPong
+from ipexctl.verbs.doctor.network_check import NotReached, choose_python
 
 TURN = 1.2  # seconds of each of the three figures of a host
 _TALK = 2.0  # seconds of IMB-MPI1's own time
@@ -37,10 +37,10 @@ def race(
 ) -> Generator[Event, None, Race]:
     """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
     ``meeting`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
-    pythons = {host: python for host, fact in facts.items() if (python := any_python(fact))}
+    pythons = {host: python for host, fact in facts.items() if (python := choose_python(fact))}
     missed = {host: "no Python to measure with" for host in facts if host not in pythons}
     taking_part = [host for host in inventory if host.name in pythons]
-    program = files("ipexctl.remote.session").joinpath("bench.py").read_text("utf-8")
+    program = load_program("bench")
     sessions: dict[str, Session] = {}
     together = replace(context, bound=max(context.bound, len(taking_part)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
@@ -52,9 +52,9 @@ def race(
             if host not in sessions:
                 sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
             with turns[_computer(host, facts)]:
-                return _speed(host, facts[host], sessions[host].ask("compute", seconds=TURN))
+                return _build_speed(host, facts[host], sessions[host].call("compute", Figures, seconds=TURN))
         except (LinkError, RemoteError) as error:
-            return NotReached(_why(error))
+            return NotReached(_explain(error))
 
     try:
         done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
@@ -103,7 +103,7 @@ def _talk(
         return [], []
     lines: list[LinkSpeed] = []
     silent: list[tuple[str, str, str]] = []
-    for pairs in rounds([host for host in hosts if _has(sessions[host], programs.get(host))]):
+    for pairs in rounds([host for host in hosts if _has_program(sessions[host], programs.get(host))]):
         partner = dict(pairs)
 
         def talk(link: Link, emit: Emit, partner: Mapping[str, str] = partner) -> LinkSpeed | NotReached:
@@ -114,10 +114,10 @@ def _talk(
                 with ExitStack() as alone:
                     for computer in sorted({_computer(host, facts) for host in (first, second)}):
                         alone.enter_context(turns[computer])
-                    said = _pingpong(sessions, first, second, programs[first], layouts, facts, choices)
+                    result = _measure_pair(sessions, first, second, programs[first], layouts, facts, choices)
             except (LinkError, RemoteError) as error:
-                return NotReached(_why(error))
-            return LinkSpeed(first, second, _number(said, "latency"), _number(said, "rate"), "IMB-MPI1 PingPong")
+                return NotReached(_explain(error))
+            return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
 
         found = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
         lines += [line for line in found.values() if isinstance(line, LinkSpeed)]
@@ -127,7 +127,7 @@ def _talk(
     return lines, silent
 
 
-def _pingpong(
+def _measure_pair(
     sessions: Mapping[str, Session],
     first: str,
     second: str,
@@ -135,33 +135,36 @@ def _pingpong(
     layouts: Mapping[str, Runtime],
     facts: Mapping[str, Facts],
     choices: Mapping[str, Choice],
-) -> dict[str, Any]:
+) -> PingPong:
     """Raises `LinkError` or `RemoteError`."""
     pair = (first, second)
     rdma = has_rdma(facts[host] for host in pair)
     env = {host: _environment(layouts[host], facts[host], choices[host], rdma) for host in pair}
     lead, other = sessions[first], sessions[second]
     try:
-        words = lead.ask(
-            "lead",
+        commands = lead.call(
+            "start_mpiexec",
+            LaunchRequests,
             mpiexec=layouts[first].mpiexec,
             program=program,
             env=env[first],
             interface=choices[first].name,
             seconds=_TALK,
-        )["asked"]
-        lead.ask("serve", words=words["a"], env=env[first])
-        other.ask("serve", words=words["b"], env=env[second])
-        return lead.ask("score", seconds=_PATIENCE)
+        ).commands
+        lead.call("start_rank", Nothing, words=commands.get("a", []), env=env[first])
+        other.call("start_rank", Nothing, words=commands.get("b", []), env=env[second])
+        return lead.call("wait_pingpong", PingPong, seconds=_PATIENCE)
     finally:
         for session in (lead, other):
             with suppress(LinkError, RemoteError):
-                session.ask("finish")
+                session.call("finish", Nothing)
 
 
-def _has(session: Session, path: str | None) -> bool:
+def _has_program(session: Session, path: str | None) -> bool:
     try:
-        return path is not None and bool(session.ask("there", paths=[path]).get(path))
+        return path is not None and session.call("find_executables", Executables, paths=[path]).executable.get(
+            path, False
+        )
     except (LinkError, RemoteError):
         return False
 
@@ -186,34 +189,28 @@ def _environment(layout: Runtime, fact: Facts, choice: Choice, rdma: bool) -> di
     return env if rdma else {**env, "FI_PROVIDER": "tcp"}
 
 
-def _speed(host: str, fact: Facts, said: Mapping[str, Any]) -> HostSpeed:
-    """An answer of the host: only what it may be."""
-    torch, why = said.get("torch"), said.get("why")
+def _build_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
+    why = printable(figures.why, 400)
     if why and not (fact.installed and fact.installed.exists):
         why = "no environment there: no matrix products"
     elif why:
         why = f"torch does not load: {why}"
     return HostSpeed(
         host,
-        threads=int(_number(said, "threads") or 0),
-        torch=str(torch) if torch else None,
-        fp32=_number(said, "fp32"),
-        bf16=_number(said, "bf16"),
-        memory=_number(said, "memory"),
-        spread={name: value for name in FIGURES if (value := _number(said.get("spread") or {}, name)) is not None},
-        method="triad" if said.get("method") == "triad" else "copy",
-        why=str(why or ""),
+        threads=figures.threads,
+        torch=printable(figures.torch, 80) if figures.torch else None,
+        fp32=figures.fp32,
+        bf16=figures.bf16,
+        memory=figures.memory,
+        spread={name: value for name, value in figures.spread.items() if name in FIGURES},
+        method="triad" if figures.method == "triad" else "copy",
+        why=why,
     )
-
-
-def _number(said: Mapping[str, Any], name: str) -> float | None:
-    value = said.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _outcome(found: object) -> tuple[StepOutcome, str]:
     return ("skipped", found.why) if isinstance(found, NotReached) else ("ok", "")
 
 
-def _why(error: LinkError | RemoteError) -> str:
+def _explain(error: LinkError | RemoteError) -> str:
     return error.failure.what if isinstance(error, LinkError) else str(error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from importlib.resources import files
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
+from ipexctl.act.sessions import decode_answer, load_script
 from ipexctl.decide.checks.software import doubtful
 from ipexctl.decide.releases.table import plain
 from ipexctl.model.commands import Command
@@ -15,6 +15,8 @@ from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.text import printable
+from ipexctl.protocol.session import ImportReport
 
 _PATIENCE = 60.0  # seconds: torch from a cold network file system is slow
 _ANSWER = "ipexctl-verify "
@@ -30,7 +32,7 @@ def try_imports(
     asked = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
     if not asked:
         return {}
-    script = files("ipexctl.remote.session").joinpath("verify.py").read_bytes()
+    script = load_script("verify.py").encode()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         installed = facts[link.host.name].installed
@@ -42,13 +44,14 @@ def try_imports(
             done = link.run(Command(argv, stdin=script, timeout=_PATIENCE))
         except LinkError as error:
             return (f"import: {error.failure.what}",)
-        said = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)
-        if said is None:
+        answer = next((line for line in reversed(done.text.splitlines()) if line.startswith(_ANSWER)), None)
+        if answer is None:
             return (f"the import ended the process with status {done.status}: {done.last_words(1)}",)
         try:
-            return tuple(str(problem) for problem in json.loads(said.removeprefix(_ANSWER))["problems"])
-        except (ValueError, KeyError, TypeError):
-            return ("the import answered something else than what was asked",)
+            report = decode_answer(ImportReport, json.loads(answer.removeprefix(_ANSWER)))
+        except (ValueError, TypeError):
+            return ("unexpected response of the import check",)
+        return tuple(printable(problem, 300) for problem in report.problems)
 
     done = yield from each(context, asked, "import", attempt, outcome=_outcome)
     return {host: found for host, found in done.items() if isinstance(found, tuple)}

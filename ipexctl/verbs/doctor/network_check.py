@@ -6,12 +6,11 @@ import secrets
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
 from ipexctl.decide.checks.network import Choice, choose_interfaces
 from ipexctl.decide.releases.table import number
@@ -19,29 +18,29 @@ from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.text import printable
+from ipexctl.protocol.session import Attempt, Attempts, Ports, SeenSigns, Signed
 
 _PATIENCE = 3.0  # seconds until an attempt counts as not answered
 _SUSPECTS = 16  # slow links that are measured once more: of more, it is the network and no accident
 _SILENCE = 20.0  # seconds until a host that leads no attempt to its end counts as lost
 _NETWORKED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "virtiofs")
 
-Ports = Mapping[str, int]
 
-
-def between(
+def check_network(
     inventory: Inventory, facts: Mapping[str, Facts], context: Context, *, everyone: bool = False
 ) -> Generator[Event, None, ConnectivityReport]:
-    """What connects to what. Hosts without Python take no part; a host that is lost on the way is left out.
+    """Which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left out.
 
     Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here.
     """
     choices = choose_interfaces(facts)
-    pythons = {host: python for host in choices if (python := any_python(facts[host]))}
+    pythons = {host: python for host in choices if (python := choose_python(facts[host]))}
     untried = {host: "no Python to try it with" for host in choices if host not in pythons}
     taking_part = [host for host in inventory if host.name in pythons]
     if len(taking_part) < 2:
         return ConnectivityReport(choices=choices, untried=untried if len(choices) > 1 else {})
-    program = files("ipexctl.remote.session").joinpath("netcheck.py").read_text("utf-8")
+    program = load_program("netcheck")
     token = secrets.token_hex(16)
     sessions: dict[str, Session] = {}
     one_at_a_time = threading.Lock()
@@ -51,53 +50,59 @@ def between(
         host = link.host.name
         try:
             session = sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
-            ports: Ports = session.ask("listen", address=choices[host].address, token=token)
+            ports: Ports = session.call("listen", Ports, address=choices[host].address, token=token)
             if shareable[host]:
-                session.ask("sign", directories=shareable[host], name=_sign(token, host))
+                session.call("sign", Signed, directories=shareable[host], name=_sign_name(token, host))
         except (LinkError, RemoteError) as error:
-            return NotReached(_why(error))
+            return NotReached(_explain(error))
         return ports
 
     def target(other: str, rate: bool) -> dict[str, object]:
-        return {"host": other, "address": choices[other].address, **ports[other], "rate": rate}
+        return {"host": other, "address": choices[other].address, **ports[other]._asdict(), "rate": rate}
 
-    def visit(link: Link, emit: Emit) -> Reached | NotReached:
-        host, ask = link.host.name, sessions[link.host.name].ask
+    def try_others(link: Link, emit: Emit) -> Reached | NotReached:
+        host, session = link.host.name, sessions[link.host.name]
         targets = [target(other, other == next_one(names, host)) for other in tries[host]]
-        signs = {_sign(token, other): other for other in names if shareable[other]}
+        signs = {_sign_name(token, other): other for other in names if shareable[other]}
         try:
-            said = ask("visit", targets=targets, patience=_PATIENCE, token=token, mtu=_mtu(facts[host], choices[host]))
-            directories = ask("see", directories=shareable[host], names=list(signs))["seen"]
+            request: dict[str, Any] = {"patience": _PATIENCE, "token": token, "mtu": _mtu(facts[host], choices[host])}
+            attempts = session.call("try_targets", Attempts, targets=targets, **request).attempts
+            folders = session.call("find_signs", SeenSigns, directories=shareable[host], names=list(signs)).seen
         except (LinkError, RemoteError) as error:
-            return NotReached(_why(error))
-        seen = {str(at): tuple(signs[name] for name in found if name in signs) for at, found in directories.items()}
-        return Reached(tuple(_pair(host, found) for found in said["found"]), seen)
+            return NotReached(_explain(error))
+        seen = {folder: tuple(signs[name] for name in names if name in signs) for folder, names in folders.items()}
+        return Reached(tuple(_build_pair(host, attempt) for attempt in attempts), seen)
 
     def measure_again(link: Link, emit: Emit) -> Pair | NotReached:
         host = link.host.name
-        asked = [target(next_one(names, host), True)]
+        request: dict[str, Any] = {
+            "targets": [target(next_one(names, host), True)],
+            "patience": _PATIENCE,
+            "token": token,
+            "mtu": 0,
+        }
         try:
             with one_at_a_time:
-                said = sessions[host].ask("visit", targets=asked, patience=_PATIENCE, token=token, mtu=0)
+                attempts = sessions[host].call("try_targets", Attempts, **request).attempts
         except (LinkError, RemoteError) as error:
-            return NotReached(_why(error))
-        return _pair(host, said["found"][0])
+            return NotReached(_explain(error))
+        return _build_pair(host, attempts[0]) if attempts else NotReached("no attempt was made")
 
     try:
         opened = yield from each(context, taking_part, "open a port", open_port, outcome=_outcome)
-        ports = {host: found for host, found in opened.items() if isinstance(found, dict)}
+        ports = {host: result for host, result in opened.items() if isinstance(result, Ports)}
         names = list(ports)
         tries = plan(names, everyone)
-        meeting = [host for host in taking_part if host.name in ports]
-        visited = yield from each(context, meeting, "try the others", visit, outcome=_outcome)
+        participants = [host for host in taking_part if host.name in ports]
+        visited = yield from each(context, participants, "try the others", try_others, outcome=_outcome)
         # All measured at the same time; a host that was busy just then is no slow link.
         slow = {pair.source for pair in slow_links(_all_pairs(visited))}
-        suspects = [host for host in meeting if host.name in slow][:_SUSPECTS]
+        suspects = [host for host in participants if host.name in slow][:_SUSPECTS]
         again = yield from each(context, suspects, "measure again", measure_again, outcome=_outcome)
     finally:
         for session in sessions.values():
             session.close()
-    met = {host: found for host, found in visited.items() if isinstance(found, Reached)}
+    reached = {host: found for host, found in visited.items() if isinstance(found, Reached)}
     lost = {
         host: found.why
         for found_ in (opened, visited)
@@ -111,7 +116,7 @@ def between(
         for pair in _all_pairs(visited)
         if pair.target not in lost
     )
-    return ConnectivityReport(pairs, choices, _shared(met, names), {**untried, **lost})
+    return ConnectivityReport(pairs, choices, _shared(reached, names), {**untried, **lost})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +142,11 @@ def _outcome(found: object) -> tuple[StepOutcome, str]:
     return ("skipped", found.why) if isinstance(found, NotReached) else ("ok", "")
 
 
-def _why(error: LinkError | RemoteError) -> str:
+def _explain(error: LinkError | RemoteError) -> str:
     return error.failure.what if isinstance(error, LinkError) else str(error)
 
 
-def any_python(fact: Facts) -> str | None:
+def choose_python(fact: Facts) -> str | None:
     """The environment's, else any from 3.6 on."""
     if fact.installed and fact.installed.exists:
         return f"{fact.installed.venv}/bin/python"
@@ -151,7 +156,7 @@ def any_python(fact: Facts) -> str | None:
     return None
 
 
-def _sign(token: str, host: str) -> str:
+def _sign_name(token: str, host: str) -> str:
     """The name of a host's file; nobody can have put it there before."""
     return f".ipexctl-{token[:16]}-{host}"
 
@@ -167,26 +172,13 @@ def _mtu(fact: Facts, choice: Choice) -> int:
     return next((card.mtu for card in fact.interfaces if card.name == choice.name and card.mtu), 1500)
 
 
-def _pair(source: str, found: Mapping[str, Any]) -> Pair:
-    """An answer of the host: only what it may be."""
-
-    def numeric(name: str) -> float | None:
-        value = found.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-    mtu, large, error, local = numeric("mtu"), found.get("large"), found.get("error"), found.get("local")
-    return Pair(
-        source,
-        str(found.get("host")),
-        None if error is None else str(error),
-        numeric("rtt"),
-        None if local is None else str(local),
-        large if isinstance(large, bool) else None,
-        None if mtu is None else int(mtu),
-        numeric("rate"),
-    )
+def _build_pair(source: str, attempt: Attempt) -> Pair:
+    error, local = (None if text is None else printable(text, 200) for text in (attempt.error, attempt.local))
+    return Pair(source, attempt.host, error, attempt.rtt, local, attempt.large, attempt.mtu, attempt.rate)
 
 
-def _shared(met: Mapping[str, Reached], names: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    groups = {(at, tuple(sorted(hosts, key=names.index))) for found in met.values() for at, hosts in found.seen.items()}
+def _shared(reached: Mapping[str, Reached], names: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    groups = {
+        (at, tuple(sorted(hosts, key=names.index))) for found in reached.values() for at, hosts in found.seen.items()
+    }
     return tuple(sorted((at, hosts) for at, hosts in groups if len(hosts) > 1))

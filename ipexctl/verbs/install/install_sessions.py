@@ -1,4 +1,4 @@
-"""The hosts of one install or uninstall, talked to: a session each, what failed where, and how troubles read."""
+"""The sessions of one install or uninstall, one a host, and the first failure of each host."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.act.sessions import RemoteError, Session, decode_answer, load_program
 from ipexctl.decide.planning.install import groups, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable, without_secrets
+from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
 
 T = TypeVar("T")
 
 Workflow = Generator[Event, None, T]
-Ask = Callable[..., dict[str, Any]]  # a question to a host's session; raises `RemoteError`
 
 
 @dataclass
 class InstallSessions:
-    """``failed`` holds one cause a host; such a host is asked nothing more."""
+    """``failed`` holds the first failure of a host; no further request is sent to such a host."""
 
     inventory: Inventory
     context: Context
@@ -36,15 +36,32 @@ class InstallSessions:
     failed: dict[str, Failure]
     sessions: dict[str, Session] = field(default_factory=dict)
 
+    def open(self, link: Link, python: str) -> None:
+        """Starts the session of a host under this interpreter. Raises `LinkError`."""
+        self.sessions[link.host.name] = Session.start(link, python, load_program("install"))
+
     def close(self) -> None:
-        """Ends all conversations; whoever holds a lock there gives it back."""
+        """Ends all sessions; those that hold a lock release it."""
         threads = [threading.Thread(target=session.end, daemon=True) for session in self.sessions.values()]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(10)
 
-    def each(
+    def call(
+        self,
+        host: str,
+        do: str,
+        kind: type[T],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        **arguments: Any,
+    ) -> T:
+        """The answer of a host's session. Raises `RemoteError`, `LinkError`."""
+        arguments = {"venv": self.venv, "id": self.id, **arguments}
+        return self.sessions[host].call(do, kind, progress=progress, **arguments)
+
+    def run(
         self,
         names: Sequence[str],
         step: str,
@@ -52,96 +69,100 @@ class InstallSessions:
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
-        """`fanout.each` over hosts by name; those that fail are noted and left out of the result."""
-        results = yield from each(self.context, [self.inventory[name] for name in names], step, work, outcome=outcome)
-        good: dict[str, T] = {}
-        for name, result in results.items():
-            if isinstance(result, Failure):
-                self.failed[name] = result
-            else:
-                good[name] = result
-        return good
+        """`fanout.each` over hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`, or returns a
+        `Failure`, is put into ``failed`` and left out of the result."""
 
-    def command(
-        self, do: str, arguments: Callable[[str], Mapping[str, Any]] = lambda _: {}
-    ) -> Callable[[Link, Emit], dict[str, Any] | Failure]:
-        """One question to the session of a host."""
+        def attempt(link: Link, emit: Emit) -> T | Failure:
+            try:
+                return work(link, emit)
+            except RemoteError as error:
+                return describe_error(link.host.name, error, self.venv)
+            except UsageError as error:
+                return Failure(link.host.name, Kind.STEP, error.sentence, error.hint)
 
-        def work(link: Link, _: Emit) -> dict[str, Any] | Failure:
-            name = link.host.name
-            return self.done(name, lambda ask: ask(do, **{"id": self.id, **arguments(name)}))
+        hosts = [self.inventory[name] for name in names]
+        results = yield from each(self.context, hosts, step, attempt, outcome=outcome)
+        self.failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
+        return {name: result for name, result in results.items() if not isinstance(result, Failure)}
 
-        return work
+    def request(
+        self,
+        names: Sequence[str],
+        step: str,
+        do: str,
+        kind: type[T],
+        arguments: Callable[[str], Mapping[str, Any]] = lambda _: {},
+        *,
+        outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
+    ) -> Workflow[dict[str, T]]:
+        """One request to the session of each host; the answers by host."""
+        return (
+            yield from self.run(
+                names,
+                step,
+                lambda link, _: self.call(link.host.name, do, kind, **arguments(link.host.name)),
+                outcome=outcome,
+            )
+        )
 
-    def teams(self, names: Sequence[str], does: str) -> Workflow[list[list[str]]]:
-        """Hosts by file system, the first of each ``does`` it for all ("installs"): each leaves a token and looks for
-        those of the others."""
+    def find_shared_fs_groups(self, names: Sequence[str], does: str) -> Workflow[list[list[str]]]:
+        """Hosts by file system: each leaves a token and looks for those of the others. The first host of a group
+        ``does`` the work for all ("installs")."""
         if len(names) < 2:
             return [[name] for name in names]
         tokens = {name: f"{secrets.token_hex(6)}-{number}" for number, name in enumerate(names)}
-        yield from self.each(names, "leave a token", self.command("token", lambda name: {"name": tokens[name]}))
+        yield from self.request(names, "leave a token", "leave_token", Nothing, lambda name: {"name": tokens[name]})
         alive = [name for name in names if name not in self.failed]
-        said = yield from self.each(
-            alive, "look for tokens", self.command("tokens", lambda _: {"names": list(tokens.values())})
-        )
+        wanted = {"names": list(tokens.values())}
+        answers = yield from self.request(alive, "look for tokens", "find_tokens", SeenTokens, lambda _: wanted)
         owner = {token: name for name, token in tokens.items()}
-        found = groups(list(said), {name: [owner[token] for token in seen["seen"]] for name, seen in said.items()})
-        for team in found:
-            if len(team) > 1:
-                yield Message(f"shared file system: {team[0]} {does} for {', '.join(team[1:])}")
-        return found
-
-    def done(self, name: str, work: Callable[[Callable[..., dict[str, Any]]], T]) -> T | Failure:
-        """What ``work`` gets from the host's session, or why the host could not do it."""
-        session = self.sessions[name]
-
-        def ask(do: str, **arguments: Any) -> dict[str, Any]:
-            return session.ask(do, **{"venv": self.venv, "id": self.id, **arguments})
-
-        try:
-            return work(ask)
-        except RemoteError as trouble:
-            return worded(name, trouble, self.venv)
-        except UsageError as refusal:
-            return Failure(name, Kind.STEP, refusal.sentence, refusal.hint)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:  # a host may answer anything
-            return Failure(name, Kind.STEP, f"answered what we do not understand ({error!r})"[:200], code="garbage")
+        seen = {name: [owner[token] for token in answer.seen if token in owner] for name, answer in answers.items()}
+        result = groups(list(seen), seen)
+        for group in result:
+            if len(group) > 1:
+                yield Message(f"shared file system: {group[0]} {does} for {', '.join(group[1:])}")
+        return result
 
 
-def worded(host: str, trouble: RemoteError, venv: str) -> Failure:
-    """The host's trouble in one line; what it said is nothing but text."""
-    try:
-        failure = _worded(host, trouble, venv)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        failure = Failure(host, Kind.STEP, trouble.what, code="garbage")
+def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
+    """The error of a host as a failure in one printable line."""
+    failure = _describe(host, error, venv)
     return replace(failure, what=printable(failure.what, 600))
 
 
-def _worded(host: str, trouble: RemoteError, venv: str) -> Failure:
-    more = trouble.more
-    if trouble.code == "busy":
-        who = more.get("holder") or {}
-        since = time.strftime("%H:%M:%S", time.localtime(float(who.get("since") or 0)))
-        by = f"{who.get('user')}@{who.get('host')} (pid {who.get('pid')}) since {since}" if who else "somebody"
-        what = f"busy: {by} installs into {venv}"
+def _read_details(kind: type[T], details: object) -> T | None:
+    """Further facts of an error; None where a host sends something else."""
+    try:
+        return decode_answer(kind, details)
+    except TypeError:
+        return None
+
+
+def _describe(host: str, error: RemoteError, venv: str) -> Failure:
+    if error.code == "busy":
+        owner = _read_details(LockOwner, error.more.get("holder"))
+        by = "another install"
+        if owner and 0 <= owner.since < 1e11:
+            since = time.strftime("%H:%M:%S", time.localtime(owner.since))
+            by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
+        what = f"busy: {by} installs into {venv}" if owner else f"busy: {by} uses {venv}"
         return Failure(host, Kind.BUSY, what, "wait for it, or use another --venv", "busy")
-    if trouble.code == "left":
-        return Failure(host, Kind.RESIDUE, trouble.what, code="left")
-    if trouble.code == "no-space":
-        what = trouble.what
-        if more.get("need"):
-            what = f"no space left: need {mib(more['need'])}, {mib(more['free'])} free in {more['at']}"
-        else:
-            what = f"no space left while unpacking ({what})"
+    if error.code == "residue":
+        return Failure(host, Kind.RESIDUE, error.what, code="residue")
+    if error.code == "no-space":
+        lack = _read_details(Shortage, error.more)
+        what = f"no space left while unpacking ({error.what})"
+        if lack:
+            what = f"no space left: need {mib(lack.need)}, {mib(lack.free)} free in {lack.at}"
         return Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space")
-    said = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(more.get("said") or "")).splitlines()]
-    said = [line for line in said if line]
-    if trouble.code == "hash":
-        words = " ".join(line for line in said if "ash mismatch" in line or "sha256:" in line or "xpected" in line)
+    lines = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(error.more.get("errors") or "")).splitlines()]
+    lines = [line for line in lines if line]
+    if error.code == "hash":
+        words = " ".join(line for line in lines if "ash mismatch" in line or "sha256:" in line or "xpected" in line)
         return Failure(host, Kind.STEP, f"a wheel is not the one that was locked: {words[:400]}", code="hash")
-    # uv says what failed first and why last; what stands between is the way down.
-    told = [*[line for line in said if line.startswith("error: ")][:1], said[-1]] if said else []
-    words = " / ".join(dict.fromkeys(line.removeprefix("error: ").removeprefix("cause: ") for line in told))
-    what = f"{trouble.what}: {words[:400]}" if words else trouble.what
-    hint = "ipexctl install --wheels-from controller" if trouble.code == "index" else None
-    return Failure(host, Kind.STEP, what, hint, trouble.code)
+    # uv names what failed in its first line and the cause in its last.
+    ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]] if lines else []
+    words = " / ".join(dict.fromkeys(line.removeprefix("error: ").removeprefix("cause: ") for line in ends))
+    what = f"{error.what}: {words[:400]}" if words else error.what
+    hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
+    return Failure(host, Kind.STEP, what, hint, error.code)

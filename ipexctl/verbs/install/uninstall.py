@@ -1,16 +1,13 @@
-"""``ipexctl uninstall``: take away what install made, and nothing else."""
+"""``ipexctl uninstall``: remove what install made, and nothing else."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
-from typing import Any
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
-from ipexctl.act.sessions import Session
 from ipexctl.model.answers import DryRun, UninstallAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
@@ -19,6 +16,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Uninstall
 from ipexctl.model.text import printable
+from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 
@@ -51,17 +49,17 @@ def uninstall(
         return
     for venv in dict.fromkeys(venv for venv, _ in places.values()):
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
-        crew = InstallSessions(inventory, context, venv, "", failed)
+        sessions = InstallSessions(inventory, context, venv, "", failed)
         try:
-            yield from _remove(crew, pythons, [name for name in pythons if _is_there(seen[name])])
+            yield from _remove(sessions, pythons, [name for name in pythons if _has_environment(seen[name])])
         finally:
-            crew.close()
+            sessions.close()
     changed = tuple(name for name in places if name not in failed)
     yield Answer(UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()}))
     yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]) if failed else Exit.OK)
 
 
-def _is_there(fact: Facts | Failure) -> bool:
+def _has_environment(fact: Facts | Failure) -> bool:
     return (
         isinstance(fact, Facts)
         and fact.installed is not None
@@ -69,44 +67,40 @@ def _is_there(fact: Facts | Failure) -> bool:
     )
 
 
-def _remove(crew: InstallSessions, pythons: Mapping[str, str], there: Sequence[str]) -> Workflow[None]:
-    """From all hosts of a crew. Where hosts have one file system, a job on any of them keeps the environment, and one
-    of them removes it for all."""
-    program = resources.files("ipexctl.remote.session").joinpath("install.py").read_text("utf-8")
+def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
+    """From all hosts. Where hosts share a file system, a job on any of them keeps the environment, and one of them
+    removes it for all."""
 
-    def begin(link: Link, _: Emit) -> list[Any] | Failure:
-        name = link.host.name
-        crew.sessions[name] = Session.start(link, pythons[name], program)
-        return crew.done(name, lambda ask: list(ask("used")["used"]))
+    def begin(link: Link, _: Emit) -> list[str]:
+        sessions.open(link, pythons[link.host.name])
+        return sessions.call(link.host.name, "find_used", Used).used
 
     def remove(link: Link, _: Emit) -> int | Failure:
         name = link.host.name
-        said = crew.done(name, lambda ask: ask("remove"))
-        if isinstance(said, Failure):
-            return said
-        return _busy(crew, name, name, said["used"][0]) if said["used"] else len(said["removed"])
+        answer = sessions.call(name, "remove", Removed)
+        return _describe_use(sessions, name, name, answer.used[0]) if answer.used else len(answer.removed)
 
-    used = yield from crew.each(list(pythons), "look for running jobs", begin)
-    teams = yield from crew.teams([name for name in used if name in there], "removes")
-    teams += [[name] for name in used if name not in there]
+    used = yield from sessions.run(list(pythons), "look for running jobs", begin)
+    groups = yield from sessions.find_shared_fs_groups([name for name in used if name in installed], "removes")
+    groups += [[name] for name in used if name not in installed]
     leaders = []
-    for team in teams:
-        working = [name for name in team if used[name]]
+    for group in groups:
+        working = [name for name in group if used[name]]
         if not working:
-            leaders.append(team[0])
-        for name in team if working else ():
-            crew.failed[name] = _busy(crew, name, working[0], used[working[0]][0])
-            yield HostFailed(crew.failed[name])
-    yield from crew.each(leaders, "remove", remove, outcome=_removed)
-    for team in teams:
-        if team[0] in leaders and team[0] in crew.failed:
-            crew.failed |= {name: replace(crew.failed[team[0]], host=name) for name in team}
+            leaders.append(group[0])
+        for name in group if working else ():
+            sessions.failed[name] = _describe_use(sessions, name, working[0], used[working[0]][0])
+            yield HostFailed(sessions.failed[name])
+    yield from sessions.run(leaders, "remove", remove, outcome=_describe_removed)
+    for group in groups:
+        if group[0] in leaders and group[0] in sessions.failed:
+            sessions.failed |= {name: replace(sessions.failed[group[0]], host=name) for name in group}
 
 
-def _busy(crew: InstallSessions, host: str, where: str, id: object) -> Failure:
-    job = "a job" if where == host else f"a job on {where}"
-    return Failure(host, Kind.BUSY, f"{job} still uses {crew.venv}.d/{printable(str(id), 80)}", "stop it first", "used")
+def _describe_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
+    job = "a job" if worker == host else f"a job on {worker}"
+    return Failure(host, Kind.BUSY, f"{job} still uses {sessions.venv}.d/{printable(id, 80)}", "stop it first", "used")
 
 
-def _removed(count: int) -> tuple[StepOutcome, str]:
+def _describe_removed(count: int) -> tuple[StepOutcome, str]:
     return ("changed", "1 environment" if count == 1 else f"{count} environments") if count else ("ok", "")

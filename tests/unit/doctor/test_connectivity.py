@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ipexctl.act.sessions import load_program
 from ipexctl.decide.checks import CheckHit, Cluster, choose_interfaces
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, judge_meeting, next_one, plan
 from ipexctl.model.hosts import Host, Inventory
@@ -127,9 +127,8 @@ class Program:
     """`remote/session/netcheck.py` in a process of its own."""
 
     def __init__(self) -> None:
-        text = files("ipexctl.remote.session").joinpath("netcheck.py").read_text("utf-8")
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-I", "-c", load_program("netcheck")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.hear() == {"ready": True}
 
@@ -164,12 +163,12 @@ def test_two_programs_measure_the_way_between_them(program: Program) -> None:
     other = Program()
     ports = other.ask("listen", address="127.0.0.2", token=TOKEN)["done"]
     target = {"host": "b", "address": "127.0.0.2", **ports, "rate": True}
-    found = program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["found"][0]
+    found = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["attempts"][0]
     assert (found["host"], found["error"], found["large"], found["mtu"]) == ("b", None, True, 9000)
     assert 0 < found["rtt"] < 3
     assert found["rate"] > 1e6
     assert other.end() == 0
-    refused = program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["found"][0]
+    refused = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["attempts"][0]
     assert (refused["error"], refused["rtt"]) == ("refused", None)
 
 
@@ -186,7 +185,8 @@ def test_who_does_not_know_the_token_gets_nothing_and_disturbs_nobody(program: P
         assert answer == b""
     target = {"host": "me", "address": "127.0.0.3", **ports}
     assert (
-        program.ask("visit", targets=[target], patience=3, token=TOKEN, mtu=1500)["done"]["found"][0]["error"] is None
+        program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=1500)["done"]["attempts"][0]["error"]
+        is None
     )
     for stranger in strangers:
         stranger.close()
@@ -200,9 +200,9 @@ def test_an_address_that_is_not_here_is_a_failure_and_not_the_end(program: Progr
 def test_signs_are_seen_by_others_and_gone_at_the_end(program: Program, tmp_path: Path) -> None:
     other = Program()
     assert other.ask("sign", directories=[str(tmp_path), "/nonexistent"], name=".sign-b")["done"] == {
-        "signed": [str(tmp_path)]
+        "directories": [str(tmp_path)]
     }
-    seen = program.ask("see", directories=[str(tmp_path)], names=[".sign-b", ".sign-c"])["done"]["seen"]
+    seen = program.ask("find_signs", directories=[str(tmp_path)], names=[".sign-b", ".sign-c"])["done"]["seen"]
     assert seen == {str(tmp_path): [".sign-b"]}
     assert other.end() == 0
     assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 from rich.console import Console, RenderableType
 
+from ipexctl.act.sessions import load_program
 from ipexctl.decide.checks.benchmarks import Race, better, judge_race, rounds
 from ipexctl.model.answers import HostSpeed, LinkSpeed
 from ipexctl.show import hosts_screen
@@ -94,7 +94,7 @@ def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int
 
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
-    program = files("ipexctl.remote.session").joinpath("bench.py").read_text("utf-8")
+    program = load_program("bench")
     asked = json.dumps({"do": "compute", "seconds": 0.05}) + "\n" + json.dumps({"do": "nonsense"}) + "\n"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],

@@ -16,17 +16,16 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.sessions import RemoteError, Session
+from ipexctl.act.sessions import RemoteError, Session, SessionProgramError, load_program
 from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.decide.planning.install import HostState
-from ipexctl.model.errors import Failure
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
+from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, Switched, Used
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
-PROGRAM = (REMOTE / "install.py").read_text()
+PROGRAM = load_program("install")
 _NO_UV = {"version": "0", "path": "/none", "size": 1, "sha256": ""}
 HELLO = "import json, sys, time\ndef say(**m): print(json.dumps(m), flush=True)\nsay(ready=True)\n"
 
@@ -42,17 +41,18 @@ def test_what_runs_on_hosts_is_valid_python_3_6() -> None:
 
 def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
     with start(PROGRAM) as session:
-        assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=["lib"]) == {"seen": []}
+        assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=["lib"]) == Present([])
+        session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
         with pytest.raises(RemoteError) as caught:
-            session.ask("switch", venv=str(tmp_path / "env"), id="x")
+            session.call("switch", Switched, venv=str(tmp_path / "env"), id="x")
         assert "not complete" in caught.value.what
-        assert session.ask("present", venv=str(tmp_path / "env"), id="x", paths=[]) == {"seen": []}
+        assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=[]) == Present([])
 
 
 def test_a_host_that_falls_silent_is_lost() -> None:
     begun = time.monotonic()
     with start(HELLO + "time.sleep(60)\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
-        session.ask("look", venv="/x")
+        session.call("inspect", Nothing, venv="/x")
     assert "no answer for 1 s" in caught.value.failure.what
     assert time.monotonic() - begun < 10
 
@@ -60,13 +60,13 @@ def test_a_host_that_falls_silent_is_lost() -> None:
 def test_signs_of_life_keep_a_slow_host() -> None:
     program = HELLO + "sys.stdin.readline()\nfor _ in range(4):\n  time.sleep(0.5)\n  say(beat=True)\nsay(done={})\n"
     with start(program, silence=1.5) as session:
-        assert session.ask("look", venv="/x") == {}
+        assert session.call("inspect", Nothing, venv="/x") == Nothing()
 
 
 def test_a_program_that_dies_is_lost_with_its_last_words() -> None:
     with start(HELLO + "sys.stdin.readline()\nsys.exit('out of luck')\n") as session:
         with pytest.raises(LinkError) as caught:
-            session.ask("look", venv="/x")
+            session.call("inspect", Nothing, venv="/x")
         assert "out of luck" in caught.value.failure.what
 
 
@@ -79,19 +79,19 @@ def test_an_interpreter_that_is_none_is_told() -> None:
 def test_rubbish_between_answers_is_passed_over() -> None:
     program = HELLO + "sys.stdin.readline()\nprint('Welcome!')\nprint('[1')\nprint('3')\nsay(done={'a': 1})\n"
     with start(program) as session:
-        assert session.ask("look", venv="/x") == {"a": 1}
+        assert session.call("inspect", dict[str, int], venv="/x") == {"a": 1}
 
 
 def test_the_lock_is_given_back_when_the_input_ends(tmp_path: Path) -> None:
     venv = str(tmp_path / "env")
     owner = {"user": "me", "host": "here", "pid": 1, "since": 0}
     first, second = start(PROGRAM), start(PROGRAM)
-    first.ask("lock", venv=venv, owner=owner)
+    first.call("lock", Nothing, venv=venv, owner=owner)
     with pytest.raises(RemoteError) as caught:
-        second.ask("lock", venv=venv, owner={})
+        second.call("lock", Nothing, venv=venv, owner={})
     assert (caught.value.code, caught.value.more["holder"]) == ("busy", owner)
     first.end()
-    second.ask("lock", venv=venv, owner=owner)
+    second.call("lock", Nothing, venv=venv, owner=owner)
     second.end()
 
 
@@ -99,9 +99,9 @@ def test_a_planted_link_in_place_of_the_store_is_refused(tmp_path: Path) -> None
     (tmp_path / "victim").mkdir()
     (tmp_path / "env.d").symlink_to(tmp_path / "victim")
     with start(PROGRAM) as session:
-        seen = session.ask("look", venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
-    assert seen["kind"] == "foreign"
-    assert "is not a directory of" in seen["why"]
+        seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+    assert seen.kind == "foreign"
+    assert "is not a directory of" in seen.why
 
 
 def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:
@@ -115,17 +115,19 @@ def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_p
     hashes["tmp/wheels/b.whl"] = "0" * 64
     wanted = [{"target": n, "sha256": hashes[n], "size": len(data[n]), "mode": 0o600} for n in data]
     with start(PROGRAM) as one, start(PROGRAM) as two:
-        offer = one.ask("serve", venv=str(giver / "env"), files=list(data))
-        base = f"http://127.0.0.1:{offer['port']}"
-        stranger = two.ask("get", venv=str(taker / "env"), base=f"{base}/guess", files=wanted)
-        assert (stranger["got"], "404" in stranger["why"]) == ([], True)
-        said = two.ask("get", venv=str(taker / "env"), base=f"{base}/{offer['token']}", files=wanted)
+        for session, store in ((one, giver), (two, taker)):
+            session.call("lock", Nothing, venv=str(store / "env"), owner={})
+        offer = one.call("serve", Offer, venv=str(giver / "env"), files=list(data))
+        base = f"http://127.0.0.1:{offer.port}"
+        stranger = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/guess", files=wanted)
+        assert (stranger.files, "404" in stranger.why) == ([], True)
+        answer = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/{offer.token}", files=wanted)
         one.end()
-        gone = two.ask("get", venv=str(taker / "env"), base=f"{base}/{offer['token']}", files=wanted[2:])
-    assert said["got"] == ["tmp/wheels/a+cpu.whl"]
-    assert "b.whl came damaged" in said["why"]
-    assert [path.name for path in (taker / "env.d/tmp/wheels").iterdir()] == ["a+cpu.whl"]
-    assert (gone["got"], "refused" in gone["why"]) == ([], True)
+        gone = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/{offer.token}", files=wanted[2:])
+        assert [path.name for path in (taker / "env.d/tmp/wheels").iterdir()] == ["a+cpu.whl"]
+    assert answer.files == ["tmp/wheels/a+cpu.whl"]
+    assert "b.whl arrived damaged" in answer.why
+    assert (gone.files, "refused" in gone.why) == ([], True)
 
 
 def test_uninstall_takes_away_what_install_made_and_nothing_else(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_uninstall_takes_away_what_install_made_and_nothing_else(tmp_path: Path)
     (store / "ipexctl.json").write_text("{}")
     (tmp_path / "env").symlink_to(store)
     with start(PROGRAM) as session:
-        session.ask("remove", venv=str(tmp_path / "env"))
+        session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -147,7 +149,7 @@ def test_a_disk_that_takes_its_time_is_not_taken_for_a_lost_host(tmp_path: Path)
     with start(PROGRAM, silence=3.5) as session:
         writer.start()
         begun = time.monotonic()
-        assert session.ask("look", venv=str(tmp_path / "env"), uv=uv, files=[], origins=[])["uv"] is None
+        assert session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=uv, files=[], origins=[]).uv is None
     assert time.monotonic() - begun > 4
     writer.join()
 
@@ -169,9 +171,9 @@ def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(t
         child.kill()
     assert store.exists(), "it was too quick for this test"
     with start(PROGRAM) as session:
-        seen = session.ask("look", venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
-        assert (seen["active"], seen["complete"], seen["debris"]) == (None, [], 1)
-        session.ask("remove", venv=str(tmp_path / "env"))
+        seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+        assert (seen.active, seen.complete, seen.incomplete) == (None, [], 1)
+        session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,10 +184,10 @@ def test_what_an_uninstall_cannot_remove_is_told(tmp_path: Path) -> None:
         pytest.skip("nothing can be mounted here (not root)")
     try:
         with start(PROGRAM) as session, pytest.raises(RemoteError, match=r"env\.d could not be removed") as caught:
-            session.ask("remove", venv=str(tmp_path / "env"))
+            session.call("remove", Removed, venv=str(tmp_path / "env"))
     finally:
         subprocess.run(["umount", str(tmp_path / "env.d/one")], check=True)
-    assert caught.value.code == "left"
+    assert caught.value.code == "residue"
 
 
 def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(tmp_path: Path) -> None:
@@ -218,11 +220,11 @@ def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer:
     context = Context(Links(config=None), Path("/nonexistent"), Path("/nonexistent"))
     crew = InstallSessions(Inventory((host,)), context, "/x/env", "id", {})
     crew.sessions["node0"] = start(HELLO + "sys.stdin.readline()\n" + answer + "\n")
-    told = crew.done("node0", lambda ask: HostState.read(ask("look")))
+    list(crew.request(["node0"], "inspect", "inspect", Inspection))
     crew.close()
-    assert isinstance(told, Failure)
-    assert told.host == "node0"
-    assert "\x1b" not in told.what
+    failure = crew.failed["node0"]
+    assert failure.code
+    assert "\x1b" not in failure.what
 
 
 def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_path: Path) -> None:
@@ -236,9 +238,20 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
     process = subprocess.Popen([home / "env.d" / "x" / "bin" / "sleep", "60"])
     try:
         with start(PROGRAM) as session:
-            assert session.ask("used", venv=str(home / "env")) == {"used": ["x"]}
-            assert session.ask("remove", venv=str(home / "env")) == {"used": ["x"], "removed": []}
+            assert session.call("find_used", Used, venv=str(home / "env")) == Used(["x"])
+            assert session.call("remove", Removed, venv=str(home / "env")) == Removed(["x"], [])
         assert program.exists()
     finally:
         process.kill()
         process.wait()
+
+
+def test_an_exception_of_our_own_program_is_a_fault_with_its_traceback_and_no_failure_of_the_host() -> None:
+    with start(PROGRAM) as session, pytest.raises(SessionProgramError, match=r"KeyError[\s\S]*in run"):
+        session.call("find_used", Used)
+
+
+def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> None:
+    with start(PROGRAM) as session, pytest.raises(RemoteError, match="not allowed in state inspecting") as caught:
+        session.call("clean", Nothing, venv=str(tmp_path / "env"))
+    assert caught.value.code == "state"

@@ -1,0 +1,277 @@
+"""Messages of a session: a program on a host takes one request at a time and answers it, JSON lines both ways.
+
+Python 3.6, standard library: this module is shipped with each session program. Answers are named tuples here, so that
+the program that gives one and the controller that reads it agree on its fields.
+"""
+
+import json
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+MALFORMED = "malformed"  # code of an answer that has another shape than its type
+INTERNAL = "internal"  # code of an exception of the session program itself
+LONGEST = 4 << 20  # bytes of one message
+
+
+class SessionError(Exception):
+    """The host cannot do a request. ``code`` is a stable word, ``details`` are further facts for the controller."""
+
+    def __init__(self, code: str, what: str, **details: Any) -> None:
+        Exception.__init__(self, what)
+        self.code, self.what, self.details = code, what, details
+
+
+# ---------------------------------------------------------------------------------------------- messages of a host
+
+
+class Ready(NamedTuple):
+    pass
+
+
+class KeepAlive(NamedTuple):
+    pass
+
+
+class Progress(NamedTuple):
+    done: int
+    total: int
+
+
+class Done(NamedTuple):
+    answer: Any
+
+
+class Failed(NamedTuple):
+    code: str
+    what: str
+    details: Dict[str, Any]
+
+
+class Malformed(NamedTuple):
+    pass  # a message of ours whose fields cannot be read
+
+
+Message = Union[Ready, KeepAlive, Progress, Done, Failed, Malformed]
+
+
+def encode_message(message: Message) -> bytes:
+    """One line of JSON."""
+    return (json.dumps(_message_fields(message)) + "\n").encode()
+
+
+def _message_fields(message: Message) -> Dict[str, Any]:
+    if isinstance(message, Progress):
+        return {"progress": message.done, "total": message.total}
+    if isinstance(message, Done):
+        return {"done": to_json(message.answer)}
+    if isinstance(message, Failed):
+        return {"failed": message.code, "what": message.what, "more": message.details}
+    return {"ready": True} if isinstance(message, Ready) else {"beat": True}
+
+
+def decode_message(line: bytes) -> Optional[Message]:
+    """The message of a line; None for a line that is none (a banner of the host). Never raises."""
+    try:
+        fields = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    if "progress" in fields:
+        done, total = fields["progress"], fields.get("total")
+        return Progress(done, total) if isinstance(done, int) and isinstance(total, int) else KeepAlive()
+    if "failed" in fields:
+        code, what, details = fields["failed"], fields.get("what"), fields.get("more") or {}
+        if isinstance(code, str) and isinstance(what, str) and isinstance(details, dict):
+            return Failed(code, what, details)
+        return Malformed()
+    if "done" in fields:
+        return Done(fields["done"])
+    return Ready() if fields.get("ready") is True else KeepAlive() if fields.get("beat") else None
+
+
+def to_json(value: Any) -> Any:
+    """Named tuples as objects, at any depth."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: to_json(getattr(value, name)) for name in value._fields}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return {key: to_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def encode_request(do: str, arguments: Dict[str, Any]) -> bytes:
+    """One line of JSON."""
+    return (json.dumps(dict(arguments, do=do)) + "\n").encode()
+
+
+def decode_request(line: bytes) -> Tuple[str, Dict[str, Any]]:
+    """The command and its arguments. Raises `ValueError` for something else."""
+    fields = json.loads(line.decode())
+    return str(fields.pop("do")), fields
+
+
+# ------------------------------------------------------------------------------------------------ answers: install
+
+
+class Nothing(NamedTuple):
+    pass
+
+
+class Inspection(NamedTuple):
+    """What a host has at the place of the environment."""
+
+    kind: str  # "absent", "ours", "foreign"
+    why: str  # for "foreign"
+    active: Optional[str]
+    complete: List[str]
+    incomplete: int
+    leftovers: List[str]  # of a killed install, and not used by a job
+    marker: Optional[Dict[str, Any]]
+    packages: Optional[Dict[str, str]]  # of the active environment: name → version
+    free: int  # bytes
+    at: str  # the existing directory nearest to the place
+    uv: Optional[str]
+    visible: List[str]  # files of the controller that the host sees, too
+    unreachable: List[List[Union[str, int]]]  # [host, port] of indexes
+
+
+class LockOwner(NamedTuple):
+    """Who holds the lock of an environment, as its file says."""
+
+    user: str
+    host: str
+    pid: int
+    since: float  # seconds since the epoch
+
+
+class Shortage(NamedTuple):
+    """Bytes that a build needs, and those that are free, at a path."""
+
+    need: int
+    free: int
+    at: str
+
+
+class DownloadRate(NamedTuple):
+    rate: float
+    why: str  # bytes a second
+
+
+class Echo(NamedTuple):
+    size: int
+
+
+class SeenTokens(NamedTuple):
+    seen: List[str]
+
+
+class Cleaned(NamedTuple):
+    removed: int
+
+
+class Offer(NamedTuple):
+    port: int
+    token: str  # of the host's own HTTP server
+
+
+class Fetched(NamedTuple):
+    files: List[str]
+    why: str
+
+
+class Built(NamedTuple):
+    already: bool
+
+
+class Present(NamedTuple):
+    paths: List[str]
+
+
+class Switched(NamedTuple):
+    before: Optional[str]
+
+
+class Used(NamedTuple):
+    used: List[str]
+
+
+class Removed(NamedTuple):
+    used: List[str]
+    removed: List[str]
+
+
+class ImportReport(NamedTuple):
+    """What the import check of an environment saw. Fields that do not apply are None."""
+
+    versions: Dict[str, str]
+    problems: List[str]
+    python: str
+    import_seconds: float
+    isa: Optional[str] = None
+    step_ms: Optional[float] = None
+    dtype: Optional[str] = None
+    mpi: Optional[str] = None
+    preload: Optional[Dict[str, str]] = None  # library → why it cannot be loaded, empty where it can
+
+
+# ----------------------------------------------------------------------------------------------- answers: netcheck
+
+
+class Ports(NamedTuple):
+    tcp: int
+    udp: int
+
+
+class Attempt(NamedTuple):
+    """One connection tried: seconds, bytes a second, bytes of a packet; None where not measured."""
+
+    host: str
+    error: Optional[str] = None
+    rtt: Optional[float] = None
+    local: Optional[str] = None
+    large: Optional[bool] = None
+    mtu: Optional[int] = None
+    rate: Optional[float] = None
+
+
+class Attempts(NamedTuple):
+    attempts: List[Attempt]
+
+
+class Signed(NamedTuple):
+    directories: List[str]
+
+
+class SeenSigns(NamedTuple):
+    seen: Dict[str, List[str]]
+
+
+# -------------------------------------------------------------------------------------------------- answers: bench
+
+
+class Figures(NamedTuple):
+    """Gflop/s of products, bytes a second of memory; ``spread`` by figure: by what share the median turn was slower."""
+
+    threads: int
+    method: str  # of the memory figure: "triad" or "copy"
+    memory: float
+    spread: Dict[str, float]
+    torch: Optional[str] = None
+    why: str = ""  # torch does not load
+    fp32: Optional[float] = None
+    bf16: Optional[float] = None
+
+
+class LaunchRequests(NamedTuple):
+    commands: Dict[str, List[str]]  # words of a shell, by label
+
+
+class Executables(NamedTuple):
+    executable: Dict[str, bool]
+
+
+class PingPong(NamedTuple):
+    """Latency in seconds and the best rate in bytes a second; None where the time was over before."""
+
+    latency: Optional[float]
+    rate: Optional[float]
+    largest: int

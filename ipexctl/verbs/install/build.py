@@ -1,0 +1,233 @@
+"""The environment on each host: its wheels downloaded and sent, unpacked on one host of each file system, and verified
+on all."""
+
+from __future__ import annotations
+
+import posixpath
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+from ipexctl import __version__
+from ipexctl.act.fanout import Emit
+from ipexctl.act.packages.download import cache_path, download_wheels, read_unpacked_size
+from ipexctl.act.packages.resolve import Tool
+from ipexctl.act.sessions import load_script
+from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.planning.install import HostState, Plan, pylock, unpacked
+from ipexctl.decide.releases import runtime
+from ipexctl.decide.releases.resolve import remedy
+from ipexctl.decide.releases.runtime import Runtime, candidates, layout
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.events import HostFailed, Message, Progress, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.json_values import to_json
+from ipexctl.model.links import Link
+from ipexctl.model.text import printable
+from ipexctl.protocol.session import Built, ImportReport, Present
+from ipexctl.verbs.install.background import in_background
+from ipexctl.verbs.install.distribute import WHEELS, Artifact
+from ipexctl.verbs.install.install_sessions import Workflow
+from ipexctl.verbs.install.job import InstallJob, uv_target
+
+_BUILD = 3600.0  # seconds one host may take to unpack everything
+_IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
+
+
+def download_missing_wheels(
+    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, HostState]
+) -> Workflow[dict[str, dict[str, Path]] | None]:
+    """The wheels that the controller must send to each host, by package, downloaded. None if that failed."""
+    sent = {
+        name: [
+            wheel
+            for wheel in job.lock.wheels
+            if (plan.steps[name].wheels_from == "controller" or wheel.local)
+            and str(cache_path(job.context.cache, wheel)) not in states[name].visible
+        ]
+        for name in builders
+    }
+    wanted = list({wheel.name: wheel for wheels in sent.values() for wheel in wheels}.values())
+    if not wanted:
+        return {name: {} for name in builders}
+    step = "fetch the wheels"
+    yield StepStarted("", step)
+    try:
+        paths = yield from in_background(
+            lambda emit: download_wheels(
+                wanted,
+                job.context.cache,
+                job.sources,
+                job.environ,
+                job.limits,
+                lambda done, total, name: emit(Progress("", step, done, total, "B", name)),
+                job.stop,
+            ),
+            job.stop,
+        )
+    except UsageError as error:
+        for reason in error.reasons:
+            failure = Failure("", Kind.STEP, reason, code="wheel")
+            job.failed[""] = failure
+            yield HostFailed(failure)
+        return None
+    yield StepEnded("", step, "changed", f"{len(wanted)} wheels")
+    return {name: {wheel.name: paths[wheel.name] for wheel in wheels} for name, wheels in sent.items()}
+
+
+def list_artifacts(
+    job: InstallJob,
+    builders: Sequence[str],
+    states: Mapping[str, HostState],
+    wheels: Mapping[str, Mapping[str, Path]],
+    tool: Tool,
+) -> dict[str, list[Artifact]]:
+    """The files to send to each host: wheels that it cannot fetch, and uv."""
+    known = {wheel.name: wheel for wheel in job.lock.wheels}
+    uv = Artifact(uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
+    return {
+        name: [
+            *([] if states[name].uv else [uv]),
+            *(
+                Artifact(f"{WHEELS}/{path.name}", path, known[package].sha256, path.stat().st_size)
+                for package, path in wheels[name].items()
+            ),
+        ]
+        for name in builders
+    }
+
+
+def build_environments(
+    job: InstallJob,
+    builders: Sequence[str],
+    plan: Plan,
+    states: Mapping[str, HostState],
+    wheels: Mapping[str, Mapping[str, Path]],
+    tool: Tool,
+) -> Workflow[None]:
+    """Unpacks the environment on one host of each file system."""
+    urls = [replace(wheel, url=job.sources.add_login(wheel.url, job.environ)) for wheel in job.lock.wheels]
+    lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
+    sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
+    whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())
+    size = int(sum(sizes.values()) * 1.02) + (16 << 20) if whole else unpacked(job.lock)
+
+    def build(link: Link, emit: Emit) -> Built:
+        name = link.host.name
+        step = plan.steps[name]
+        paths = {
+            wheel.name: str(path)
+            for wheel in job.lock.wheels
+            if str(path := cache_path(job.context.cache, wheel)) in states[name].visible
+            and (step.wheels_from == "controller" or wheel.local)
+        }
+        paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
+        return job.sessions.call(
+            name,
+            "build",
+            Built,
+            progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
+            python=job.stack.interpreters[name],
+            uv=states[name].uv or f"{job.venv}.d/{uv_target(tool)}",
+            lock=pylock(lock_with_logins, paths),
+            need=size,
+            unpacked=size,
+            stall=job.limits.stall,
+            keep=step.wheels_from == "hosts",
+            timeout=_BUILD,
+            repair=step.repair,
+        )
+
+    yield from job.sessions.run(builders, "install", build, outcome=lambda _: ("changed", "unpacked"))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedEnv:
+    """An environment that imports on a host: where its MPI lies (`layout`), and what the import check saw."""
+
+    layout: Mapping[str, Any]
+    report: ImportReport
+
+
+def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
+    """Every host imports, in a fresh process, in the environment variables that a rank will have."""
+    script = load_script("verify.py")
+    row = job.stack.row
+    paths = candidates(job.stack)
+
+    def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
+        name = link.host.name
+        place = layout(job.stack, job.sessions.call(name, "list_present", Present, paths=paths).paths)
+        ready = runtime(build_marker(job, place))
+        if job.launcher:
+            ready = mpi_launchers.switch_launcher(ready, job.launcher, ccl=bool(row.oneccl))
+        wanted = {
+            "torch": row.torch,
+            "ipex": row.ipex,
+            "oneccl": row.oneccl,
+            "module": row.module if row.oneccl else "",
+            "modules": ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else [],
+            "mpiexec": ready.mpiexec,
+            "libmpi": ready.dialect == "impi",
+            "preload": _list_preloads(job, name, ready),
+            "asked": ["iomp5"] if job.task.omp == "intel" else [],
+        }
+        env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
+        check: dict[str, Any] = {
+            "script": script,
+            "arguments": wanted,
+            "path": ready.path,
+            "env": env,
+            "timeout": _IMPORT,
+        }
+        report = job.sessions.call(name, "check_imports", ImportReport, **check)
+        if report.problems:
+            what = printable("; ".join(report.problems[:3]), 600)
+            return Failure(name, Kind.STEP, what, remedy(what) or None, code="import")
+        return VerifiedEnv(place, report)
+
+    hosts = [name for group in groups for name in group if name not in job.failed and group[0] not in job.failed]
+    verified = yield from job.sessions.run(hosts, "verify", verify, outcome=_describe_verified)
+    for name, env in verified.items():
+        for what, why in sorted((env.report.preload or {}).items()):
+            if why:  # a run goes without it, and reports that, too
+                yield Message(printable(f"{name}: {what} cannot be loaded: {why}", 400), "warning")
+    return verified
+
+
+def _list_preloads(job: InstallJob, name: str, ready: Runtime) -> list[list[str]]:
+    """Libraries that ``run`` may preload on this host: name and path."""
+    paths = dict(job.facts[name].allocators)
+    if job.task.omp == "intel":
+        paths["iomp5"] = f"{posixpath.dirname(posixpath.dirname(ready.python))}/lib/libiomp5.so"
+    # Those of the environment that is being replaced do not count.
+    return [[what, path] for what, path in sorted(paths.items()) if not path.startswith(f"{job.venv}/")]
+
+
+def build_marker(job: InstallJob, place: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `<venv>/ipexctl.json`: enough for `run` to start a job without another inspection."""
+    return {
+        "format": 1,
+        "id": job.lock.id,
+        "inputs": job.lock.inputs,
+        "venv": job.venv,
+        # Jobs use the directory behind the link: a later switch does not change what they load.
+        "prefix": f"{job.venv}.d/{job.lock.id}",
+        "python": job.stack.python,
+        "stack": to_json(job.stack.summary),
+        "packages": job.lock.packages,
+        "layout": dict(place),
+        "created": job.context.clock(),
+        "by": f"{getuser()}@{socket.gethostname()}",
+        "ipexctl": __version__,
+    }
+
+
+def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:
+    report = env.report
+    parts = [report.isa or ""]
+    if report.step_ms is not None:
+        parts.append(f"{report.dtype} step {report.step_ms:g} ms")
+    return "ok", printable(" · ".join(part for part in parts if part), 200)
