@@ -95,16 +95,17 @@ def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
     program = load_program("bench")
-    asked = json.dumps({"do": "compute", "seconds": 0.05}) + "\n" + json.dumps({"do": "nonsense"}) + "\n"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program],
-        input=asked,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    ready, answer = (json.loads(line) for line in done.stdout.splitlines()[:2])
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(
+            json.dumps({"do": "compute", "seconds": 0.05}) + "\n" + json.dumps({"do": "nonsense"}) + "\n"
+        )
+        process.stdin.flush()
+        ready, answer, refused = (json.loads(process.stdout.readline()) for _ in range(3))
+    assert process.returncode == 0
+    assert refused["failed"] == "unknown"
     assert ready == {"ready": True}
     assert answer["done"]["method"] == "copy"
     assert answer["done"]["memory"] > 1e8
