@@ -70,9 +70,10 @@ def command_section(context: Any) -> Iterator[str]:
     yield f".B {escaped(context.command_path)}\n{escaped(usage)}"
     for paragraph in re.split(r"\n\s*\n", (command.help or "").replace("\b", "").strip()):
         yield f".PP\n{escaped(paragraph)}"
-    for parameter in command.get_params(context):
-        if record := parameter.get_help_record(context):
-            names, text = record
+    sections = command.help_sections(context) if hasattr(command, "help_sections") else {}
+    for title, records in sections.items():
+        yield f".PP\n{title}:"
+        for names, text in records:
             yield f".TP\n.B {escaped(names)}\n{escaped(text)}"
     if examples := getattr(command, "examples", ()):
         yield "\n".join([".PP\nExamples:", ".nf", *map(escaped, examples), ".fi"])

@@ -69,65 +69,35 @@ class Option(NamedTuple):
     @property
     def help_text(self) -> str:
         """The help with the default, which every text names as ``(default: …)``."""
-        if (
-            self.default in (None, Parameter.empty, (), {})
-            or isinstance(self.default, bool)
-            or "default: " in self.help
-        ):
+        unset = self.default in (None, Parameter.empty, (), {}) or isinstance(self.default, bool)
+        if unset or "default: " in self.help:
             return self.help
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
-        return (
-            f"{self.help[:-2]}; default: {value})."
-            if self.help.endswith(").")
-            else f"{self.help[:-1]} (default: {value})."
-        )
+        text, mark = (self.help[:-2], "; ") if self.help.endswith(").") else (self.help[:-1], " (")
+        return f"{text}{mark}default: {value})."
 
     def parameter(self) -> Parameter:
         """The parameter of which Typer makes this option."""
-        kinds = (
-            [kind for kind in get_args(self.type) if kind is not NoneType] if NoneType in get_args(self.type) else []
-        )
-        kind = kinds[0] if kinds else self.type
+        from ipexctl.cli import completion
+
+        optional = NoneType in get_args(self.type)
+        kind = next(kind for kind in get_args(self.type) if kind is not NoneType) if optional else self.type
         default, metavar = self.default, self.flag.metavar or _METAVARS.get(kind)
         if get_origin(kind) in (tuple, dict):
             kind, default = list[str], default if default is Parameter.empty else None
-        shown: dict[str, Any] = {
-            "min": self.low,
-            "max": self.high,
-            "help": self.help_text,
-            "show_default": False,
-            "metavar": metavar,
-        }
-        shown |= {"rich_help_panel": self.flag.group} | _behaviour(self)
+        shown: dict[str, Any] = {"help": self.help_text, "show_default": False, "metavar": metavar}
+        shown |= {"min": self.low, "max": self.high, "rich_help_panel": self.flag.group}
+        if self.flag.completes:
+            shown["autocompletion"] = getattr(completion, f"complete_{self.flag.completes}")
+        shown |= _SPECIAL.get(self.name, {})
         word = "--" + self.key.replace("_", "-")
-        if kind is bool:
-            word += f"/--no-{word[2:]}" if default or kinds else ""
+        if kind is bool and (default or optional):
+            word += f"/--no-{word[2:]}"
         short = [name for name in self.flag.names if not name.startswith("--")]
         long = [name for name in self.flag.names if name.startswith("--")]
         info = typer.Argument(**shown) if self.flag.argument else typer.Option(*short, word, *long, **shown)
         annotation = Annotated[kind if default is not None else kind | None, info]  # type: ignore[valid-type]
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _behaviour(option: Option) -> dict[str, Any]:
-    """What an option does besides holding a value."""
-    from ipexctl.cli import completion
-
-    words = {
-        "limit": completion.limit,
-        "start_at": completion.step,
-        "tags": completion.tag,
-        "skip_tags": completion.tag,
-    }
-    if option.name == "run":
-        return {"autocompletion": completion.saved if option.default == "last" else completion.run}
-    if option.name == "from_" and option.default == "all":
-        return {"autocompletion": completion.limit}
-    if option.name in words:
-        return {"autocompletion": words[option.name]}
-    if option.name == "schema_":
-        return {"callback": _print_schema, "is_eager": True}
-    return VERBOSITY if option.name == "verbose" else {}
 
 
 def _set_verbosity(context: typer.Context, count: int) -> None:
@@ -149,6 +119,9 @@ def _print_schema(asked: bool) -> None:
 
         typer.echo(json.dumps(schema(), indent=2))
         raise typer.Exit
+
+
+_SPECIAL = {"verbose": VERBOSITY, "schema_": {"callback": _print_schema, "is_eager": True, "metavar": None}}
 
 
 @cache
@@ -225,17 +198,22 @@ class _Generated:
     def callback(self, _: object) -> None:
         """Typer sets the function it was given, which does nothing."""
 
-    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+    def help_sections(self: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Title → names and help of its arguments or options, in the order of the help."""
         sections: dict[str, list[Any]] = {"Arguments": [], **{title: [] for title in _FIRST}}
         for param in self.get_params(ctx):
-            argument = param.param_type_name == "argument"
-            title = "Arguments" if argument else getattr(param, "rich_help_panel", None) or "Options"
-            if record := param.get_help_record(ctx):
-                sections.setdefault(title, []).append(record)
-        for title in sorted(sections, key=lambda title: _LAST.index(title) if title in _LAST else -1):
-            if sections[title]:
-                with formatter.section(title):
-                    formatter.write_dl(sections[title])
+            names, text = param.get_help_record(ctx)
+            if param.param_type_name == "argument":
+                sections["Arguments"].append((names.partition(" <")[0], text))
+            else:
+                sections.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append((names, text))
+        titles = sorted(sections, key=lambda title: _LAST.index(title) if title in _LAST else -1)
+        return {title: sections[title] for title in titles if sections[title]}
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        for title, records in self.help_sections(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(records)
         if isinstance(self, TyperGroup):
             self.format_commands(ctx, formatter)
 

@@ -11,38 +11,38 @@ import typer
 _RECENT = 20  # saved runs that are looked into
 
 
-def limit(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     """Hosts and groups of the hostfile the command names, for the last piece of a list."""
     before, comma, last = incomplete.rpartition(",")
     sign = last[:1] if last[:1] in ("!", "&") else ""
-    names = [*_hosts(ctx), "@failed"]
-    return [before + comma + sign + name for name in names if name.startswith(last.removeprefix(sign))]
+    names = _matching((*_hosts(ctx), "@failed"), last.removeprefix(sign))
+    return [before + comma + sign + name for name in names]
 
 
-def saved(incomplete: str) -> list[str]:
+def complete_saved_runs(incomplete: str) -> list[str]:
     """Names of saved runs, the newest first."""
-    return [name for name in ("last", *(path.name for path in _saved())) if name.startswith(incomplete)]
+    return _matching(("last", *(path.name for path in _saved_runs())), incomplete)
 
 
-def run(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     """Ids of runs that were started from here lately."""
     from ipexctl.verbs.run.replay import read_run_id
 
-    found = (read_run_id(path) for path in _saved()[:_RECENT])
-    return [name for name in dict.fromkeys(found) if name and name.startswith(incomplete)]
+    ids = (read_run_id(path) for path in _saved_runs()[:_RECENT])
+    return _matching((name for name in ids if name), incomplete)
 
 
-def step(incomplete: str) -> list[str]:
+def complete_steps(incomplete: str) -> list[str]:
     """Names of the playbook's steps."""
-    return _begun((name for name, _ in _steps()), incomplete)
+    return _matching((name for name, _ in _steps()), incomplete)
 
 
-def tag(incomplete: str) -> list[str]:
+def complete_tags(incomplete: str) -> list[str]:
     """Tags of the playbook's steps."""
-    return _begun((tag for _, tags in _steps() for tag in tags), incomplete)
+    return _matching((tag for _, tags in _steps() for tag in tags), incomplete)
 
 
-def _begun(words: Iterable[str], incomplete: str) -> list[str]:
+def _matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
@@ -51,7 +51,7 @@ def _hosts(ctx: typer.Context) -> list[str]:
     from ipexctl.verbs.common.select import select_hosts
 
     try:
-        found = select_hosts(
+        inventory = select_hosts(
             hostfile=ctx.params.get("hostfile"),
             hosts=ctx.params.get("hosts"),
             limit=None,
@@ -60,7 +60,7 @@ def _hosts(ctx: typer.Context) -> list[str]:
         )
     except UsageError:
         return []
-    return [*found.names, *dict.fromkeys(group for host in found for group in host.groups)]
+    return [*inventory.names, *dict.fromkeys(group for host in inventory for group in host.groups)]
 
 
 def _steps() -> list[tuple[str, tuple[str, ...]]]:
@@ -76,11 +76,11 @@ def _steps() -> list[tuple[str, tuple[str, ...]]]:
         play = read_playbook(file, environ=os.environ, cwd=Path.cwd())
     except UsageError:
         return []
-    return [(each.title, each.tags) for each in play.steps]
+    return [(step.title, step.tags) for step in play.steps]
 
 
-def _saved() -> list[Path]:
+def _saved_runs() -> list[Path]:
     from ipexctl.loop import state_directory
-    from ipexctl.show.record import saved as every
+    from ipexctl.show.record import saved
 
-    return every(state_directory() / "runs")[::-1]
+    return saved(state_directory() / "runs")[::-1]

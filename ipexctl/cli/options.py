@@ -27,6 +27,7 @@ class HostFlags(Fields):
         "Hosts",
         "LIST",
         names=("-l",),
+        completes="hosts",
     )
 
 
@@ -93,10 +94,12 @@ class PlayFlags(Fields):
 
     files: tuple[str, ...] = flag(..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True)
     tags: tuple[str, ...] = flag(
-        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",)
+        (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
     )
-    skip_tags: tuple[str, ...] = flag((), "Skip steps with one of these tags; repeatable.", "Steps", "TAG")
-    start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME")
+    skip_tags: tuple[str, ...] = flag(
+        (), "Skip steps with one of these tags; repeatable.", "Steps", "TAG", completes="tags"
+    )
+    start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME", completes="steps")
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
     list_steps: bool = flag(False, "List the steps; contact no host.")
@@ -128,7 +131,9 @@ class InitFlags(Fields):
 class RunIdFlags(Fields):
     """Of commands for runs that were started."""
 
-    run: str | None = flag(None, "Id of the run, or the beginning of it (default: the only run).", argument=True)
+    run: str | None = flag(
+        None, "Id of the run, or the beginning of it (default: the only run).", argument=True, completes="runs"
+    )
 
 
 class AttachFlags(RawFlags, RunIdFlags):
@@ -155,7 +160,7 @@ class LogsFlags(RunIdFlags):
 class ReplayFlags(RawFlags):
     """Of ``replay``."""
 
-    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True)
+    run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
 
 
 class LabFlags(Fields):

@@ -27,6 +27,7 @@ class Flag:
     metavar: str | None = None
     names: tuple[str, ...] = ()  # short forms and synonyms
     argument: bool = False  # a positional argument
+    completes: str = ""  # what a shell offers: hosts, runs, saved_runs, steps or tags
 
     def __call__(self, schema: object) -> None:
         """As pydantic's ``json_schema_extra`` it adds nothing: the schema of playbooks has no groups."""
@@ -40,11 +41,12 @@ def flag(
     *,
     names: tuple[str, ...] = (),
     argument: bool = False,
+    completes: str = "",
     **field: Any,
 ) -> Any:
     """A field with its help and its place on the command line; ``field`` goes to pydantic's Field, such as bounds."""
-    extra = Flag(group, metavar, names, argument)
-    return Field(default, description=text, json_schema_extra=extra, **field)
+    place = Flag(group, metavar, names, argument, completes)
+    return Field(default, description=text, json_schema_extra=place, **field)
 
 
 class Fields(BaseModel):
@@ -348,6 +350,7 @@ class Fetch(TransferFields, Task):
         "Hosts",
         "all|rank:N|HOSTS",
         alias="from",
+        completes="hosts",
     )
     source: str = flag(
         ".", "Local directory that sync copied; relative paths start at its place on the hosts.", "Files", "PATH"
