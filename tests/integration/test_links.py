@@ -639,7 +639,7 @@ def test_a_frozen_server_is_reported_as_lost(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd") as server:
         link = Links(known_hosts=server.known_hosts, config=None).open(server.host())
         transport = link._transport  # type: ignore[attr-defined]
-        transport.packetizer.set_keepalive(0.2, transport._ask)  # the same questions, asked in a hurry
+        transport.call_when_idle(0.2, transport._check_alive)  # the same questions, asked in a hurry
         transport.sock.settimeout(0.05)
         channel = link.stream(Command(("sleep", "60")))
         sessions = children(server.process.pid)

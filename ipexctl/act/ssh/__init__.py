@@ -57,12 +57,12 @@ class Links:
         key = (host.name, host.address, host.user, host.port, host.key)
         with self._lock:
             opening = self._openings.get(key)
-            first = opening is None or opening.useless
+            first = opening is None or opening.is_unusable
             if opening is None or first:
-                opening = self._openings[key] = _Opening(self._new(host))
+                opening = self._openings[key] = _Opening(self._make_link(host))
         if first:
             opening.connect()
-        return opening.link_when_made()
+        return opening.wait_for_link()
 
     def close(self) -> None:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
@@ -76,7 +76,7 @@ class Links:
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
 
-    def _new(self, host: Host) -> LocalLink | SSHLink:
+    def _make_link(self, host: Host) -> LocalLink | SSHLink:
         if host.is_local:
             return LocalLink(host)
         from ipexctl.act.ssh.connect import Dialler  # Paramiko and Fabric take a quarter of a second to import
@@ -102,7 +102,7 @@ class _Opening:
         self._error: BaseException | None = None
 
     @property
-    def useless(self) -> bool:
+    def is_unusable(self) -> bool:
         return self._made.is_set() and (self._error is not None or not self.link.alive)
 
     def connect(self) -> None:
@@ -117,7 +117,7 @@ class _Opening:
             self._made.set()
         _log.info("%s: connected after %.3f s", host.name, time.monotonic() - begun)
 
-    def link_when_made(self) -> Link:
+    def wait_for_link(self) -> Link:
         self._made.wait()
         if self._error is not None:
             raise self._error

@@ -37,7 +37,7 @@ class CommandLog:
             _log.info("%s: status %s after %.3f s: %s", self._host, seen, time.monotonic() - self._begun, self._line)
 
 
-class Pieces(Protocol):
+class ReadableCommand(Protocol):
     """A running command that can be read with a time limit."""
 
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
@@ -54,12 +54,12 @@ class TimedOut(Exception):
     """The command outlived its timeout; it still runs."""
 
 
-def collect(channel: Pieces, command: Command, deadline: float) -> Completed:
+def collect(channel: ReadableCommand, command: Command, deadline: float) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `TimedOut` at ``deadline`` (monotonic)."""
     if len(command.stdin) <= _SMALL:
-        _give(channel, command.stdin)
+        _feed_input(channel, command.stdin)
     else:
-        threading.Thread(target=_give, args=(channel, command.stdin), daemon=True).start()
+        threading.Thread(target=_feed_input, args=(channel, command.stdin), daemon=True).start()
     said: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
     truncated = False
     while True:
@@ -82,7 +82,7 @@ def collect(channel: Pieces, command: Command, deadline: float) -> Completed:
     return Completed(channel.status(), bytes(said["out"]), bytes(said["err"]), truncated)
 
 
-def _give(channel: Pieces, data: bytes) -> None:
+def _feed_input(channel: ReadableCommand, data: bytes) -> None:
     try:
         if data:
             channel.write(data)
@@ -91,7 +91,7 @@ def _give(channel: Pieces, data: bytes) -> None:
         pass  # it ended without reading all: its status says how; a lost link is met by the reader
 
 
-def timed_out(host: str, command: Command, alive: str = "") -> LinkError:
+def timeout_error(host: str, command: Command, alive: str = "") -> LinkError:
     """``alive`` names what may still be running."""
     words = str(command)
     what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"

@@ -18,11 +18,11 @@ from typing import Any, NoReturn
 
 import paramiko
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, known_line, name_of
+from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host, known_host_name
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import ConnectError, Transport, shut
+from ipexctl.act.ssh.transport import ConnectError, Transport, abort
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
@@ -52,7 +52,7 @@ class Dialler:
         self._settings = SSHSettings(config)
         self._keys = Keys(ask)
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
-        self._jumps: dict[tuple[str, ...], _Jump] = {}
+        self._jumps: dict[tuple[str, ...], _JumpConnection] = {}
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
@@ -61,13 +61,13 @@ class Dialler:
 
         ``opening`` gets each socket while it is being connected, so that it can be shut down from outside.
         """
-        settings = self._settings.of(host)
+        settings = self._settings.settings_of(host)
         limit = min(self._timeout, settings.timeout or self._timeout)
         notes: list[str] = []
         try:
-            return self._through(settings.jumps, settings, time.monotonic() + limit, limit, opening, notes), notes
-        except ConnectError as trouble:
-            failure = Failure(host.name, Kind.UNREACHABLE, trouble.what, trouble.hint, trouble.code)
+            return self._connect(settings.jumps, settings, time.monotonic() + limit, limit, opening, notes), notes
+        except ConnectError as error:
+            failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
             raise LinkError(failure) from None
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Dialler:
             proxy.wait()
         self._keys.close()
 
-    def _through(
+    def _connect(
         self,
         jumps: tuple[str, ...],
         settings: Settings,
@@ -92,17 +92,19 @@ class Dialler:
         notes: list[str],
     ) -> Transport:
         if settings.command:
-            return self._login(self._proxy(settings.command), settings, deadline, limit, opening, notes)
+            return self._log_in(self._start_proxy_command(settings.command), settings, deadline, limit, opening, notes)
 
         def socket_to_it() -> Any:
             if not jumps:
                 return open_tcp(settings, deadline, limit, opening)
-            return self._channel(self._jump(jumps, deadline, limit, notes), jumps[-1], settings, deadline, limit)
+            return self._open_jump_channel(
+                self._connect_jump(jumps, deadline, limit, notes), jumps[-1], settings, deadline, limit
+            )
 
         pause = 0.1
         while True:
             try:
-                return self._login(socket_to_it(), settings, deadline, limit, opening, notes)
+                return self._log_in(socket_to_it(), settings, deadline, limit, opening, notes)
             except EOFError:
                 # A busy sshd closes connections at random before they begin (MaxStartups): come again, later.
                 pause = pause * 2 + random.random() * 0.2
@@ -110,7 +112,7 @@ class Dialler:
                     raise ConnectError("banner", f"connection closed before a banner came ({settings.at})") from None
                 time.sleep(pause)
 
-    def _channel(
+    def _open_jump_channel(
         self, jump: Transport, name: str, settings: Settings, deadline: float, limit: float
     ) -> paramiko.Channel:
         """A way to the host through the jump host of that name."""
@@ -134,7 +136,7 @@ class Dialler:
                 ) from None
             raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
 
-    def _proxy(self, command: str) -> socket.socket:
+    def _start_proxy_command(self, command: str) -> socket.socket:
         """A ProxyCommand, talked to over a real socket. OpenSSH, too, gives it to a shell."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -149,32 +151,32 @@ class Dialler:
             self._proxies.append(process)
         return ours
 
-    def _jump(self, jumps: tuple[str, ...], deadline: float, limit: float, notes: list[str]) -> Transport:
+    def _connect_jump(self, jumps: tuple[str, ...], deadline: float, limit: float, notes: list[str]) -> Transport:
         """The one connection to a jump host; the first that needs it makes it, the others wait for it."""
         with self._lock:
             jump = self._jumps.get(jumps)
             first = jump is None or jump.gone
             if jump is None or first:
-                jump = self._jumps[jumps] = _Jump()
+                jump = self._jumps[jumps] = _JumpConnection()
         if first:
             try:
-                hop = self._settings.hop(jumps[-1])
-                jump.transport = self._through(jumps[:-1], hop, deadline, limit, jump.opening, notes)
-            except ConnectError as trouble:
-                named = trouble.code == "jump"  # a hop further on already says which one it is
-                what = trouble.what if named else f"jump host {jumps[-1]}: {trouble.what}"
-                code = trouble.code if trouble.code.startswith("host-key") else "jump"
-                jump.trouble = ConnectError(code, what, trouble.hint)
+                hop = self._settings.settings_of_jump(jumps[-1])
+                jump.transport = self._connect(jumps[:-1], hop, deadline, limit, jump.opening, notes)
+            except ConnectError as error:
+                named = error.code == "jump"  # a hop further on already says which one it is
+                what = error.what if named else f"jump host {jumps[-1]}: {error.what}"
+                code = error.code if error.code.startswith("host-key") else "jump"
+                jump.error = ConnectError(code, what, error.hint)
             finally:
                 jump.until = time.monotonic() + _REMEMBERED
                 jump.done.set()
         if not jump.done.wait(max(0.1, deadline - time.monotonic())):
             raise ConnectError("jump", f"jump host {jumps[-1]}: no answer within {limit:g} s")
         if jump.transport is None:
-            raise jump.trouble or ConnectError("jump", f"jump host {jumps[-1]}: the connection was lost")
+            raise jump.error or ConnectError("jump", f"jump host {jumps[-1]}: the connection was lost")
         return jump.transport
 
-    def _login(
+    def _log_in(
         self,
         sock: Any,
         settings: Settings,
@@ -185,12 +187,12 @@ class Dialler:
     ) -> Transport:
         """Key exchange, the judgement of the host's key, then authentication. Raises `EOFError` where the other side
         went before it said a word, else `ConnectError`."""
-        known, name, also = self._known_to(settings)
+        known, name, other_name = self._known_hosts_of(settings)
         transport = Transport(sock)
         opening(transport)
         try:
             transport.deadline = deadline
-            transport.set_algorithms(known.kinds(name) or known.kinds(also))
+            transport.set_algorithms(known.key_types(name) or known.key_types(other_name))
             left = max(0.1, deadline - time.monotonic())
             transport.banner_timeout = transport.handshake_timeout = left
             ready = threading.Event()
@@ -199,8 +201,8 @@ class Dialler:
             try:
                 key = transport.get_remote_server_key()
             except paramiko.SSHException:  # there is none yet, or the connection has ended
-                _no_session(transport, settings, limit, greeted=bool(transport.remote_version))
-            self._judge(key, settings, known, name, also, notes)
+                _raise_session_error(transport, settings, limit, greeted=bool(transport.remote_version))
+            self._verify_host_key(key, settings, known, name, other_name, notes)
             self._authenticate(transport, settings, deadline, limit)
             transport.start_keepalive()
             return transport
@@ -208,7 +210,7 @@ class Dialler:
             transport.end()
             raise
 
-    def _known_to(self, settings: Settings) -> tuple[KnownHosts, str, str]:
+    def _known_hosts_of(self, settings: Settings) -> tuple[KnownHosts, str, str]:
         """The lines that count for a host, its name there, and the name without a port."""
         own = settings.known_hosts or _USER_KNOWN
         if self._known_path and not settings.own_known_hosts:
@@ -220,42 +222,46 @@ class Dialler:
             known = self._known[files]
         if settings.alias:
             return known, settings.alias.lower(), ""
-        return known, name_of(settings.address, settings.port), settings.address.lower() if settings.port != 22 else ""
+        return (
+            known,
+            known_host_name(settings.address, settings.port),
+            settings.address.lower() if settings.port != 22 else "",
+        )
 
-    def _judge(
-        self, key: paramiko.PKey, settings: Settings, known: KnownHosts, name: str, also: str, notes: list[str]
+    def _verify_host_key(
+        self, key: paramiko.PKey, settings: Settings, known: KnownHosts, name: str, other_name: str, notes: list[str]
     ) -> None:
         blob, kind = key.asbytes(), key.get_name()
-        print_ = f"{kind} {fingerprint(blob)}"
+        shown_key = f"{kind} {fingerprint(blob)}"
         with self._lock:
-            verdict = known.verdict(name, blob, also=also)
+            verdict = known.judge_key(name, blob, also=other_name)
             problems, known.problems = known.problems, []
             notes += [f"skipped a line of known hosts: {problem}" for problem in problems]
             entry = verdict.entry
             if verdict.state == "ok":
                 return
             if verdict.state == "revoked" and entry:
-                raise ConnectError("host-key-revoked", f"host key {print_} is revoked ({entry.file}:{entry.line})")
+                raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
             if verdict.state == "changed" and entry:
                 was = f"{entry.kind} {fingerprint(entry.blob)}"
                 raise ConnectError(
                     "host-key-changed",
-                    f"host key CHANGED: it is {print_}, known is {was} ({entry.file}:{entry.line})",
+                    f"host key CHANGED: it is {shown_key}, known is {was} ({entry.file}:{entry.line})",
                     f"if it was really set up anew: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}",
                 )
             if verdict.state == "unknown" and (self._accept_new or settings.accept_new):
                 try:
-                    path = known.add(name, kind, blob)
+                    path = known.record_key(name, kind, blob)
                 except OSError as error:
                     raise ConnectError(
                         "host-key-unknown", f"{known.files[0]} cannot be written: {error.strerror}"
                     ) from None
-                notes.append(f"new host key {print_} of {name} recorded in {path}")
+                notes.append(f"new host key {shown_key} of {name} recorded in {path}")
                 return
-        why = f"unknown host key {print_}"
+        why = f"unknown host key {shown_key}"
         if verdict.state == "certificate":
             why += "; certificates of hosts are not supported"
-        line = shlex.quote(known_line(name, kind, blob))
+        line = shlex.quote(format_known_host(name, kind, blob))
         raise ConnectError(
             "host-key-unknown", why, f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
         )
@@ -263,7 +269,7 @@ class Dialler:
     def _authenticate(self, transport: Transport, settings: Settings, deadline: float, limit: float) -> None:
         tried: list[str] = []
         unusable: list[UnusableKey] = []
-        for key in self._keys.of(settings):
+        for key in self._keys.keys_for(settings):
             if isinstance(key, UnusableKey):
                 unusable.append(key)
                 continue
@@ -307,13 +313,13 @@ class Dialler:
         )
 
 
-class _Jump:
+class _JumpConnection:
     """A connection that many hosts share, perhaps still being made."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
         self.transport: Transport | None = None
-        self.trouble: ConnectError | None = None
+        self.error: ConnectError | None = None
         self.until = 0.0
         self._socket: Any = None
 
@@ -330,10 +336,10 @@ class _Jump:
         self._socket = sock
 
     def end(self) -> None:
-        shut(self._socket)
+        abort(self._socket)
 
 
-def _no_session(transport: Transport, settings: Settings, limit: float, *, greeted: bool) -> NoReturn:
+def _raise_session_error(transport: Transport, settings: Settings, limit: float, *, greeted: bool) -> NoReturn:
     error = transport.get_exception()
     if isinstance(error, ConnectError):
         raise ConnectError(error.code, f"{error.what} ({settings.at})")

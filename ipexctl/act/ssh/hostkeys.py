@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-State = Literal["ok", "unknown", "changed", "revoked", "certificate"]
+KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Verdict:
     "certificate": only a certificate authority is known for the host, and we cannot check certificates of hosts.
     """
 
-    state: State
+    state: KeyState
     entry: Entry | None = None
 
 
@@ -49,7 +49,7 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def name_of(host: str, port: int) -> str:
+def known_host_name(host: str, port: int) -> str:
     """How a host is called in a known_hosts file."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
@@ -76,10 +76,10 @@ class KnownHosts:
                 self.problems.append(f"{path}: {error.strerror}")
                 continue
             for number, line in enumerate(text.split(b"\n"), 1):
-                if why := self._add(str(path), number, line.decode("utf-8", "replace").strip()):
+                if why := self._add_line(str(path), number, line.decode("utf-8", "replace").strip()):
                     self.problems.append(f"{path}:{number}: {why}")
 
-    def _add(self, file: str, number: int, line: str) -> str:
+    def _add_line(self, file: str, number: int, line: str) -> str:
         """Takes a line in; says what is wrong with it."""
         if not line or line.startswith("#"):
             return ""
@@ -94,7 +94,7 @@ class KnownHosts:
             blob = base64.b64decode(coded, validate=True)
         except (binascii.Error, ValueError):
             return "the key is not base64"
-        if not _is_key(kind, blob):
+        if not _is_key_blob(kind, blob):
             return f"not a key of type {kind[:40]!r}"
         entry = Entry(file, number, marker, kind, blob)
         if hosts.startswith("|"):
@@ -116,26 +116,26 @@ class KnownHosts:
                 self._plain[name].append(entry)
         return ""
 
-    def entries(self, name: str) -> list[Entry]:
+    def find_entries(self, name: str) -> list[Entry]:
         """All lines about a host, by its name as `name_of` gives it."""
         with self._lock:
             found = list(self._plain.get(name, ()))
-            found += [entry for names, entry in self._patterns if _matches(name, names)]
+            found += [entry for names, entry in self._patterns if _matches_patterns(name, names)]
             coded = name.encode()
             found += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
         return found
 
-    def kinds(self, name: str) -> list[str]:
+    def key_types(self, name: str) -> list[str]:
         """Key types known for a host: what it should be asked to show."""
-        return list(dict.fromkeys(entry.kind for entry in self.entries(name) if not entry.marker))
+        return list(dict.fromkeys(entry.kind for entry in self.find_entries(name) if not entry.marker))
 
-    def verdict(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
+    def judge_key(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
         """Judges the key a host shows. ``also`` is a second name that may vouch for it (the host without its port).
 
         A revoked key is refused whatever else is said of it; a host known by another key has changed.
         """
-        entries = self.entries(name)
-        others = self.entries(also) if also else []
+        entries = self.find_entries(name)
+        others = self.find_entries(also) if also else []
         for entry in entries + others:
             if entry.marker == "@revoked" and entry.blob == blob:
                 return Verdict("revoked", entry)
@@ -148,10 +148,10 @@ class KnownHosts:
         authority = next((entry for entry in entries + others if entry.marker == "@cert-authority"), None)
         return Verdict("certificate", authority) if authority else Verdict("unknown")
 
-    def add(self, name: str, kind: str, blob: bytes) -> Path:
+    def record_key(self, name: str, kind: str, blob: bytes) -> Path:
         """Records a key of a host never seen before, at the end of the first file. Raises `OSError`."""
         path = self.files[0]
-        line = known_line(name, kind, blob).encode() + b"\n"
+        line = format_known_host(name, kind, blob).encode() + b"\n"
         with self._lock:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -165,12 +165,12 @@ class KnownHosts:
         return path
 
 
-def known_line(name: str, kind: str, blob: bytes) -> str:
+def format_known_host(name: str, kind: str, blob: bytes) -> str:
     """The line of a known_hosts file that makes a key known."""
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
 
 
-def _is_key(kind: str, blob: bytes) -> bool:
+def _is_key_blob(kind: str, blob: bytes) -> bool:
     named = kind.encode()
     return (
         re.fullmatch(r"[a-zA-Z0-9@.-]+", kind) is not None
@@ -179,7 +179,7 @@ def _is_key(kind: str, blob: bytes) -> bool:
     )
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
     found = False
     for pattern in patterns:
         negated = pattern.startswith("!")

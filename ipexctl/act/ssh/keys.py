@@ -49,14 +49,14 @@ class Keys:
         self._agent_keys: list[Key] | None = None
         self._lock = threading.Lock()
 
-    def of(self, settings: Settings) -> Iterator[Key | UnusableKey]:
+    def keys_for(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         """What to offer to a host, best first: named files, then the agent, then default files."""
         offered: set[bytes] = set()
         count = 0
-        for key in self._candidates(settings):
+        for key in self._list_candidates(settings):
             if isinstance(key, UnusableKey):
                 yield key
-            elif (blob := _offer(key.key)) not in offered and count < _MOST:
+            elif (blob := _public_blob(key.key)) not in offered and count < _MOST:
                 offered.add(blob)
                 count += 1
                 yield key
@@ -73,17 +73,17 @@ class Keys:
                 if isinstance(found, list) and not any(isinstance(key.key, AgentKey) for key in found)
             }
 
-    def _candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
+    def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         for path in settings.keys:
             if path.lower() != "none":
-                yield from self._file(path, settings.certificates, asked_for=True)
+                yield from self._load_file(path, settings.certificates, asked_for=True)
         if not settings.only_these_keys:
-            yield from self._from_agent()
+            yield from self._load_agent_keys()
             if not settings.keys:
                 for path in _DEFAULT:
-                    yield from self._file(path, (), asked_for=False)
+                    yield from self._load_file(path, (), asked_for=False)
 
-    def _from_agent(self) -> list[Key]:
+    def _load_agent_keys(self) -> list[Key]:
         with self._lock:
             if self._agent_keys is None:
                 try:
@@ -95,8 +95,8 @@ class Keys:
                     self._agent_keys = []  # an agent that does not answer is no agent
             return self._agent_keys
 
-    def _file(self, path: str, certificates: tuple[str, ...], *, asked_for: bool) -> list[Key | UnusableKey]:
-        agent = {bytes(key.key.asbytes()): key for key in self._from_agent()}
+    def _load_file(self, path: str, certificates: tuple[str, ...], *, asked_for: bool) -> list[Key | UnusableKey]:
+        agent = {bytes(key.key.asbytes()): key for key in self._load_agent_keys()}
         with self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load(path, certificates, agent)
@@ -111,7 +111,7 @@ class Keys:
         try:
             found = place.stat()
         except OSError as error:
-            held = _public(place)
+            held = _read_public_blob(place)
             if held in agent:
                 return [agent[held]]
             return UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
@@ -120,11 +120,11 @@ class Keys:
             return UnusableKey(
                 f"key {path} can be read by others (mode {mode:04o})", "key-mode", f"chmod 600 {shlex.quote(path)}"
             )
-        if (held := _public(place)) in agent:
+        if (held := _read_public_blob(place)) in agent:
             return [agent[held]]
         passphrase: str | None = None
         try:
-            key = _decrypted(place, None)
+            key = _load_private_key(place, None)
         except paramiko.PasswordRequiredException:
             passphrase = self._ask(f"Passphrase of {path}: ") if self._ask else None
             if not passphrase:
@@ -132,7 +132,7 @@ class Keys:
                     f"key {path} has a passphrase and no agent holds it", hint=f"ssh-add {shlex.quote(path)}"
                 )
             try:
-                key = _decrypted(place, passphrase)
+                key = _load_private_key(place, passphrase)
             except (paramiko.SSHException, ValueError):
                 return UnusableKey(f"key {path}: the passphrase is wrong")
         except (paramiko.SSHException, ValueError, OSError) as error:
@@ -142,7 +142,7 @@ class Keys:
         signed: list[Key] = []
         for certificate in certified:
             if os.path.isfile(certificate):  # noqa: PTH113
-                twin = _decrypted(place, passphrase)
+                twin = _load_private_key(place, passphrase)
                 try:
                     twin.load_certificate(certificate)
                 except (ValueError, paramiko.SSHException):
@@ -151,7 +151,7 @@ class Keys:
         return [*signed, Key(name, key)]
 
 
-def _decrypted(place: Path, passphrase: str | None) -> paramiko.PKey:
+def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
     head = place.read_bytes()[: 1 << 16]
     classes = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
     errors: list[Exception] = []
@@ -167,7 +167,7 @@ def _decrypted(place: Path, passphrase: str | None) -> paramiko.PKey:
     raise errors[0]
 
 
-def _public(place: Path) -> bytes:
+def _read_public_blob(place: Path) -> bytes:
     """The public part beside a private key, b"" if there is none."""
     try:
         words = place.with_name(place.name + ".pub").read_text("ascii", "replace").split()
@@ -176,6 +176,6 @@ def _public(place: Path) -> bytes:
         return b""
 
 
-def _offer(key: paramiko.PKey) -> bytes:
+def _public_blob(key: paramiko.PKey) -> bytes:
     blob = getattr(key, "public_blob", None)
     return bytes(blob.key_blob) if blob else bytes(key.asbytes())

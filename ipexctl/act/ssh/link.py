@@ -10,11 +10,11 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timed_out
+from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
-from ipexctl.act.ssh.quoting import Marked, carried, ending, new_mark, script
-from ipexctl.act.ssh.transport import ConnectError, Transport, shut
+from ipexctl.act.ssh.quoting import MarkedOutput, new_nonce, shell_line, stop_command, wrap_command
+from ipexctl.act.ssh.transport import ConnectError, Transport, abort
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -35,7 +35,7 @@ class SSHChannel:
         self._host = host
         self._log = log
         self._channel = channel
-        self._marks: dict[Stream, Marked] = {"out": Marked(mark), "err": Marked(mark)}
+        self._marks: dict[Stream, MarkedOutput] = {"out": MarkedOutput(mark), "err": MarkedOutput(mark)}
         self._closed = False
         self._wake = OutputEvent(channel)
         self._reading = threading.Lock()
@@ -46,14 +46,14 @@ class SSHChannel:
         return self._marks["out"].pid or self._marks["err"].pid
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """The login shell has come as far as our command."""
         return any(mark.found for mark in self._marks.values())
 
-    def noise(self) -> str:
-        """What startup files said."""
-        said = b"\n".join(bytes(mark.noise) for mark in self._marks.values())
-        return said.decode("utf-8", "replace").strip()
+    def startup_output(self) -> str:
+        """What startup files printed."""
+        output = b"\n".join(bytes(mark.noise) for mark in self._marks.values())
+        return output.decode("utf-8", "replace").strip()
 
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
         """See `Pieces`. Raises `LinkError` when the connection was lost."""
@@ -62,20 +62,20 @@ class SSHChannel:
             while True:
                 self._wake.rearm()
                 over = self._channel.eof_received or self._channel.closed
-                pieces = self._taken()
+                pieces = self._read_available()
                 if pieces:
                     return pieces
                 if self._closed:
                     return None
                 if over:
-                    self._end()
+                    self._check_end()
                     return None
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return []
                 self._wake.wait(left)
 
-    def _taken(self) -> list[tuple[Stream, bytes]]:
+    def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
         try:
             if self._channel.recv_ready() and (data := self._marks["out"].feed(self._channel.recv(_PIECE))):
@@ -88,14 +88,14 @@ class SSHChannel:
             pass  # the acknowledgement could not be sent: what came is still ours, the loss shows next
         return pieces
 
-    def _end(self) -> None:
+    def _check_end(self) -> None:
         """Both outputs have ended: by themselves, or because the connection did?"""
         if self._channel.exit_status == -1 and not self._channel.get_transport().is_active():
-            raise self.lost()
-        if not self.begun:
+            raise self.lost_error()
+        if not self.has_begun:
             self._channel.status_event.wait(1.0)
-            said = printable(self.noise().splitlines()[-1] if self.noise() else "", 80)
-            what = "the login shell ended before it started a command" + (f": {said}" if said else "")
+            output = printable(self.startup_output().splitlines()[-1] if self.startup_output() else "", 80)
+            what = "the login shell ended before it started a command" + (f": {output}" if output else "")
             raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
 
     def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
@@ -115,7 +115,7 @@ class SSHChannel:
                 sent = 0
             if not sent:
                 if not self._closed and not self._channel.get_transport().is_active():
-                    raise self.lost()
+                    raise self.lost_error()
                 raise BrokenPipeError("the command's input has ended")
             rest = rest[sent:]
 
@@ -131,10 +131,10 @@ class SSHChannel:
         if status >= 0:
             return status
         if not self._closed and not self._channel.get_transport().is_active():
-            raise self.lost()
+            raise self.lost_error()
         return 255
 
-    def lost(self) -> LinkError:
+    def lost_error(self) -> LinkError:
         error = self._channel.get_transport().get_exception()
         what = error.what if isinstance(error, ConnectError) else "the connection was lost"
         return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
@@ -179,52 +179,52 @@ class SSHLink:
         return not self._closed and self._transport is not None and self._transport.is_active()
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how the host was reached; said once."""
-        said, self._notes = self._notes, ()
-        return said
+        """What the user should know of how the host was reached; given once."""
+        output, self._notes = self._notes, ()
+        return output
 
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._begun)
+            transport, notes = self._dialler.dial(self._host, self._set_opening)
         except LinkError:
             if self._closed:
-                raise self._gone() from None
+                raise self._lost_error() from None
             raise
         with self._lock:
             self._transport, self._notes = transport, tuple(notes)
         if self._closed:
             transport.end()
-            raise self._gone()
+            raise self._lost_error()
 
-    def _begun(self, opening: Any) -> None:
+    def _set_opening(self, opening: Any) -> None:
         self._opening = opening
         if self._closed:
-            shut(opening)
+            abort(opening)
 
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
-        channel = self._start(command, command.timeout, owned=True)
+        channel = self._start_command(command, command.timeout, owned=True)
         try:
             completed = collect(channel, command, deadline)
         except TimedOut:
-            raise timed_out(self._host.name, command, self._stopped(channel)) from None
+            raise timeout_error(self._host.name, command, self._stop_remote(channel)) from None
         except BaseException as error:
             if not isinstance(error, LinkError):
-                self._stopped(channel)
+                self._stop_remote(channel)
             if self._closed:
-                raise self._gone() from None
+                raise self._lost_error() from None
             raise
         finally:
             with self._lock:
                 self._running.discard(channel)
             channel.close()
         if self._closed:
-            raise self._gone()
+            raise self._lost_error()
         return completed
 
     def stream(self, command: Command) -> SSHChannel:
-        channel = self._start(command, _OPENING, owned=False)
+        channel = self._start_command(command, _OPENING, owned=False)
         if command.stdin:
             channel.write(command.stdin)
         return channel
@@ -237,57 +237,57 @@ class SSHLink:
             self._closed = True
             running = list(self._running)
         for channel in running:
-            self._stopped(channel)
-        shut(self._opening)
+            self._stop_remote(channel)
+        abort(self._opening)
         if self._transport is not None:
             self._transport.end()
 
-    def _start(self, command: Command, patience: float, *, owned: bool) -> SSHChannel:
-        mark = new_mark()
-        way = carried(script(command), mark)
+    def _start_command(self, command: Command, patience: float, *, owned: bool) -> SSHChannel:
+        mark = new_nonce()
+        shell = wrap_command(shell_line(command), mark)
         transport = self._transport
         if transport is None or self._closed:
-            raise self._gone()
+            raise self._lost_error()
         try:
             raw = transport.open_session(timeout=min(patience, _OPENING))
             channel = SSHChannel(self._host.name, raw, mark, CommandLog(self._host.name, command))
             if owned:
                 with self._lock:
                     self._running.add(channel)
-            raw.exec_command(way.line)
+            raw.exec_command(shell.line)
         except paramiko.ChannelException as error:
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
             raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
         except (ConnectError, paramiko.SSHException, EOFError, OSError) as error:  # Paramiko raises what ended it again
-            raise self._gone(error) from None
-        if way.stdin:
-            channel.write(way.stdin)
+            raise self._lost_error(error) from None
+        if shell.stdin:
+            channel.write(shell.stdin)
         return channel
 
-    def _stopped(self, channel: SSHChannel) -> str:
+    def _stop_remote(self, channel: SSHChannel) -> str:
         """Stops a command on its host; names it if it may live on."""
         if not channel.pid:
-            return "" if channel.begun else "its login shell did not get as far as the command"
+            return "" if channel.has_begun else "its login shell did not get as far as the command"
         transport = self._transport
-        said = b""
+        output = b""
         try:
             if transport is None or not transport.is_active():
                 raise EOFError
             killer = transport.open_session(timeout=_STOPPING)
             killer.settimeout(_STOPPING)
-            killer.exec_command(carried(ending(channel.pid), new_mark()).line)
+            killer.exec_command(wrap_command(stop_command(channel.pid), new_nonce()).line)
             killer.shutdown_write()
             while data := killer.recv(4096):
-                said += data
+                output += data
             killer.close()
-            if not said.rstrip().endswith(b"alive"):
+            if not output.rstrip().endswith(b"alive"):
                 return ""
         except (ConnectError, paramiko.SSHException, EOFError, OSError):
             pass
         return f"process {channel.pid} may still be running"
 
-    def _gone(self, error: BaseException | None = None) -> LinkError:
+    def _lost_error(self, error: BaseException | None = None) -> LinkError:
         if self._closed:
             what = "the link was closed"
         else:

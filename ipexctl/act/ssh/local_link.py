@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import cast
 
-from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timed_out
-from ipexctl.act.ssh.quoting import ending, fitted, script
+from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
+from ipexctl.act.ssh.quoting import fit_line, shell_line, stop_command
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -152,7 +152,7 @@ class LocalLink:
         try:
             completed = collect(channel, command, deadline)
         except TimedOut:
-            raise timed_out(self._host.name, command, _stopped(channel)) from None
+            raise timeout_error(self._host.name, command, _stopped(channel)) from None
         except BaseException:
             _stopped(channel)
             raise
@@ -180,7 +180,7 @@ class LocalLink:
             channel.close()
 
     def _start(self, command: Command, *, owned: bool = True) -> LocalChannel:
-        way = fitted(script(command))
+        way = fit_line(shell_line(command))
         log = CommandLog(self._host.name, command)
         home = self._env.get("HOME", "/")
         process = subprocess.Popen(  # without a shell of Python's: sh is a word like others, its line quoted by us
@@ -211,6 +211,6 @@ class LocalLink:
 
 def _stopped(channel: LocalChannel) -> str:
     """Ends the command's process group, politely and then hard; names it if it lives on."""
-    said = subprocess.run(("/bin/sh", "-c", ending(channel.pid)), stdin=subprocess.DEVNULL, capture_output=True)
+    said = subprocess.run(("/bin/sh", "-c", stop_command(channel.pid)), stdin=subprocess.DEVNULL, capture_output=True)
     channel.ended()  # takes its status, so that no zombie is left
     return f"process {channel.pid} may still be running" if b"alive" in said.stdout else ""

@@ -23,7 +23,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^-]")
 _UNSAFE_IN_DOUBLE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?^-]")
 
 
-def script(command: Command) -> bytes:
+def shell_line(command: Command) -> bytes:
     """The command as one line of sh. Raises `ValueError` for what no argument list can hold."""
     line = os.fsencode(command.line())
     if b"\0" in line:
@@ -32,27 +32,27 @@ def script(command: Command) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ShellCommand:
     """What is given to the login shell, and what goes into its stdin before the command's own input."""
 
     line: bytes
     stdin: bytes = b""
 
 
-def fitted(text: bytes) -> Carried:
+def fit_line(text: bytes) -> ShellCommand:
     """A line of sh of any length."""
     if len(text) < _LONGEST:
-        return Carried(text)
+        return ShellCommand(text)
     return _through_stdin(text)
 
 
-def _through_stdin(text: bytes) -> Carried:
+def _through_stdin(text: bytes) -> ShellCommand:
     """In braces: of a text that did not arrive whole, sh executes nothing."""
     whole = b"{ " + text + b"\n}"
-    return Carried(_taking(len(whole)), whole)
+    return ShellCommand(_read_line_from_stdin(len(whole)), whole)
 
 
-def _taking(size: int) -> bytes:
+def _read_line_from_stdin(size: int) -> bytes:
     """A line of sh that executes so many bytes of its stdin, and leaves those behind them to what they start.
 
     dd with ``fullblock`` takes exactly them out of a pipe, that of coreutils and that of busybox. busybox's head reads
@@ -62,31 +62,31 @@ def _taking(size: int) -> bytes:
     return b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size)
 
 
-def carried(text: bytes, mark: bytes) -> Carried:
+def wrap_command(text: bytes, mark: bytes) -> ShellCommand:
     """A line of sh through any login shell: mark and process id first, then ``text`` in the home directory."""
     say = b"printf '\\n%s %s\\n' " + mark + b" $$"
-    way = fitted(b'cd "${HOME:-/}" 2>/dev/null; ' + say + b"; " + say + b" >&2; " + text)
-    line = b"exec /bin/sh -c " + _quoted(way.line)
+    way = fit_line(b'cd "${HOME:-/}" 2>/dev/null; ' + say + b"; " + say + b" >&2; " + text)
+    line = b"exec /bin/sh -c " + _quote(way.line)
     if len(line) < _LONGEST:
-        return Carried(line, way.stdin)
+        return ShellCommand(line, way.stdin)
     way = _through_stdin(way.line)
-    return Carried(b"exec /bin/sh -c " + _quoted(way.line), way.stdin)
+    return ShellCommand(b"exec /bin/sh -c " + _quote(way.line), way.stdin)
 
 
-def _quoted(text: bytes) -> bytes:
+def _quote(text: bytes) -> bytes:
     if not _UNSAFE.search(text):
         return b"'" + text + b"'"
     octal = _UNSAFE_IN_DOUBLE.sub(lambda found: b"\\0%03o" % found.group()[0], text)
     return b'\'eval "$(printf %b "' + octal + b'")"\''
 
 
-def new_mark() -> bytes:
+def new_nonce() -> bytes:
     """Unguessable, so that noise cannot look like it."""
     return b"ipexctl-" + secrets.token_hex(8).encode()
 
 
 @dataclass(slots=True)
-class Marked:
+class MarkedOutput:
     """Takes one output apart: noise, the mark with the process id, and what the command wrote."""
 
     mark: bytes
@@ -112,7 +112,7 @@ class Marked:
         return rest
 
 
-_ENDING = rb"""p=%d
+_STOP_SCRIPT = rb"""p=%d
 alive() {
   kill -0 -- -$p 2>/dev/null || kill -0 $p 2>/dev/null || return 1
   for f in /proc/[0-9]*/stat; do
@@ -131,6 +131,6 @@ echo alive
 """
 
 
-def ending(pid: int) -> bytes:
+def stop_command(pid: int) -> bytes:
     """Stops the process group of ``pid``, politely and then hard (zombies count as ended). Says "alive" if in vain."""
-    return _ENDING % pid
+    return _STOP_SCRIPT % pid

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import fabric
 
-from ipexctl.act.ssh.sshconfig import File, OpenSSHConfig, read
+from ipexctl.act.ssh.sshconfig import File, OpenSSHConfig, read_config
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 
@@ -60,7 +60,7 @@ class SSHSettings:
             user_path = path.expanduser()
             if user_path.exists():
                 _require_safe(user_path)
-            files = (read(user_path, user_path.parent), read(system, system.parent))
+            files = (read_config(user_path, user_path.parent), read_config(system, system.parent))
         self._config = OpenSSHConfig(*files)
         # Lazy: no fabric.yml of anybody is read. Shared by all connections, because building one costs a millisecond.
         # Fabric merges into it while a connection is made, so two threads may not do that at once.
@@ -68,18 +68,18 @@ class SSHSettings:
         self._lock = threading.Lock()
         self._resolved: dict[tuple[object, ...], Settings] = {}  # hosts differ in their address only, nearly always
 
-    def of(self, host: Host) -> Settings:
-        return self._of(host.address, host.user, host.port, host.name, host.key, host.vars)
+    def settings_of(self, host: Host) -> Settings:
+        return self._lookup(host.address, host.user, host.port, host.name, host.key, host.vars)
 
-    def hop(self, jump: str) -> Settings:
+    def settings_of_jump(self, jump: str) -> Settings:
         """``user@host:port`` of a ProxyJump."""
         user, _, place = jump.removeprefix("ssh://").rpartition("@")
         match = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", place)
         address = next((match[group] for group in (1, 3, 5) if match and match[group]), place)
         port = (match[2] or match[4]) if match else None
-        return self._of(address, user or None, int(port) if port else None, jump, None, {})
+        return self._lookup(address, user or None, int(port) if port else None, jump, None, {})
 
-    def _of(
+    def _lookup(
         self, address: str, user: str | None, port: int | None, name: str, key: str | None, vars: Mapping[str, str]
     ) -> Settings:
         options = self._config.lookup(address)
@@ -121,26 +121,26 @@ class SSHSettings:
             user=connection.user,
             port=connection.port,
             keys=(key,) if key else tuple(options.get("identityfile", ())),
-            certificates=tuple(_words(options.get("certificatefile", ""))),
+            certificates=tuple(_split_words(options.get("certificatefile", ""))),
             only_these_keys=bool(key) or options.get("identitiesonly", "no").lower() == "yes",
             alias=options.get("hostkeyalias"),
-            known_hosts=tuple(_words(known_hosts)) if known_hosts else None,
+            known_hosts=tuple(_split_words(known_hosts)) if known_hosts else None,
             own_known_hosts=bool(vars.get("known_hosts")),
             accept_new=options.get("stricthostkeychecking", "").lower() == "accept-new",
-            timeout=_seconds(options.get("connecttimeout")),
+            timeout=_parse_seconds(options.get("connecttimeout")),
             command=None if jumps else options.get("proxycommand"),
             jumps=jumps,
         )
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
         return text.split()
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     return float(text) if text and text.isdigit() and int(text) > 0 else None
 
 

@@ -99,7 +99,7 @@ class _Pass:
         return getpass.getuser() if kind == "localuser" else None
 
 
-def read(path: Path, base: Path, depth: int = 0) -> File:
+def read_config(path: Path, base: Path, depth: int = 0) -> File:
     """A file, empty if there is none; relative names in Include lines are below ``base``.
 
     Raises `UsageError` for what cannot be read, with its line.
@@ -120,37 +120,43 @@ def read(path: Path, base: Path, depth: int = 0) -> File:
         try:
             if not found:
                 raise ValueError("a keyword without a value")
-            file.append(_entry(found[1].lower(), found[2], base, depth))
+            file.append(_parse_line(found[1].lower(), found[2], base, depth))
         except ValueError as error:
             why = printable(f"{error} in '{line}'", 120)
             raise UsageError(f"the SSH configuration cannot be read: {path}:{number}: {why}") from None
     return tuple(file)
 
 
-def _entry(keyword: str, value: str, base: Path, depth: int) -> _Option | _Hosts | _Match | _Include:
+def _parse_line(keyword: str, value: str, base: Path, depth: int) -> _Option | _Hosts | _Match | _Include:
     if keyword == "host":
-        return _Hosts(tuple(_words(value)))
+        return _Hosts(tuple(_split_words(value)))
     if keyword == "match":
-        return _Match(tuple(_criteria(_words(value))))
+        return _Match(tuple(_parse_criteria(_split_words(value))))
     if keyword == "include":
-        return _Include(tuple(read(path, base, depth + 1) for word in _words(value) for path in _named(word, base)))
+        return _Include(
+            tuple(
+                read_config(path, base, depth + 1)
+                for word in _split_words(value)
+                for path in _find_included(word, base)
+            )
+        )
     if keyword not in _WHOLE_LINE:
         value = _UNCOMMENTED.match(value)[0]  # type: ignore[index]  # it matches anything
     return _Option(keyword, value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value)
 
 
-def _words(value: str) -> list[str]:
+def _split_words(value: str) -> list[str]:
     """Raises `ValueError` for a quotation mark without its partner."""
     return shlex.split(value, comments=True)
 
 
-def _named(pattern: str, base: Path) -> list[Path]:
+def _find_included(pattern: str, base: Path) -> list[Path]:
     """Files that a word of an Include line names, in the order they are read."""
     pattern = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern, not yet a path
     return [Path(name) for name in sorted(glob.glob(str(base / pattern)))]  # noqa: PTH207
 
 
-def _criteria(words: list[str]) -> list[_Criterion]:
+def _parse_criteria(words: list[str]) -> list[_Criterion]:
     found = []
     while words:
         kind, equals, value = words.pop(0).partition("=")
@@ -169,50 +175,50 @@ class OpenSSHConfig(TokenConfig):
     def __init__(self, *files: File) -> None:
         super().__init__()
         self._files = files
-        self._two_passes = any(map(_asks_for_final, files))
+        self._two_passes = any(map(_has_final, files))
 
     def lookup(self, hostname: str, said: Mapping[str, str] | None = None) -> SSHConfigDict:
         """The options for a host, names in lower case; ``said`` are options given beforehand, which beat the files."""
         found: Any = SSHConfigDict(said or {})
-        self._make(_Pass(hostname, hostname, False, found))
+        self._run_pass(_Pass(hostname, hostname, False, found))
         target = found.setdefault("hostname", hostname)
         canonical = found.get("canonicalizehostname") in ("yes", "always")
         if canonical and target.count(".") <= int(found.get("canonicalizemaxdots", 1)):
             target = found["hostname"] = self.canonicalize(target, found, found.get("canonicaldomains", "").split())
         if canonical or self._two_passes:
-            self._make(_Pass(hostname, target, True, found))
+            self._run_pass(_Pass(hostname, target, True, found))
         expanded: SSHConfigDict = self.expand(found, hostname)
         return expanded
 
-    def _make(self, one: _Pass) -> None:
+    def _run_pass(self, one: _Pass) -> None:
         for file in self._files:
-            self._walk(file, one)
+            self._apply_file(file, one)
 
-    def _walk(self, file: File, one: _Pass) -> None:
+    def _apply_file(self, file: File, one: _Pass) -> None:
         """A file whose Include line counts: what it says, scope by scope."""
         counts = True
         for entry in file:
             if isinstance(entry, _Hosts):
                 counts = self.matches(entry.patterns, one.target)
             elif isinstance(entry, _Match):
-                counts = all(self._true(criterion, one) for criterion in entry.criteria)
+                counts = all(self._holds(criterion, one) for criterion in entry.criteria)
             elif counts and isinstance(entry, _Include):
                 for included in entry.files:
-                    self._walk(included, one)
+                    self._apply_file(included, one)
             elif counts and isinstance(entry, _Option):
-                _take(entry, one)
+                _apply_option(entry, one)
 
-    def _true(self, criterion: _Criterion, one: _Pass) -> bool:
+    def _holds(self, criterion: _Criterion, one: _Pass) -> bool:
         if criterion.kind in _WITHOUT_VALUE:
             return (criterion.kind == "all" or one.final) != criterion.negated
         if criterion.kind == "exec":
-            return self._succeeds(criterion.value, one) != criterion.negated
+            return self._exec_succeeds(criterion.value, one) != criterion.negated
         subject = one.subject(criterion.kind)
         if subject is None:
             return False
         return self.matches(criterion.value, subject) != criterion.negated
 
-    def _succeeds(self, command: str, one: _Pass) -> bool:
+    def _exec_succeeds(self, command: str, one: _Pass) -> bool:
         """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. Our own input is not for it to read."""
         line = self.expand_command(one.found, one.original, command)
         shell = os.environ.get("SHELL") or "/bin/sh"
@@ -223,17 +229,17 @@ class OpenSSHConfig(TokenConfig):
             return False
 
 
-def _asks_for_final(file: File) -> bool:
+def _has_final(file: File) -> bool:
     """As in OpenSSH: by its mere presence, also where the scope around it does not hold."""
     return any(
         any(criterion.kind == "final" for criterion in entry.criteria)
         if isinstance(entry, _Match)
-        else isinstance(entry, _Include) and any(map(_asks_for_final, entry.files))
+        else isinstance(entry, _Include) and any(map(_has_final, entry.files))
         for entry in file
     )
 
 
-def _take(option: _Option, one: _Pass) -> None:
+def _apply_option(option: _Option, one: _Pass) -> None:
     """The first value counts; identity files are tried one after the other."""
     name, found = option.name, one.found
     if name == "identityfile":

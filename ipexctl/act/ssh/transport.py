@@ -82,7 +82,7 @@ class Transport(QuietTransport):
         self.send_keepalive()
 
 
-def shut(sock: Any) -> None:
+def abort(sock: Any) -> None:
     """Aborts a socket or transport, also while another thread waits for it."""
     if isinstance(sock, Transport):
         sock.end()

@@ -66,53 +66,54 @@ class PlayState:
 
 
 def play(
-    book: Play, inventory: Inventory, context: Context, environ: Mapping[str, str], how: PlayOptions | None = None
+    book: Play, inventory: Inventory, context: Context, environ: Mapping[str, str], options: PlayOptions | None = None
 ) -> Generator[Event, None, Exit]:
-    """Tells each step's story; returns the worst exit code of those that were not ignored. Raises `UsageError` before
+    """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before
     anything is contacted for a tag, a name or a limit that chooses nothing, and for scripts and directories that are
     not there."""
-    how = how or PlayOptions()
-    steps = play_schedule.select_steps(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
+    options = options or PlayOptions()
+    steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
     chosen = [_limit_hosts(step, inventory) for step in steps]
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
-    yield Started("play", book.name or book.source, tuple(name for name in inventory.names if _is_requested(name, how)))
+    requested = tuple(name for name in inventory.names if _is_requested(name, options))
+    yield Started("play", book.name or book.source, requested)
     for warning in book.warnings:
         yield Message(warning, "warning")
-    known = PlayState()
+    state = PlayState()
     rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
-        yield Message(f"{'check ' if how.dry else ''}step {number} of {len(steps)}: {step.title}")
-        known.trained = known.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
-        code, note, stop = yield from _step(step, hosts, known, context, environ, how)
+        yield Message(f"{'check ' if options.dry else ''}step {number} of {len(steps)}: {step.title}")
+        state.trained = state.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
+        code, note, stop = yield from _step(step, hosts, state, context, environ, options)
         row = PlayedStep(step.title, step.action, None if code is None else int(code), note.text if note else None)
         rows.append(row)
         codes += [code] if code and not (note and note.code == "ignored") else []
-        if not stop and all(name in known.lost for name in inventory.names if _is_requested(name, how)):
+        if not stop and all(name in state.lost for name in requested):
             stop = "no host is left"
         if stop:
             if number < len(steps):
                 yield Message(f"the play ends here: {stop}", "warning")
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
-    if not known.changed and not how.dry and not any(codes):
+    if not state.changed and not options.dry and not any(codes):
         yield Message("nothing was changed")
     exit = worst(codes)
-    if known.lost and not how.dry:
+    if state.lost and not options.dry:
         yield Message("again only where it failed: the same command with --limit @failed")
-    dry: Literal[True] | None = True if how.dry else None
-    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), known.changed, known.lost, dry))
+    dry: Literal[True] | None = True if options.dry else None
+    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, dry))
     yield Ended("play", exit)
     return exit
 
 
-def list_steps(book: Play, inventory: Inventory, how: PlayOptions) -> Generator[Event, None, None]:
+def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
     """What would be done, on which hosts, without contacting any."""
-    steps = play_schedule.select_steps(book, tags=how.tags, skip_tags=how.skip_tags, start_at=how.start_at)
+    steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
     rows: list[ListedStep] = []
     for number, step in enumerate(steps, 1):
-        hosts = ",".join(name for name in _limit_hosts(step, inventory).names if _is_requested(name, how))
+        hosts = ",".join(name for name in _limit_hosts(step, inventory).names if _is_requested(name, options))
         tags, when = ",".join(step.tags) or None, step.when or None
         rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
     yield Started("play", "", ())
@@ -127,14 +128,14 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
         if step.action == "fetch":
             return
         path = {"run": "script", "sync": "source"}.get(step.action)
-        said = getattr(step.task, path, None) if path else None
-        if not said or getattr(step.task, "launcher", "") == "module":
+        value = getattr(step.task, path, None) if path else None
+        if not value or getattr(step.task, "launcher", "") == "module":
             continue
-        named = f"{printable(str(step.origin), 300)}: {step.action}.{path} {printable(said, 300)}"
-        there = Path(said).expanduser()
-        if not there.exists():
+        named = f"{printable(str(step.origin), 300)}: {step.action}.{path} {printable(value, 300)}"
+        file = Path(value).expanduser()
+        if not file.exists():
             yield f"{named} does not exist"
-        elif path == "script" and there.is_dir():
+        elif path == "script" and file.is_dir():
             yield f"{named} is a directory"
 
 
@@ -143,43 +144,45 @@ def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
     return inventory if step.limit is None else parsing.limit(inventory, step.limit)
 
 
-def _is_requested(host: str, how: PlayOptions) -> bool:
-    return how.hosts is None or host in how.hosts
+def _is_requested(host: str, options: PlayOptions) -> bool:
+    return options.hosts is None or host in options.hosts
 
 
 def _step(
-    step: Step, hosts: Inventory, known: PlayState, context: Context, environ: Mapping[str, str], how: PlayOptions
+    step: Step, hosts: Inventory, state: PlayState, context: Context, environ: Mapping[str, str], options: PlayOptions
 ) -> Generator[Event, None, tuple[Exit | None, Note | None, str]]:
     """One step: its exit code (None: not begun), what to note of it, and why the play ends ("" if it does not)."""
-    asked = [host for host in hosts if _is_requested(host.name, how)]
-    here = [host for host in asked if host.name not in known.lost]
-    if not here:
+    asked = [host for host in hosts if _is_requested(host.name, options)]
+    active = [host for host in asked if host.name not in state.lost]
+    if not active:
         return None, Note("skipped", f"skipped: {'its hosts are lost' if asked else '--limit leaves it no host'}"), ""
-    if step.action == "fetch" and known.trained and str(getattr(step.task, "from_", "")).startswith("rank:"):
-        here = [host for host in here if host.name in known.ranks]
-        if not here:
+    if step.action == "fetch" and state.trained and str(getattr(step.task, "from_", "")).startswith("rank:"):
+        active = [host for host in active if host.name in state.ranks]
+        if not active:
             return None, Note("skipped", "skipped: no run of this play says where its ranks are"), ""
     codes: list[Exit] = []
     if step.when:
-        here, code = yield from _filter_by_facts(step, here, hosts, known, context)
+        active, code = yield from _filter_by_facts(step, active, hosts, state, context)
         codes += [code] if code else []
-        if not here:
+        if not active:
             skipped = Note("skipped", "skipped: when is true of no host")
             return (worst(codes), None, "") if codes else (None, skipped, "")
-    missing = {host.name: "--limit @failed leaves it out" for host in hosts if how.again and host not in asked}
-    missing |= known.lost
-    if gone := play_schedule.missing_hosts(step, missing, hosts.names if how.again else [host.name for host in asked]):
+    missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in asked}
+    missing |= state.lost
+    needed = hosts.names if options.again else tuple(host.name for host in asked)
+    if gone := play_schedule.missing_hosts(step, missing, needed):
         why = f"without {', '.join(gone[:4])}{' …' if len(gone) > 4 else ''}: {missing[gone[0]]}"
-        for host in here:
+        for host in active:
             yield StepEnded(host.name, step.title, "skipped", why)
-        return None, Note("not-begun", f"not begun {why}"), "" if how.again else f"{step.action} does not begin {why}"
+        stop = "" if options.again else f"{step.action} does not begin {why}"
+        return None, Note("not-begun", f"not begun {why}"), stop
     stop = ""
-    for batch in play_schedule.split_batches(here, step.serial, len(asked)):
-        if step.serial and len(batch) < len(here):
+    for batch in play_schedule.split_batches(active, step.serial, len(asked)):
+        if step.serial and len(batch) < len(active):
             yield Message(f"{step.title}: {', '.join(host.name for host in batch)}")
-        told = make_workflow(step, Inventory(batch, hosts.source), context, environ, known.ranks, how)
+        workflow = make_workflow(step, Inventory(batch, hosts.source), context, environ, state.ranks, options)
         try:
-            report = yield from _relay_events(told, known)
+            report = yield from _relay_events(workflow, state)
         except UsageError as refused:
             if not step.ignore_errors:
                 raise
@@ -188,8 +191,8 @@ def _step(
         if report.exit is Exit.OK:
             continue
         codes.append(report.exit)
-        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch], known)
-        known.lost |= dict.fromkeys(lost, f"failed in {step.title}")
+        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch], state)
+        state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
         if stop:
             break
     code = worst(codes)
@@ -199,7 +202,7 @@ def _step(
 
 
 def _judge_failures(
-    step: Step, report: Report, batch: Sequence[str], known: PlayState
+    step: Step, report: Report, batch: Sequence[str], state: PlayState
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
     """Which hosts a failed step has cost, and why the play ends ("" if it goes on)."""
     away = [host.host for host in report.hosts if host.unreachable]
@@ -224,37 +227,37 @@ def _judge_failures(
 
 
 def _filter_by_facts(
-    step: Step, here: list[Host], hosts: Inventory, known: PlayState, context: Context
+    step: Step, active: list[Host], hosts: Inventory, state: PlayState, context: Context
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
     """The hosts of which ``when`` is true; the others are skipped. Hosts nobody has looked at yet are looked at."""
     from ipexctl.decide.parsing.conditions import Unknown, holds, needs_facts
     from ipexctl.verbs.common.probe import collect_probe_results
 
     looking = needs_facts(step.when)
-    dark = [host for host in here if looking and host.name not in known.facts]
+    unprobed = [host for host in active if looking and host.name not in state.facts]
     failures: list[Failure] = []
-    if dark:
-        seen = yield from collect_probe_results(Inventory(tuple(dark), hosts.source), context)
-        for name, found in seen.items():
+    if unprobed:
+        results = yield from collect_probe_results(Inventory(tuple(unprobed), hosts.source), context)
+        for name, found in results.items():
             if isinstance(found, Failure):
                 failures.append(found)
-                known.lost[name] = f"failed before {step.title}"
+                state.lost[name] = f"failed before {step.title}"
             else:
-                known.facts[name] = found.facts
-    left: list[Host] = []
-    for host in here:
-        if host.name in known.lost:
+                state.facts[name] = found.facts
+    matching: list[Host] = []
+    for host in active:
+        if host.name in state.lost:
             continue
         why = f"when: {step.when}"
         try:
-            true = holds(step.when, host, known.facts[host.name].public() if host.name in known.facts else {})
+            true = holds(step.when, host, state.facts[host.name].public() if host.name in state.facts else {})
         except Unknown as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:
-            left.append(host)
+            matching.append(host)
         else:
             yield StepEnded(host.name, step.title, "skipped", why)
-    return left, worst([failure.kind.exit for failure in failures]) if failures else None
+    return matching, worst([failure.kind.exit for failure in failures]) if failures else None
 
 
 def make_workflow(
@@ -263,7 +266,7 @@ def make_workflow(
     context: Context,
     environ: Mapping[str, str],
     ranks: Sequence[str],
-    how: PlayOptions,
+    options: PlayOptions,
 ) -> Workflow:
     """The verb of one step: the same tasks, with the same keys, as on the command line."""
     task: Any = step.task
@@ -272,61 +275,61 @@ def make_workflow(
             from ipexctl.verbs.doctor.doctor import doctor
 
             return doctor(
-                task.model_copy(update={"fix": False}) if how.dry else task, inventory, context, environ=environ
+                task.model_copy(update={"fix": False}) if options.dry else task, inventory, context, environ=environ
             )
         case "install":
             from ipexctl.verbs.install.install import install
 
-            asked = task.model_copy(update={"check": True}) if how.dry else task
+            asked = task.model_copy(update={"check": True}) if options.dry else task
             return install(asked, inventory, context, environ=environ)
         case "sync":
             from ipexctl.verbs.files.sync import sync
 
-            asked = task.model_copy(update={"diff": True}) if how.diff else task
-            return sync(asked, inventory, context, dry=how.dry)
+            asked = task.model_copy(update={"diff": True}) if options.diff else task
+            return sync(asked, inventory, context, dry=options.dry)
         case "run":
             from ipexctl.verbs.run.run import run
 
-            return run(task, inventory, context, environ, dry=how.dry)
+            return run(task, inventory, context, environ, dry=options.dry)
         case "command":
             from ipexctl.verbs.play.execute import execute
 
-            return execute(task, inventory, context, dry=how.dry)
+            return execute(task, inventory, context, dry=options.dry)
         case "fetch":
             from ipexctl.verbs.files.fetch import fetch
 
-            return fetch(task, inventory, context, ranks=ranks, dry=how.dry)
+            return fetch(task, inventory, context, ranks=ranks, dry=options.dry)
         case "bench":
             from ipexctl.verbs.bench import bench
 
-            return bench(task, inventory, context, environ, dry=how.dry)
+            return bench(task, inventory, context, environ, dry=options.dry)
     raise ValueError(f"no such action: {step.action}")
 
 
-def _relay_events(inside: Workflow, known: PlayState) -> Generator[Event, None, Report]:
-    """Passes a step's story on, all but its end; its report. What it shows of the hosts is kept for later steps."""
+def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, Report]:
+    """Passes a step's events on, all but its end; returns its report. What they say of hosts is kept."""
     folding = Folding()
     try:
-        event = next(inside)
+        event = next(workflow)
         while True:
             folding.take(Stamped(0.0, event))
             if isinstance(event, Ended):
-                event = next(inside)
+                event = next(workflow)
                 continue
             match event:
                 case FactsRead(host=host, facts=facts):
-                    known.facts[host] = facts
+                    state.facts[host] = facts
                 case RunStarted(ranks=ranks):
-                    known.ranks, known.changed = ranks, True
+                    state.ranks, state.changed = ranks, True
                 case StepEnded(outcome="changed"):
-                    known.changed = True
+                    state.changed = True
                 case _:
                     pass
             try:
                 yield event
             except BaseException as interruption:
-                event = inside.throw(interruption)
+                event = workflow.throw(interruption)
             else:
-                event = next(inside)
+                event = next(workflow)
     except StopIteration:
         return folding.report()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, known_line, name_of
+from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host, known_host_name
 
 
 def blob(seed: str, kind: str = "ssh-ed25519") -> bytes:
@@ -70,34 +70,34 @@ def known(tmp_path: Path) -> KnownHosts:
 def test_plain_hashed_bracketed_and_wildcard_lines_are_found(
     known: KnownHosts, host: str, port: int, seed: str
 ) -> None:
-    assert known.verdict(name_of(host, port), blob(seed)).state == "ok"
+    assert known.judge_key(known_host_name(host, port), blob(seed)).state == "ok"
 
 
 @pytest.mark.parametrize("host", ["bad.cluster", "node3", "cluster", "elsewhere", "node22"])
 def test_hosts_that_no_line_matches_are_unknown(known: KnownHosts, host: str) -> None:
-    assert known.verdict(name_of(host, 22), blob("four")).state == "unknown"
+    assert known.judge_key(known_host_name(host, 22), blob("four")).state == "unknown"
 
 
 def test_a_revoked_key_is_refused_although_another_line_allows_it(known: KnownHosts) -> None:
-    verdict = known.verdict("node5", blob("stolen"))
+    verdict = known.judge_key("node5", blob("stolen"))
     assert verdict.state == "revoked"
     assert verdict.entry is not None
     assert verdict.entry.line == 7
 
 
 def test_another_key_than_the_known_one_has_changed_and_the_line_is_named(known: KnownHosts) -> None:
-    verdict = known.verdict("node2", blob("other"))
+    verdict = known.judge_key("node2", blob("other"))
     assert verdict.state == "changed"
     assert verdict.entry is not None
     assert (verdict.entry.line, verdict.entry.blob) == (3, blob("two"))
 
 
 def test_a_key_of_another_type_than_the_known_one_has_changed_too(known: KnownHosts) -> None:
-    assert known.verdict("node8", blob("new")).state == "changed"
+    assert known.judge_key("node8", blob("new")).state == "changed"
 
 
 def test_a_host_known_only_by_an_authority_says_so(known: KnownHosts) -> None:
-    assert known.verdict("x.signed", blob("any")).state == "certificate"
+    assert known.judge_key("x.signed", blob("any")).state == "certificate"
 
 
 def test_bad_lines_are_skipped_with_their_numbers_and_the_rest_counts(known: KnownHosts) -> None:
@@ -110,13 +110,13 @@ def test_bad_lines_are_skipped_with_their_numbers_and_the_rest_counts(known: Kno
 
 
 def test_the_key_types_of_a_host_are_those_of_its_lines(known: KnownHosts) -> None:
-    assert known.kinds("node8") == ["ssh-rsa"]
-    assert known.kinds("x.signed") == []
+    assert known.key_types("node8") == ["ssh-rsa"]
+    assert known.key_types("x.signed") == []
 
 
 def test_a_line_of_the_same_host_without_its_port_vouches_for_a_key(known: KnownHosts) -> None:
-    assert known.verdict("[node1]:2222", blob("one"), also="node1").state == "ok"
-    assert known.verdict("[node1]:2222", blob("other"), also="node1").state == "unknown"
+    assert known.judge_key("[node1]:2222", blob("one"), also="node1").state == "ok"
+    assert known.judge_key("[node1]:2222", blob("other"), also="node1").state == "unknown"
 
 
 def test_a_new_key_is_appended_once_and_the_file_keeps_its_mode(tmp_path: Path) -> None:
@@ -124,15 +124,15 @@ def test_a_new_key_is_appended_once_and_the_file_keeps_its_mode(tmp_path: Path) 
     path.write_text(line("node1", "one"))  # no newline at its end
     path.chmod(0o640)
     known = KnownHosts([path])
-    known.add("node2", "ssh-ed25519", blob("two"))
+    known.record_key("node2", "ssh-ed25519", blob("two"))
     assert path.read_text() == line("node1", "one") + "\n" + line("node2", "two") + "\n"
     assert path.stat().st_mode & 0o777 == 0o640
-    assert known.verdict("node2", blob("two")).state == "ok"
+    assert known.judge_key("node2", blob("two")).state == "ok"
 
 
 def test_a_known_hosts_file_made_by_us_is_private(tmp_path: Path) -> None:
     path = tmp_path / "ssh" / "known_hosts"
-    KnownHosts([path]).add("node2", "ssh-ed25519", blob("two"))
+    KnownHosts([path]).record_key("node2", "ssh-ed25519", blob("two"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -141,10 +141,10 @@ def test_thousands_of_lines_are_read_and_searched_fast_enough_to_do_it_for_every
     path = tmp_path / "known_hosts"
     path.write_text("\n".join(line(f"node{n}", str(n)) for n in range(4000)))
     known = KnownHosts([path])
-    assert all(known.verdict(f"node{n}", blob(str(n))).state == "ok" for n in range(4000))
+    assert all(known.judge_key(f"node{n}", blob(str(n))).state == "ok" for n in range(4000))
 
 
 def test_fingerprints_and_lines_are_written_as_openssh_writes_them() -> None:
     assert fingerprint(blob("one")).startswith("SHA256:")
     assert not fingerprint(blob("one")).endswith("=")
-    assert known_line("[h]:1", "ssh-ed25519", blob("one")) == line("[h]:1", "one")
+    assert format_known_host("[h]:1", "ssh-ed25519", blob("one")) == line("[h]:1", "one")

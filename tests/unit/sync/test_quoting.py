@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.act.ssh.quoting import Marked, carried, ending, fitted, new_mark, script
+from ipexctl.act.ssh.quoting import MarkedOutput, fit_line, new_nonce, shell_line, stop_command, wrap_command
 from ipexctl.model.commands import Command
 
 SHELLS = [
@@ -25,14 +25,16 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def through(shell: str, words: tuple[str, ...], stdin: bytes = b"", before: str = "") -> tuple[bytes, Marked, int]:
+def through(
+    shell: str, words: tuple[str, ...], stdin: bytes = b"", before: str = ""
+) -> tuple[bytes, MarkedOutput, int]:
     """What comes back from words that print their arguments, given to a login shell as sshd does."""
     command = Command(("printf", "%s\\0", *words))
-    mark = new_mark()
-    way = carried(script(command), mark)
+    mark = new_nonce()
+    way = wrap_command(shell_line(command), mark)
     line = before.encode() + way.line
     done = subprocess.run([shell, "-c", line], input=way.stdin + stdin, capture_output=True, timeout=30)
-    marked = Marked(mark)
+    marked = MarkedOutput(mark)
     return marked.feed(done.stdout), marked, done.returncode
 
 
@@ -53,7 +55,7 @@ def test_a_word_of_a_hundred_kilobytes_comes_through_every_login_shell(shell: st
 
 
 def test_of_a_long_command_that_did_not_arrive_whole_nothing_is_executed(tmp_path: Path) -> None:
-    way = fitted(b"touch early; : %s; touch late" % (b"x" * 150_000))
+    way = fit_line(b"touch early; : %s; touch late" % (b"x" * 150_000))
     for cut in (20, 100_000, len(way.stdin) - 1):
         done = subprocess.run(["sh", "-c", way.line], input=way.stdin[:cut], capture_output=True, cwd=tmp_path)
         assert done.returncode != 0
@@ -74,7 +76,7 @@ def test_a_command_of_any_length_has_its_own_input(tmp_path: Path, tools: str, w
         (tmp_path / "dd").unlink()
         (tmp_path / "dd").symlink_to("/bin/false")
     own = b"the command's own\n" * 10_000
-    for way in (fitted(b": %s; cat" % word), carried(b": %s; cat" % word, b"mark")):
+    for way in (fit_line(b": %s; cat" % word), wrap_command(b": %s; cat" % word, b"mark")):
         given, env = way.stdin + own, {"PATH": str(tmp_path)}
         done = subprocess.run([tmp_path / "sh", "-c", way.line], input=given, capture_output=True, env=env, timeout=30)
         assert done.stdout.rpartition(b"mark ")[2].lstrip(b"0123456789").lstrip(b"\n") == own, done.stderr
@@ -96,16 +98,16 @@ def test_any_words_come_through_sh(words: list[str]) -> None:
 
 
 def test_a_mark_that_arrives_in_pieces_is_found() -> None:
-    mark = new_mark()
+    mark = new_nonce()
     data = b"noise\n" + b"\n" + mark + b" 4711\n" + b"out"
     for cut in range(1, len(data)):
-        marked = Marked(mark)
+        marked = MarkedOutput(mark)
         assert marked.feed(data[:cut]) + marked.feed(data[cut:]) == b"out"
         assert marked.pid == 4711
 
 
 def test_endless_noise_without_a_mark_does_not_fill_memory() -> None:
-    marked = Marked(new_mark())
+    marked = MarkedOutput(new_nonce())
     for _ in range(40):
         assert marked.feed(b"x" * 100_000) == b""
     assert len(marked.noise) < 2 << 20
@@ -113,15 +115,15 @@ def test_endless_noise_without_a_mark_does_not_fill_memory() -> None:
 
 def test_a_nul_in_an_argument_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"train.*NUL"):
-        script(Command(("train", "a\0b")))
+        shell_line(Command(("train", "a\0b")))
 
 
 def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal() -> None:
-    line = fitted(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
+    line = fit_line(b"trap '' TERM; sleep 300 & echo $$; sleep 300; sleep 300").line
     process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    said = subprocess.run(["/bin/sh", "-c", ending(pid)], capture_output=True, timeout=20)
+    said = subprocess.run(["/bin/sh", "-c", stop_command(pid)], capture_output=True, timeout=20)
     assert said.stdout == b""
     assert process.wait(5) == -9
     process.stdout.close()
