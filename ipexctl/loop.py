@@ -43,7 +43,7 @@ KEPT = 200  # saved runs; the oldest finished ones make room
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How a command connects and speaks; the same for every verb."""
+    """How a command connects to hosts and prints; the same for every command."""
 
     output: Output = "auto"
     json: bool = False
@@ -53,20 +53,20 @@ class OutputOptions:
     connect_timeout: float = 10.0
     forks: int = 32
     ask_pass: bool = False
-    only: str = ""  # of the answer, this key alone is what --json prints
+    only: str = ""  # the one key of the answer that --json prints
     bare: bool = False  # the bytes of the ranks and nothing else on standard output
-    detachable: bool = False  # a key of the live view may let go of what is watched
+    detachable: bool = False  # a key of the live view may detach from the run
 
 
 def state_directory() -> Path:
-    """Where the user's runs and labs are kept."""
+    """The directory of the user's saved runs, labs and the shared debug.log."""
     from platformdirs import user_state_path
 
     return user_state_path("ipexctl", appauthor=False)
 
 
 def cache_directory() -> Path:
-    """Where wheels and locks are kept that can be fetched again."""
+    """The directory of wheels and locks, which can be downloaded again."""
     from platformdirs import user_cache_path
 
     return user_cache_path("ipexctl", appauthor=False)
@@ -218,7 +218,7 @@ class Delivery:
         except Exception as error:
             failure = failure or error
         described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
-        exit = _judge(report, failure, described)
+        exit = _choose_exit(report, failure, described)
         public = replace(
             (report or Report(self._verb, exit)).public(),
             exit=exit,
@@ -235,11 +235,11 @@ class Delivery:
         if described:
             print_refusal(described, self._err)
         if isinstance(failure, Interrupted):
-            self._err.write(_broken_off(report) if report and self._record else "interrupted\n")
+            self._err.write(_describe_interruption(report) if report and self._record else "interrupted\n")
         return exit
 
 
-def _judge(report: Report | None, failure: Exception | Interrupted | None, described: UsageError | None) -> Exit:
+def _choose_exit(report: Report | None, failure: Exception | Interrupted | None, described: UsageError | None) -> Exit:
     """The exit code of what ended a workflow before its end, or that of the report."""
     causes = report.causes if report else ()
     if described and described.exit is not Exit.INTERNAL:  # as hosts that cannot hold what is asked
@@ -262,15 +262,15 @@ def log_event(event: Event) -> None:
         _log.debug("%r", event)
 
 
-def _broken_off(report: Report) -> str:
-    """The last line of a command that acts, and that does what is left when it is typed again."""
+def _describe_interruption(report: Report) -> str:
+    """The last line of an interrupted command that does what is left when it is typed again."""
     done = [host.host for host in report.hosts if host.steps and host.good]
-    far = f": {', '.join(done)} had got somewhere" if done else ""
-    return f"interrupted{far}; type the same command again to go on\n"
+    progress = f": {', '.join(done)} partly done" if done else ""
+    return f"interrupted{progress}; type the same command again to go on\n"
 
 
 def make_screen(options: OutputOptions, out: Any, err: Any, interrupts: Interrupts) -> Sink:
-    """The sink people or programs read: live on a terminal, plain elsewhere, JSON where asked for."""
+    """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
     from ipexctl.show import sinks
 
     if options.bare:
@@ -295,7 +295,7 @@ def read_known_errors() -> KnownErrors:
 
 
 def ask_passphrase(question: str) -> str | None:
-    """Asked only where somebody can answer."""
+    """The answer to ``question``; None where there is no terminal."""
     import getpass
 
     return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None

@@ -38,7 +38,7 @@ def _stage(name: str, ranks: int) -> Callable[[Events], bool]:
 
 
 POINTS: dict[str, Callable[[Events], bool]] = {
-    "the first host was looked at": _step("look"),
+    "the first host was looked at": _step("probe"),
     "the script was carried": _step("sync", 3),
     "the first directory was made": _step("prepare"),
     "all directories were made": _step("prepare", 3),

@@ -198,7 +198,7 @@ def test_attach_to_nothing_says_so(desk: Desk) -> None:
 def test_ctrl_c_before_anything_runs_gives_the_prompt_back(start: Start, hosts: Cluster) -> None:
     with hosts.cut("node1"):
         going = start(*RUN, ACTOR, "say")
-        going.until("look: ok")
+        going.until("probe: ok")
         begun = time.monotonic()
         going.signal(signal.SIGINT)
         told = going.end(15)

@@ -216,7 +216,7 @@ def test_a_second_install_changes_nothing_asks_no_index_and_needs_one_look(bench
     again = bench.play(index)
     assert again.exit == Exit.OK
     assert again.answer["changed"] == []
-    assert {event.step for event in again.events if isinstance(event, StepEnded)} <= {"look", "ask the interpreter"}
+    assert {event.step for event in again.events if isinstance(event, StepEnded)} <= {"probe", "ask the interpreter"}
     assert again.answer["unchanged"] == ["node0"]
     assert "changed 0" in again.said()
     assert len(index.asked) == asked

@@ -27,7 +27,7 @@ from ipexctl.verbs.run.watch import naming_run
 @pytest.mark.parametrize(
     ("acting", "said"),
     [
-        (True, "interrupted: node0 had got somewhere; type the same command again to go on"),
+        (True, "interrupted: node0 partly done; type the same command again to go on"),
         (False, "interrupted"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Observe: one exchange a host, all hosts at once. The first thing every verb does that needs to know its hosts."""
+"""Probing hosts: one exchange per host, all hosts at once; the first step of every command that needs their facts."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -23,7 +23,7 @@ VENV = "~/.local/share/ipexctl/env"  # where install puts the environment unless
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What one host's text means, and the text, where it was to be kept."""
+    """The facts of one host, and the text they were parsed from, if it was to be kept."""
 
     facts: Facts
     bundle: Bundle | None = None
@@ -39,11 +39,11 @@ def probe_hosts(
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
     """The facts of every host, or why there are none, by name in the order of the inventory.
 
-    ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); where they are not given, the host's own
-    ``venv=`` and ``workdir=`` count. ``timeout`` in seconds bounds each question to a host. Yields `FactsRead` a host.
+    ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
+    and ``workdir=``. ``timeout`` in seconds bounds each question to a host. Yields `FactsRead` per host.
     """
-    seen = yield from collect_probe_results(inventory, context, venv=venv, workdir=workdir, timeout=timeout)
-    return {host: found.facts if isinstance(found, ProbeResult) else found for host, found in seen.items()}
+    results = yield from collect_probe_results(inventory, context, venv=venv, workdir=workdir, timeout=timeout)
+    return {host: result.facts if isinstance(result, ProbeResult) else result for host, result in results.items()}
 
 
 def collect_probe_results(
@@ -57,50 +57,49 @@ def collect_probe_results(
     keep: bool = False,
     once: bool = False,
 ) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
-    """`observe`, with more to ask. ``names`` are looked up on every host; ``keep`` keeps the text, too.
-    ``once``: nothing more will be asked, so each link is closed behind its answer; hundreds need not stay open."""
+    """As `probe_hosts`; ``names`` are resolved on every host, and ``keep`` keeps the text.
+
+    ``once`` closes each link after its answer, for commands that ask nothing more: hundreds need not stay open.
+    """
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
 
-    def ask(link: Link, emit: Emit) -> ProbeResult | Failure:
+    def probe_host(link: Link, emit: Emit) -> ProbeResult | Failure:
         nonce = secrets.token_hex(16)
         paths = {
             "venv": venv or link.host.vars.get("venv") or VENV,
             "workdir": workdir or link.host.vars.get("workdir", ""),
         }
         begun = context.clock()
-        answer = link.run(probe(text, nonce, **paths, names=names, limit=timeout))
+        completed = link.run(probe(text, nonce, **paths, names=names, limit=timeout))
         ended = context.clock()
         if once:
             link.close()
-        bundle = unframe(answer.out, nonce, limit=timeout)
+        bundle = unframe(completed.out, nonce, limit=timeout)
         if not bundle.commands:
-            return _silent(link.host, answer.last_words(1))
-        facts = _with_clock(parse_facts(bundle, uarchs), begun, ended)
+            return _no_probe(link.host, completed.last_words(1))
+        facts = _measure_clock(parse_facts(bundle, uarchs), begun, ended)
         emit(FactsRead(link.host.name, facts))
         return ProbeResult(facts, bundle if keep else None)
 
-    return (yield from each(context, inventory, "look", ask, outcome=_outcome))
+    return (yield from each(context, inventory, "probe", probe_host, outcome=_describe_outcome))
 
 
 def load_uarchs() -> Uarchs:
-    """The microarchitectures that come with ipexctl."""
+    """The table of microarchitectures, ``data/cpus.toml``."""
     return parse_uarchs(read_data("cpus.toml"))
 
 
-def _silent(host: Host, words: str) -> Failure:
-    said = f": {printable(words)}" if words else ""
-    return Failure(
-        host.name, Kind.STEP, f"the login shell did not run the probe{said}", f"ssh {host.name} true", "no-probe"
-    )
+def _no_probe(host: Host, output: str) -> Failure:
+    what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
+    return Failure(host.name, Kind.STEP, what, f"ssh {host.name} true", "no-probe")
 
 
-def _with_clock(facts: Facts, begun: float, ended: float) -> Facts:
-    """The host read its clock somewhere between the two times of ours."""
+def _measure_clock(facts: Facts, begun: float, ended: float) -> Facts:
+    """The host read its clock somewhere between the two times of the controller's."""
     if facts.clock is None:
         return facts
     return replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
 
 
-def _outcome(seen: ProbeResult) -> tuple[StepOutcome, str]:
-    unread: Mapping[str, str] = seen.facts.unread
-    return "ok", "; ".join(f"{item}: {why}" for item, why in unread.items())
+def _describe_outcome(result: ProbeResult) -> tuple[StepOutcome, str]:
+    return "ok", "; ".join(f"{item}: {why}" for item, why in result.facts.unread.items())

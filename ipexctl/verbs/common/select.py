@@ -1,4 +1,4 @@
-"""Which hosts a command is about. Never falls back to this machine."""
+"""Selecting the hosts of a command. Never falls back to this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipexctl.model.text import printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 FAILED = "@failed"
-_ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # they do nothing of their own on hosts
+_ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
 _HINT = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
 
 
@@ -40,13 +40,13 @@ def select_hosts(
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
     if hosts is not None:
         inventory = parsing.parse_slurm(environ) if hosts.strip() == "slurm" else parsing.parse_list(hosts)
-        inventory = _anchored(inventory, cwd)
+        inventory = _resolve_paths(inventory, cwd)
     elif hostfile is not None:
         inventory = read_hostfile(hostfile, cwd=cwd)
     elif environ.get("IPEXCTL_HOSTFILE"):
         inventory = read_hostfile(environ["IPEXCTL_HOSTFILE"], cwd=cwd, hint="IPEXCTL_HOSTFILE names this file")
     else:
-        inventory = _found(cwd)
+        inventory = _read_default_hostfile(cwd)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
@@ -57,21 +57,21 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
     """
     if FAILED not in limit:
         return parsing.limit(inventory, limit)
-    command, failed = _failed(runs) if runs else ("", ())
+    command, failed = _last_failed_hosts(runs) if runs else ("", ())
     known = [name for name in failed if name in inventory.names]
     if not command:
         raise UsageError(f"--limit {FAILED}: no command of ipexctl is saved yet")
     if not failed:
         raise UsageError(f"--limit {FAILED}: no host failed in the last command, {command}")
     if not known:
-        some = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
-        here = printable(inventory.source)
-        raise UsageError(f"--limit {FAILED}: {some}, which failed in {command}, are not among the hosts of {here}")
+        names = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
+        source = printable(inventory.source)
+        raise UsageError(f"--limit {FAILED}: {names}, which failed in {command}, are not among the hosts of {source}")
     return parsing.limit(inventory, limit.replace(FAILED, ",".join(known)))
 
 
-def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
-    """The last saved command that did or began something of its own on hosts, and the hosts that failed in it."""
+def _last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
+    """The last saved command that worked on hosts itself, and the hosts that failed in it."""
     from ipexctl.show.record import read_report, saved
 
     for directory in reversed(saved(runs)):
@@ -85,7 +85,7 @@ def _failed(runs: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def suggest_limit(hosts: Sequence[str]) -> str:
-    """How a command is given again without some of its hosts."""
+    """The option that leaves these hosts out of the same command."""
     if len(hosts) > 4:
         return f"without {', '.join(hosts[:4])} and {len(hosts) - 4} more: --limit '!NAME,!NAME'"
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
@@ -93,9 +93,9 @@ def suggest_limit(hosts: Sequence[str]) -> str:
 
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     """The hosts of one hostfile or inventory. Raises `UsageError`."""
-    given = read_input(path, cwd=cwd, hint=hint)
-    inventory = _anchored(parsing.parse(given.text, path), given.path.parent)
-    return replace(inventory, warnings=(*inventory.warnings, *given.warnings))
+    file = read_input(path, cwd=cwd, hint=hint)
+    inventory = _resolve_paths(parsing.parse(file.text, path), file.path.parent)
+    return replace(inventory, warnings=(*inventory.warnings, *file.warnings))
 
 
 def read_playbook(
@@ -104,11 +104,11 @@ def read_playbook(
     """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
     from ipexctl.decide.parsing import playbook
 
-    given = read_input(path, cwd=cwd)
-    base = str(given.path.parent.absolute())
-    play = playbook.parse(given.text, path, base=base, environ=environ, variables=variables, strict=strict)
-    inventory = _anchored(play.inventory, given.path.parent) if play.inventory else None
-    return play.model_copy(update={"inventory": inventory, "warnings": given.warnings})
+    file = read_input(path, cwd=cwd)
+    base = str(file.path.parent.absolute())
+    play = playbook.parse(file.text, path, base=base, environ=environ, variables=variables, strict=strict)
+    inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
+    return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
 
 
 def select_play_hosts(
@@ -121,7 +121,7 @@ def select_play_hosts(
     cwd: Path,
     runs: Path | None = None,
 ) -> Inventory:
-    """The hosts of ``--hosts`` or ``--hostfile``, else the play's own, else as in `select`. Raises `UsageError`."""
+    """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`. Raises `UsageError`."""
     if hosts is not None or hostfile is not None or (play.hostfile is None and play.inventory is None):
         return select_hosts(hostfile=hostfile, hosts=hosts, limit=limit, environ=environ, cwd=cwd, runs=runs)
     hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]"
@@ -129,8 +129,8 @@ def select_play_hosts(
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
 
 
-def _found(cwd: Path) -> Inventory:
-    """``./hostfile``, unless anybody could have put it there."""
+def _read_default_hostfile(cwd: Path) -> Inventory:
+    """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
         raise UsageError("no hosts were given", reasons=reasons, hint=_HINT)
@@ -140,15 +140,15 @@ def _found(cwd: Path) -> Inventory:
     return read_hostfile("hostfile", cwd=cwd)
 
 
-def _anchored(inventory: Inventory, directory: Path) -> Inventory:
-    return replace(inventory, hosts=tuple(_host(host, directory) for host in inventory))
+def _resolve_paths(inventory: Inventory, directory: Path) -> Inventory:
+    return replace(inventory, hosts=tuple(_resolve_host_paths(host, directory) for host in inventory))
 
 
-def _host(host: Host, directory: Path) -> Host:
-    """Relative paths of this machine made absolute; ``~`` is left to those who open the file."""
+def _resolve_host_paths(host: Host, directory: Path) -> Host:
+    """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file."""
 
-    def anchored(path: str) -> str:
+    def resolved(path: str) -> str:
         return path if path.startswith(("/", "~")) else str(directory.absolute() / path)
 
-    variables = {key: anchored(value) if key == "known_hosts" else value for key, value in host.vars.items()}
-    return replace(host, key=anchored(host.key) if host.key else None, vars=variables)
+    variables = {key: resolved(value) if key == "known_hosts" else value for key, value in host.vars.items()}
+    return replace(host, key=resolved(host.key) if host.key else None, vars=variables)

@@ -1,4 +1,4 @@
-"""A saved run, read back as the events that made it: any sink shows it again."""
+"""Reading a saved run back as the events that made it: any sink shows it again."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PIECE = 1 << 16  # bytes of a rank's output in one event
 
 
 def find_saved_run(runs: Path, word: str) -> Path:
-    """The saved run that ``word`` means: ``last``, a path, a directory's name or beginning, or a run's id.
+    """The saved run named by ``word``: ``last``, a path, a directory's name or its beginning, or a run's id.
 
-    Raises `UsageError` where it means none or several.
+    Raises `UsageError` when none matches, or several do.
     """
     path = Path(word).expanduser()
     if (path / EVENTS).is_file():
@@ -34,23 +34,24 @@ def find_saved_run(runs: Path, word: str) -> Path:
         raise UsageError(f"no run is saved in {visible(str(runs))}")
     if word == "last":
         return every[-1]
-    found = (
+    matches = (
         [run for run in every if run.name == word]
         or [run for run in every if run.name.endswith(f"-{word}") or read_run_id(run) == word]
         or [run for run in every if run.name.startswith(word) or (read_run_id(run) or "").startswith(word)]
     )
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise UsageError(
             f"no saved run is called {visible(word)}",
-            reasons=[f"saved in {visible(str(runs))}: {_names(every)}"],
+            reasons=[f"saved in {visible(str(runs))}: {_list_names(every)}"],
             hint="ipexctl replay last",
         )
-    raise UsageError(f"{visible(word)} means {len(found)} saved runs", reasons=[_names(found)], hint="write more of it")
+    what = f"{visible(word)} matches {len(matches)} saved runs"
+    raise UsageError(what, reasons=[_list_names(matches)], hint="write more of it")
 
 
-def _names(runs: list[Path]) -> str:
+def _list_names(runs: list[Path]) -> str:
     newest = [visible(run.name) for run in reversed(runs[-5:])]
     return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
 
@@ -59,7 +60,7 @@ _RUN = re.compile(rb'"event": "run-started", "run": ("(?:[^"\\]|\\.)*")')
 
 
 def read_run_id(directory: Path) -> str | None:
-    """The id in the record's first `RunStarted`, looked for in its first 256 KiB."""
+    """The id in the record's first `RunStarted`, searched for in its first 256 KiB."""
     try:
         with (directory / EVENTS).open("rb") as file:
             match = _RUN.search(file.read(1 << 18))
@@ -69,10 +70,10 @@ def read_run_id(directory: Path) -> str | None:
 
 
 def read_saved_run(directory: Path) -> Iterator[Stamped]:
-    """The events of a saved run with their times. What is damaged, cut off or missing is said (`Message`, a warning)
-    where it is met. Raises `UsageError` when there is nothing to show."""
+    """The events of a saved run with their times. What is damaged, cut off or missing becomes a `Message` (a
+    warning) in its place. Raises `UsageError` when there is nothing to show."""
     try:
-        number = _open(directory / EVENTS)
+        number = _open_regular_file(directory / EVENTS)
     except OSError as error:
         raise UsageError(
             f"{visible(str(directory))} is not a saved run",
@@ -80,7 +81,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             hint="ipexctl replay last",
         ) from None
     with os.fdopen(number, "rb") as lines:
-        yield from _read(directory, lines)
+        yield from _read_events(directory, lines)
 
 
 def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
@@ -92,19 +93,19 @@ def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | 
     return draw(events, width=width, height=height, at=at, title=title, report=fold(events).public())
 
 
-def _read(directory: Path, lines: Any) -> Iterator[Stamped]:
-    ranks = _Ranks(directory / RANKS)
+def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:
+    ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0
     try:
         for count, raw in enumerate(lines, 1):
             if not raw.endswith(b"\n"):
-                yield _gap(at, f"the record is cut off in line {count} of {EVENTS}")
+                yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
                 break
             try:
-                line = _object(raw)
+                line = _parse_object(raw)
                 if line.get("event") == "gap":
-                    yield _gap(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
                     continue
                 stamped = None if "offset" in line else event_json.decode(line)
                 if stamped is None:
@@ -113,7 +114,7 @@ def _read(directory: Path, lines: Any) -> Iterator[Stamped]:
                     shown += 1
                     continue
             except event_json.DamagedRecordError as error:
-                yield _gap(at, f"line {count} of {EVENTS} is damaged: {error}")
+                yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
                 continue
             at = stamped.at
             shown += 1
@@ -121,18 +122,18 @@ def _read(directory: Path, lines: Any) -> Iterator[Stamped]:
             yield stamped
         if not shown:
             raise UsageError(f"{visible(str(directory))} holds no event that can be read")
-        yield from ranks.rest(at)
+        yield from ranks.read_unreferenced(at)
         if not ended:
-            yield _gap(at, "the record ends here, without the command's own end")
+            yield _warn(at, "the record ends here, without the command's own end")
     finally:
         ranks.close()
 
 
-def _gap(at: float, text: str) -> Stamped:
+def _warn(at: float, text: str) -> Stamped:
     return Stamped(at, e.Message(text, level="warning"))
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _parse_object(raw: bytes) -> dict[str, Any]:
     try:
         line = json.loads(raw)
     except (ValueError, RecursionError):
@@ -142,8 +143,8 @@ def _object(raw: bytes) -> dict[str, Any]:
     return line
 
 
-def _open(path: Path) -> int:
-    """A regular file and nothing behind a link: a record that somebody sent must not show other files of ours."""
+def _open_regular_file(path: Path) -> int:
+    """Opens a regular file, never through a link: a record from somebody else must not show other files of the user."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -151,7 +152,7 @@ def _open(path: Path) -> int:
     return number
 
 
-class _Ranks:
+class _RankFiles:
     """The ranks' files of one record, and how far each has been shown."""
 
     _AT_ONCE = 64
@@ -163,7 +164,7 @@ class _Ranks:
         self._hosts: dict[int, str] = {}
 
     def read(self, line: dict[str, Any]) -> Iterator[Stamped]:
-        """The bytes that one reference means, in pieces. Raises `wire.Damaged`."""
+        """The bytes of one reference, in pieces. Raises `DamagedRecordError`."""
         stamped = event_json.decode({**line, "data": ""})
         event = stamped.event
         if not isinstance(event, e.Output):
@@ -182,20 +183,20 @@ class _Ranks:
         lost = line.get("lost")
         missing = end - offset + (lost if isinstance(lost, int) else 0)
         if missing:
-            yield _gap(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
+            yield _warn(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
 
-    def rest(self, at: float) -> Iterator[Stamped]:
+    def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
         for (rank, stream), shown in sorted(self._shown.items()):
             try:
-                size = os.fstat(self._number((rank, stream))).st_size
+                size = os.fstat(self._descriptor((rank, stream))).st_size
             except OSError:
                 continue
             pieces = list(self._pieces((rank, stream), shown, min(size, shown + 2 * _PIECE)))
-            if pieces and pieces[0][1].startswith(MARK):  # only the mark of a gap that was told above
+            if pieces and pieces[0][1].startswith(MARK):  # only the mark of a gap that was reported above
                 continue
             if pieces:
-                yield _gap(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+                yield _warn(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
                 for _, data in self._pieces((rank, stream), shown, size):
                     yield Stamped(at, e.Output(rank, self._hosts[rank], _STREAMS[stream], data, partial=True))
 
@@ -207,7 +208,7 @@ class _Ranks:
         """Pieces end with a line where they can."""
         while offset < end:
             try:
-                data = os.pread(self._number(key), min(_PIECE, end - offset), offset)
+                data = os.pread(self._descriptor(key), min(_PIECE, end - offset), offset)
             except OSError:
                 return
             if not data:
@@ -217,11 +218,11 @@ class _Ranks:
             yield offset, data
             offset += len(data)
 
-    def _number(self, key: tuple[int, str]) -> int:
+    def _descriptor(self, key: tuple[int, str]) -> int:
         if key not in self._open:
             if len(self._open) >= self._AT_ONCE:
                 os.close(self._open.pop(next(iter(self._open))))
-            self._open[key] = _open(self._directory / f"{key[0]}.{key[1]}")
+            self._open[key] = _open_regular_file(self._directory / f"{key[0]}.{key[1]}")
         return self._open[key]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pyte
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
@@ -315,3 +315,22 @@ def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
     sink.take(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
     sink.close()
     assert err.getvalue().decode() == "! a: mind \\x1b[2J this\n"
+
+
+def test_an_error_in_drawing_is_raised_to_the_loop_and_the_terminal_is_given_back() -> None:
+    raw = Terminal()
+    pipe = Pipe(raw)
+    sink = Live(pipe, console=console(pipe, 80, 24))
+
+    def fail(width: int, height: int, now: float) -> RenderableType:
+        raise KeyError("planted")
+
+    sink._view.frame = fail  # type: ignore[method-assign]
+    sink.take(Stamped(1.0, e.Started("run", "", ("n0",))))
+    deadline = time.monotonic() + 5
+    while sink.error is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(KeyError, match="planted"):
+        sink.take(Stamped(2.0, e.StepStarted("n0", "probe")))
+    sink.close()
+    assert raw.getvalue().endswith(b"\x1b[?25h") or b"\x1b[?25l" not in raw.getvalue().rpartition(b"\x1b[?25h")[2]

@@ -292,7 +292,7 @@ def test_runs_are_found_by_name_beginning_id_path_and_as_the_last(runs: Path) ->
     assert find_saved_run(runs, "1031-k7") == second
     assert find_saved_run(runs, str(first)) == first
     assert find_saved_run(runs, first.name[:-3]) == first
-    with pytest.raises(UsageError, match="means 2 saved runs"):
+    with pytest.raises(UsageError, match="matches 2 saved runs"):
         find_saved_run(runs, first.name[:10])
     with pytest.raises(UsageError, match="no saved run is called zzz"):
         find_saved_run(runs, "zzz")
