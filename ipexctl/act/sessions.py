@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import TracebackType
+from typing import Any, TypeVar
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.links import Channel, Link
+from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import (
     INTERNAL,
     LONGEST,
@@ -66,37 +67,6 @@ def load_program(name: str) -> str:
 def load_script(name: str) -> str:
     """A file of ``remote/session`` as text."""
     return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
-
-
-def decode_answer(kind: type[T], value: Any) -> T:
-    """A value of the protocol's type from its JSON form; unknown keys are ignored, missing ones take the defaults.
-
-    Raises `TypeError` where the value has another shape.
-    """
-    result: T = _decode(kind, value)
-    return result
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    if kind is Any or (kind is float and type(value) is int):
-        return value
-    arguments = get_args(kind)
-    if get_origin(kind) in (Union, types.UnionType):
-        for option in arguments:
-            try:
-                return _decode(option, value)
-            except TypeError:
-                continue
-    elif get_origin(kind) is list and isinstance(value, list):
-        return [_decode(arguments[0], item) for item in value]
-    elif get_origin(kind) is dict and isinstance(value, dict):
-        return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
-    elif hasattr(kind, "_fields") and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        return kind(**{name: _decode(hints[name], value[name]) for name in kind._fields if name in value})
-    elif isinstance(kind, type) and type(value) is kind:
-        return value
-    raise TypeError(f"{kind} expected")
 
 
 class Session:
@@ -183,7 +153,7 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -228,8 +198,8 @@ def _read_answer(message: Done | Failed | Malformed, do: str, kind: type[T]) -> 
         raise RemoteError(message.code, message.what, message.details)
     try:
         if isinstance(message, Done):
-            return decode_answer(kind, message.answer)
-    except TypeError:
+            return decode(kind, message.answer)
+    except DamagedError:
         pass
     raise RemoteError(MALFORMED, f"unexpected response from the host to {do}", {})
 

@@ -131,7 +131,7 @@ class Inspection(NamedTuple):
     at: str  # the existing directory nearest to the place
     uv: Optional[str]
     visible: List[str]  # files of the controller that the host sees, too
-    unreachable: List[List[Union[str, int]]]  # [host, port] of indexes
+    unreachable: List[str]  # host:port of indexes
 
 
 class LockOwner(NamedTuple):

@@ -53,7 +53,7 @@ class HostState:
             at=printable(answer.at, 300),
             uv=answer.uv,
             visible=tuple(answer.visible),
-            unreachable=tuple(":".join(map(str, origin)) for origin in answer.unreachable),
+            unreachable=tuple(answer.unreachable),
             left=tuple(printable(name, 80) for name in answer.leftovers),
         )
 

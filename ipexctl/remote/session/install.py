@@ -96,7 +96,7 @@ def inspect_place(
         at=near,
         uv=find_uv(base, uv),
         visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
-        unreachable=find_unreachable(origins),
+        unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import decode_answer, load_script
+from ipexctl.act.sessions import load_script
 from ipexctl.decide.checks.software import doubtful
 from ipexctl.decide.releases.table import plain
 from ipexctl.model.commands import Command
@@ -16,6 +16,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import printable
+from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.session import ImportReport
 
 _PATIENCE = 60.0  # seconds: torch from a cold network file system is slow
@@ -48,8 +49,8 @@ def try_imports(
         if answer is None:
             return (f"the import ended the process with status {done.status}: {done.last_words(1)}",)
         try:
-            report = decode_answer(ImportReport, json.loads(answer.removeprefix(_ANSWER)))
-        except (ValueError, TypeError):
+            report = decode(ImportReport, load_object(answer.removeprefix(_ANSWER).encode()))
+        except DamagedError:
             return ("unexpected response of the import check",)
         return tuple(printable(problem, 300) for problem in report.problems)
 

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
-from ipexctl.act.sessions import RemoteError, Session, decode_answer, load_program
+from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import groups, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable, without_secrets
+from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
 
 T = TypeVar("T")
@@ -133,8 +134,8 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
 def _read_details(kind: type[T], details: object) -> T | None:
     """Further facts of an error; None where a host sends something else."""
     try:
-        return decode_answer(kind, details)
-    except TypeError:
+        return decode(kind, details)
+    except DamagedError:
         return None
 
 
