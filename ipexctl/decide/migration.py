@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ipexctl.decide.releases.framework_options import Option
+from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
@@ -69,7 +69,7 @@ def words(text: str) -> tuple[Word, ...]:
     return tuple(Word(**item) for item in parse_toml(text)["word"])
 
 
-def of_options(options: Iterable[Option]) -> tuple[Word, ...]:
+def of_options(options: Iterable[FrameworkOption]) -> tuple[Word, ...]:
     """Those of Accelerate's and the Trainer's options that are gone, or do nothing any more."""
     return tuple(
         Word(one.name, "option", one.of, "", one.gone, one.instead, one.source, one.idle)

@@ -1,4 +1,4 @@
-"""What can be installed: rows of the version table, what the user constrains, and the one stack that was chosen."""
+"""What can be installed: releases of the version table, the user's constraints, and the stack that was chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MPI_NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "open
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A place with wheels besides the default package index. ``kind`` is how an installer has to be told."""
+    """A source of wheels besides the default package index; ``kind`` selects the installer's option for it."""
 
     name: str
     url: str
@@ -30,12 +30,12 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class StackRelease:
-    """One line of the table: versions that go together, and what they ask of a host.
+    """One release of the table: versions that match, and what they require of a host.
 
-    ``pythons`` are the interpreters ("3.11") that have wheels of the whole row; ``torch_pythons`` those of torch alone.
-    ``isa`` is the least level IPEX starts on. ``glibc`` and ``glibcxx`` are the least versions, empty for no demand.
+    ``pythons`` are the interpreters ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone.
+    ``isa`` is the lowest level IPEX starts on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none.
     ``ipex_mpi``/``binding_mpi`` are the versions of Intel MPI inside those wheels, empty for none.
-    ``unconfirmed`` names the members ("ipex", "oneccl") that no source of Intel lists for this torch.
+    ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel source lists for this torch.
     """
 
     torch: str
@@ -56,20 +56,20 @@ class StackRelease:
     indexes: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     yanked: str = ""
-    avoid: str = ""  # why another row of the same torch is better
+    avoid: str = ""  # why another release of the same torch is better
     notes: tuple[str, ...] = ()
     source: str = ""
 
     @property
     def name(self) -> str:
-        """How people name it: ``torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0``."""
+        """Its name for people: ``torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0``."""
         parts = (("torch", self.torch), ("ipex", self.ipex), ("oneccl", self.oneccl))
         return " + ".join(f"{word} {version}" for word, version in parts if version)
 
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """What the user constrains. Versions are exact; None leaves it to us. ``python`` is "3.11" or None."""
+    """What the user constrains. Versions are exact; None: chosen by ipexctl. ``python`` is "3.11" or None."""
 
     track: Track | None = None
     torch: str | None = None
@@ -134,13 +134,13 @@ class StackSummary(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One exact stack for these hosts. ``row`` has lost the members that are not installed (no binding with gloo).
+    """One exact stack for these hosts. ``release`` has lost the members that are not installed (no binding with gloo).
 
     ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there; ``notes`` explain
     the choice. ``launcher`` is the hosts' own MPI where one was named.
     """
 
-    row: StackRelease
+    release: StackRelease
     backend: Literal["ccl", "impi", "gloo"]
     mpi: MpiKind
     mpi_version: str
@@ -157,20 +157,20 @@ class Stack:
         """``torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.11``."""
         mpi = f" + impi-rt {self.mpi_version}" if self.mpi == "impi-rt" else ""
         mpi = f" + {self.launcher}" if self.launcher else mpi
-        return f"{self.row.name}{mpi}, Python {self.python}"
+        return f"{self.release.name}{mpi}, Python {self.python}"
 
     @property
     def summary(self) -> StackSummary:
         """What is written of it: into markers, locks and answers."""
-        row, mpi = self.row, StackMpi(self.mpi, self.mpi_version)
+        release, mpi = self.release, StackMpi(self.mpi, self.mpi_version)
         if launcher := self.launcher:
             mpi = StackMpi(self.mpi, self.mpi_version, launcher.dialect, launcher.program, str(launcher))
         return StackSummary(
             self.name,
-            row.torch,
-            row.ipex or None,
-            row.oneccl or None,
-            row.module if row.oneccl else None,
+            release.torch,
+            release.ipex or None,
+            release.oneccl or None,
+            release.module if release.oneccl else None,
             self.backend,
             self.python,
             mpi,

@@ -9,7 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide import migration
-from ipexctl.decide.releases.framework_options import parse
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model import answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
@@ -36,7 +36,7 @@ def known() -> tuple[migration.Word, ...]:
     """All words that are looked for."""
     return (
         *migration.words(read_data("migrate.toml")),
-        *migration.of_options(parse(read_data("options.toml"))),
+        *migration.of_options(parse_options(read_data("options.toml"))),
     )
 
 

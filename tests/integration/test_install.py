@@ -27,7 +27,7 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
-from ipexctl.decide.releases import resolve, runtime
+from ipexctl.decide.releases import build_runtime, resolve
 from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts
@@ -203,7 +203,7 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
     found = played.answer["hosts"]["node0"]
     assert found["problems"] == []
     assert found["mpi"].endswith("(a double)")
-    ready = runtime(bench.marker())
+    ready = build_runtime(bench.marker())
     assert Path(ready.mpiexec).is_file()
     assert Path(ready.library_path[0], "libmpi.so.12").is_file()
     assert bench.marker()["packages"] == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4"}
@@ -365,23 +365,23 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
         pytest.skip("IPEX 1.10 wants AVX-512, which this CPU does not have")
     bench.python = interpreter(python)
     stack = resolve(StackRequest(torch=torch, backend="ccl"), {}, table())
-    assert (stack.row.module, stack.row.oneccl) == (module, binding)
+    assert (stack.release.module, stack.release.oneccl) == (module, binding)
     doubles = [
         wheels.torch(torch),
-        wheels.ipex(stack.row.ipex),
+        wheels.ipex(stack.release.ipex),
         wheels.binding(binding, module, layout),
         wheels.numpy(),
     ]
     doubles += [wheels.wheel("setuptools", "80.0.0", {"setuptools/__init__.py": ""})]
     doubles += [wheels.wheel("psutil", "7.0.0", {"psutil/__init__.py": ""})]
     with serving(Index(doubles)) as index:
-        played = bench.play(index, torch=torch, track=None, ipex=stack.row.ipex, backend="ccl")
+        played = bench.play(index, torch=torch, track=None, ipex=stack.release.ipex, backend="ccl")
     assert played.exit == Exit.OK, (played.refusal, played.failures())
     assert bench.marker()["packages"]["oneccl-bind-pt"] == binding
     found = played.answer["hosts"]["node0"]
     assert found["versions"]["oneccl"].partition("+")[0] == binding
     assert found["mpi"].endswith("(a double)")
-    ready = runtime(bench.marker())
+    ready = build_runtime(bench.marker())
     root = Path(ready.python).parents[1] / f"lib/python{python}/site-packages" / module
     mpi = root / "opt/mpi" if layout == "opt-mpi" else root
     assert ready.module == module
@@ -998,7 +998,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert choose_mpi("openmpi", facts)[0] == str(program)
     with pytest.raises(UsageError, match="has no Intel MPI"):
         choose_mpi("impi", facts)
-    ready = switch_launcher(runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
+    ready = switch_launcher(build_runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.

@@ -333,7 +333,7 @@ def test_hosts_with_an_old_libstdcxx_or_without_a_library_are_named_with_what_he
         old, without = played.refusal.reasons
         assert old.startswith("node1: libstdc++ ends at GLIBCXX_3.4.28, intel_extension_for_pytorch 2.7.0 needs")
         assert "GCC 12" in old
-        assert without.startswith("node2: libzstd.so.1 is not there, intel_extension_for_pytorch 2.7.0 loads it: ")
+        assert without.startswith("node2: libzstd.so.1 is missing, intel_extension_for_pytorch 2.7.0 loads it: ")
         assert "apt install libzstd1" in without
         assert index.asked == []
         for name in cluster.names:

@@ -18,13 +18,13 @@ import pytest
 from ipexctl.act.packages.resolve import find_uv, resolve_wheels
 from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
-from ipexctl.decide.releases import parse
-from ipexctl.decide.releases.resolve import minor, resolve
-from ipexctl.decide.releases.table import number
+from ipexctl.decide.releases import parse_table
+from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.table import minor_version, parse_version
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import StackRelease, StackRequest
 
-TABLE = parse(read_data("stacks.toml"))
+TABLE = parse_table(read_data("stacks.toml"))
 IPEX = "intel-extension-for-pytorch"
 # glibc of the manylinux names from before PEP 600.
 GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
@@ -68,7 +68,7 @@ def ask(requirement: str, python: str) -> Release:
     platforms = [platform for _, names in tags for platform in names.split(".")]
     return Release(
         frozenset(f"3.{found}" for python, _ in tags for found in re.findall(r"cp3(\d+)", python)),
-        min((_glibc(platform) for platform in platforms), key=number, default=""),
+        min((_glibc(platform) for platform in platforms), key=parse_version, default=""),
         done.stderr,
     )
 
@@ -84,8 +84,8 @@ def releases() -> dict[tuple[str, str], Release]:
     first = ask(f"impi-rt=={TABLE.impi['newest']}", "3.9")
     if not first.glibc:
         pytest.skip(f"no package index answers here: {(first.said.splitlines() or ['(nothing said)'])[-1]}")
-    wanted = {("torch", row.torch): row.torch_pythons[0] for row in TABLE.rows}
-    wanted |= {(IPEX, row.ipex): row.pythons[0] for row in TABLE.rows if row.ipex}
+    wanted = {("torch", row.torch): row.torch_pythons[0] for row in TABLE.releases}
+    wanted |= {(IPEX, row.ipex): row.pythons[0] for row in TABLE.releases if row.ipex}
     wanted |= {("impi-rt", version): "3.9" for version in (TABLE.impi["older"], "2021.19.0")}
     # torch 1.10 asks for Python 3.6.2, not 3.6.0.
     questions = [(f"{name}=={version}", f"{python}.2") for (name, version), python in wanted.items()]
@@ -99,7 +99,7 @@ def test_wheels_are_there_for_the_pythons_the_table_says(releases: dict[tuple[st
     for (name, version), release in releases.items():
         if name == "impi-rt":
             continue
-        rows = [row for row in TABLE.rows if version == (row.torch if name == "torch" else row.ipex)]
+        rows = [row for row in TABLE.releases if version == (row.torch if name == "torch" else row.ipex)]
         for row in rows:
             said = set(row.torch_pythons if name == "torch" else row.pythons)
             if (name, version) in ELSEWHERE:
@@ -110,7 +110,7 @@ def test_wheels_are_there_for_the_pythons_the_table_says(releases: dict[tuple[st
 
 
 def test_what_is_withdrawn_is_what_the_table_calls_withdrawn(releases: dict[tuple[str, str], Release]) -> None:
-    for row in TABLE.rows:
+    for row in TABLE.releases:
         if not row.ipex or not (release := releases[IPEX, row.ipex]).pythons:
             continue
         assert ("is yanked" in release.said) == bool(row.yanked), (row.name, release.said)
@@ -120,12 +120,12 @@ def test_what_is_withdrawn_is_what_the_table_calls_withdrawn(releases: dict[tupl
 
 
 def test_wheels_ask_for_no_newer_glibc_than_the_table(releases: dict[tuple[str, str], Release]) -> None:
-    for row in TABLE.rows:
+    for row in TABLE.releases:
         name, version = (IPEX, row.ipex) if row.ipex else ("torch", row.torch)
         if found := releases[name, version].glibc:
             assert found == row.glibc, (row.name, found)
     assert releases["impi-rt", TABLE.impi["newest"]].glibc == TABLE.impi["newest_glibc"]
-    assert number(releases["impi-rt", TABLE.impi["older"]].glibc) < (2, 17)
+    assert parse_version(releases["impi-rt", TABLE.impi["older"]].glibc) < (2, 17)
 
 
 def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_bring(
@@ -135,11 +135,15 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 
     def locked(row: StackRelease) -> dict[str, str]:
         stack = resolve(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
-        assert (stack.row.torch, stack.row.ipex, minor(stack.python)) == (row.torch, row.ipex, stack.python)
+        assert (stack.release.torch, stack.release.ipex, minor_version(stack.python)) == (
+            row.torch,
+            row.ipex,
+            stack.python,
+        )
         wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
 
-    rows = [row for row in TABLE.rows if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
+    rows = [row for row in TABLE.releases if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
     with ThreadPoolExecutor(4) as pool:
         for row, packages in zip(rows, pool.map(locked, rows), strict=True):
             assert packages["torch"] == row.torch
@@ -148,13 +152,13 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
             # IPEX asks for psutil in every release from 1.11 on; torch has never asked for it.
             assert ("psutil" in packages) == bool(row.ipex), row.name
             if "numpy<2" in row.requires and "numpy" in packages:
-                assert number(packages["numpy"]) < (2,), row.name
+                assert parse_version(packages["numpy"]) < (2,), row.name
             if row.ipex and "setuptools<81" in row.requires:
-                assert number(packages["setuptools"]) < (81,), row.name
+                assert parse_version(packages["setuptools"]) < (81,), row.name
 
 
 def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
-    newest = max((row for row in TABLE.rows if row.ipex), key=lambda row: number(row.ipex))
+    newest = max((row for row in TABLE.releases if row.ipex), key=lambda row: parse_version(row.ipex))
     try:
         alone = resolve_wheels(
             find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON

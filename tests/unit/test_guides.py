@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.releases.framework_options import Option, parse
+from ipexctl.decide.releases.framework_options import FrameworkOption, parse_options
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides.md").read_text("utf-8")
-OPTIONS = parse((ROOT / "ipexctl/data/options.toml").read_text("utf-8"))
+OPTIONS = parse_options((ROOT / "ipexctl/data/options.toml").read_text("utf-8"))
 
 
 def named() -> list[tuple[str, str]]:
@@ -35,6 +35,6 @@ def test_every_row_names_a_test() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: f"{option.of} {option.name}")
-def test_every_option_stands_in_the_page_with_its_versions(option: Option) -> None:
+def test_every_option_stands_in_the_page_with_its_versions(option: FrameworkOption) -> None:
     versions = " | ".join(version or "–" for version in (option.since, option.idle, option.gone))
     assert f"| {option.of} | `{option.name}` | {versions} | {option.instead} |" in PAGE

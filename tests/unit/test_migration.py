@@ -8,13 +8,13 @@ import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide import migration
-from ipexctl.decide.releases.framework_options import parse
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
     *migration.words(read_data("migrate.toml")),
-    *migration.of_options(parse(read_data("options.toml"))),
+    *migration.of_options(parse_options(read_data("options.toml"))),
 )
 
 SCRIPT = """\

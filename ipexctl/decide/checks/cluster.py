@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipexctl.decide.releases.table import Table
+from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Level
@@ -26,7 +26,7 @@ class Cluster:
     inventory: Inventory
     facts: Mapping[str, Facts]
     failures: Mapping[str, Failure]
-    table: Table
+    table: ReleaseTable
     live: bool = True
 
     def known(self, fact: Callable[[Facts], T | None]) -> dict[str, T]:

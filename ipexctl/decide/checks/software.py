@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority
-from ipexctl.decide.releases.table import Table, family, number, plain
+from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
 from ipexctl.model.stack import StackRelease
@@ -13,9 +13,9 @@ from ipexctl.model.stack import StackRelease
 _STACK = {"torch": "torch", "intel-extension-for-pytorch": "ipex", "oneccl-bind-pt": "oneccl", "impi-rt": "impi-rt"}
 
 
-def _rows(table: Table) -> list[StackRelease]:
+def _rows(table: ReleaseTable) -> list[StackRelease]:
     """Rows with IPEX that the table does not advise against."""
-    return [row for row in table.rows if row.ipex and not row.avoid]
+    return [row for row in table.releases if row.ipex and not row.avoid]
 
 
 def glibc(cluster: Cluster) -> Iterator[CheckHit]:
@@ -45,9 +45,13 @@ def _demand(
         version = own(fact)
         if version is None:
             continue
-        lost = [row for row in _rows(cluster.table) if demand(row) and number(version) < number(demand(row))]
+        lost = [
+            row for row in _rows(cluster.table) if demand(row) and parse_version(version) < parse_version(demand(row))
+        ]
         if lost:
-            yield _lost(cluster, code, host, lost, values(version), f"{max(map(demand, lost), key=number)} is needed")
+            yield _lost(
+                cluster, code, host, lost, values(version), f"{max(map(demand, lost), key=parse_version)} is needed"
+            )
 
 
 def libraries(cluster: Cluster) -> Iterator[CheckHit]:
@@ -83,8 +87,8 @@ def _named(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:
 
 
 def pythons(cluster: Cluster) -> Iterator[CheckHit]:
-    known = {minor for row in cluster.table.rows if row.ipex for minor in row.pythons}
-    plain_torch = {minor for row in cluster.table.rows for minor in row.torch_pythons}
+    known = {minor for row in cluster.table.releases if row.ipex for minor in row.pythons}
+    plain_torch = {minor for row in cluster.table.releases for minor in row.torch_pythons}
     have = {host: _minors(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
     if cluster.live:
         have.update({host: set() for host, fact in cluster.facts.items() if not fact.pythons and not fact.unread})
@@ -97,10 +101,10 @@ def pythons(cluster: Cluster) -> Iterator[CheckHit]:
     fit = {host: minors for host, minors in have.items() if minors}
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
-    usual = majority({host: max(minors, key=number) for host, minors in fit.items()})
+    usual = majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
     for host, minors in fit.items():
         if usual not in minors:
-            yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=number)), "version": usual})
+            yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
 
 
 def _minors(fact: Facts) -> set[str]:
@@ -116,7 +120,7 @@ def _found(fact: Facts) -> str:
 
 
 def _span(minors: set[str]) -> str:
-    ordered = sorted(minors, key=number)
+    ordered = sorted(minors, key=parse_version)
     return f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
 
 
@@ -137,15 +141,21 @@ def stack(cluster: Cluster) -> Iterator[CheckHit]:
         if torch is None:
             what = "no torch" if packages else "no packages"
             yield CheckHit("STK006", host, {"venv": fact.installed.venv, "what": what})
-        elif ipex is not None and family(ipex) != family(torch):
+        elif ipex is not None and minor_version(ipex) != minor_version(torch):
             yield CheckHit("STK001", host, {"torch": torch, "ipex": ipex, "wanted": _torch_of(cluster.table, ipex)})
-        elif oneccl is not None and family(oneccl) != family(torch):
-            wanted = next((row.torch for row in reversed(cluster.table.rows) if row.oneccl == plain(oneccl)), torch)
+        elif oneccl is not None and minor_version(oneccl) != minor_version(torch):
+            wanted = next(
+                (row.torch for row in reversed(cluster.table.releases) if row.oneccl == public_version(oneccl)),
+                torch,
+            )
             yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": wanted})
 
 
-def _torch_of(table: Table, ipex: str) -> str:
-    return next((row.torch for row in reversed(table.rows) if row.ipex == plain(ipex)), f"{family(ipex)}.0")
+def _torch_of(table: ReleaseTable, ipex: str) -> str:
+    return next(
+        (row.torch for row in reversed(table.releases) if row.ipex == public_version(ipex)),
+        f"{minor_version(ipex)}.0",
+    )
 
 
 def doubtful(installed: Installed) -> bool:
@@ -153,7 +163,9 @@ def doubtful(installed: Installed) -> bool:
     held = installed.packages
     torch = held.get("torch")
     others = [held[name] for name in ("intel-extension-for-pytorch", "oneccl-bind-pt") if name in held]
-    return not installed.marker or any(torch is None or family(other) != family(torch) for other in others)
+    return not installed.marker or any(
+        torch is None or minor_version(other) != minor_version(torch) for other in others
+    )
 
 
 def imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
@@ -171,10 +183,9 @@ def _meaning(said: str, packages: Mapping[str, str]) -> str:
     if "undefined symbol" in said:
         for name in ("intel-extension-for-pytorch", "oneccl-bind-pt"):
             built = packages.get(name)
-            if built and family(built) != family(torch):
-                return (
-                    f"torch {torch} under {name.replace('-', '_')} {built}, which was built for torch {family(built)}"
-                )
+            if built and minor_version(built) != minor_version(torch):
+                name = name.replace("-", "_")
+                return f"torch {torch} under {name} {built}, which was built for torch {minor_version(built)}"
         return f"parts of it were built for another torch than {torch}"
     for word, meaning in (
         ("GLIBCXX_", "its libstdc++ is too old"),
@@ -190,7 +201,9 @@ def _meaning(said: str, packages: Mapping[str, str]) -> str:
 
 def drift(cluster: Cluster) -> Iterator[CheckHit]:
     stacks = {
-        host: tuple((short, plain(version)) for name, short in _STACK.items() if (version := _package(fact, name)))
+        host: tuple(
+            (short, public_version(version)) for name, short in _STACK.items() if (version := _package(fact, name))
+        )
         for host, fact in cluster.facts.items()
         if fact.installed and fact.installed.exists and _package(fact, "torch")
     }
@@ -216,7 +229,9 @@ def end_of_life(cluster: Cluster) -> Iterator[CheckHit]:
 def compiler(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         torch = _package(fact, "torch")
-        native = torch is not None and not _package(fact, "intel-extension-for-pytorch") and number(torch) >= (2,)
+        native = (
+            torch is not None and not _package(fact, "intel-extension-for-pytorch") and parse_version(torch) >= (2,)
+        )
         if native and fact.tools and "g++" not in fact.tools:
             yield CheckHit("SYS007", host, {})
 

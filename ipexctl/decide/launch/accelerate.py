@@ -15,7 +15,7 @@ from typing import Any
 from ipexctl.decide.launch import hydra
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
-from ipexctl.decide.releases.framework_options import Option, knows
+from ipexctl.decide.releases.framework_options import FrameworkOption, supports_option
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
@@ -42,7 +42,9 @@ class AccelerateConfig:
     workers: int = 1
 
 
-def write_config(config: AccelerateConfig, version: str, options: Sequence[Option]) -> tuple[str, tuple[str, ...]]:
+def write_config(
+    config: AccelerateConfig, version: str, options: Sequence[FrameworkOption]
+) -> tuple[str, tuple[str, ...]]:
     """The file as ``accelerate config`` of that version writes it, byte for byte, for the same answers; and a sentence
     for each thing asked for that the version cannot say."""
     import yaml
@@ -71,9 +73,9 @@ def write_config(config: AccelerateConfig, version: str, options: Sequence[Optio
     value["ipex_config"] = {"ipex": config.ipex}
     if several and config.hostfile:
         value["mpirun_config"] = {"mpirun_ccl": str(config.workers), "mpirun_hostfile": config.hostfile}
-        if not knows(options, "accelerate", "mpirun_ccl", version):
+        if not supports_option(options, "accelerate", "mpirun_ccl", version):
             del value["mpirun_config"]["mpirun_ccl"]
-    unknown = [name for name in value if not knows(options, "accelerate", name, version)]
+    unknown = [name for name in value if not supports_option(options, "accelerate", name, version)]
     wanted = {"ipex_config": config.ipex, "mpirun_config": True}
     unsupported = {
         option.said(version): None
@@ -158,7 +160,10 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
 
 
 def build_rank_words(
-    config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str], options: Sequence[Option]
+    config: AccelerateConfig | None,
+    packages: Mapping[str, str],
+    user_env: Mapping[str, str],
+    options: Sequence[FrameworkOption],
 ) -> tuple[str, ...]:
     """What the interpreter is given before the script where mpirun starts ``accelerate launch`` for each rank: it must
     neither look for a configuration on the host nor start mpirun again.
@@ -175,8 +180,8 @@ def build_rank_words(
         "--dynamo_backend": "no",
     }
     flags = ["--cpu"]
-    if version and has_ipex(packages) and not knows(options, "accelerate", "--ipex", version):
-        if knows(options, "accelerate", "ipex_config", version):  # it asks for what its flags no longer set
+    if version and has_ipex(packages) and not supports_option(options, "accelerate", "--ipex", version):
+        if supports_option(options, "accelerate", "ipex_config", version):  # it asks for what its flags no longer set
             raise UsageError(
                 f"accelerate {printable(version)} cannot be launched rank by rank where IPEX is installed",
                 reasons=["1.10 to 1.12 have no flag --ipex any more, and fail without what it sets"],  # measured
@@ -194,7 +199,7 @@ def start_with_accelerate(
     config: AccelerateConfig,
     packages: Mapping[str, str],
     user_env: Mapping[str, str],
-    options: Sequence[Option],
+    options: Sequence[FrameworkOption],
     workers: int,
 ) -> Launch:
     """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
@@ -213,7 +218,7 @@ def start_with_accelerate(
             hint="leave out --mpi, or give a configuration without mpirun_config",
             exit=Exit.STEP,
         )
-    if version and not knows(options, "accelerate", "mpirun_config", version):
+    if version and not supports_option(options, "accelerate", "mpirun_config", version):
         raise UsageError(
             f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)",
             hint="a configuration without mpirun_config",

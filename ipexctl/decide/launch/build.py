@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ipexctl.decide.checks.network import Choice
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, openmpi, placement, tuning
-from ipexctl.decide.releases.framework_options import Option, misfits
+from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
@@ -43,7 +43,7 @@ def build_launch(
     user_env: Mapping[str, Setting],
     *,
     config: accelerate.AccelerateConfig | None = None,
-    options: Sequence[Option] = (),
+    options: Sequence[FrameworkOption] = (),
 ) -> Launch:
     """Plan the launch of ``task`` on ``hosts`` (the first is the head).
 
@@ -85,7 +85,10 @@ def build_launch(
         warnings += of_host
     dialect, runtime = head.runtime.dialect, head.runtime
     packages = _packages(head.facts)
-    warnings += [*accelerate.compare_config(config, len(run_hosts), len(ranks)), *misfits(options, packages, task.args)]
+    warnings += [
+        *accelerate.compare_config(config, len(run_hosts), len(ranks)),
+        *find_unsupported_arguments(options, packages, task.args),
+    ]
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     user_values = {name: setting.value for name, setting in user_env.items()}
     options_before = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)

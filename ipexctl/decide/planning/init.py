@@ -233,7 +233,7 @@ def playbook(
     def note(key: str) -> str:
         return f"  # {printable(whys[key], 120)}" if whys.get(key) else ""
 
-    row = stack.row
+    row = stack.release
     told_of = (
         (f"{name} --check", "what it would change; nothing is done"),
         (name, "do it; every step does only what is not done yet"),

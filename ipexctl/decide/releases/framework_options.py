@@ -1,4 +1,4 @@
-"""Which words of Accelerate and of the Trainer a version knows, read from the text of ``ipexctl/data/options.toml``."""
+"""Options of Accelerate and the Trainer by version, read from ``ipexctl/data/options.toml``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from ipexctl.decide.releases.table import number
+from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 
 Kind = Literal["key", "launch", "argument"]
-Knows = Literal["yes", "idle", "not yet", "no more"]
+Support = Literal["yes", "idle", "not yet", "no more"]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class FrameworkOption:
     """A key of Accelerate's configuration, a flag of ``accelerate launch``, or an argument of scripts that use the
     Trainer. Empty versions mean: always, never."""
 
@@ -30,17 +30,17 @@ class Option:
     instead: str
     source: str
 
-    def known(self, version: str) -> Knows:
-        """What ``version`` of the distribution makes of it; "idle": it is taken, and does nothing."""
-        asked = number(version)
-        if self.since and asked < number(self.since):
+    def known(self, version: str) -> Support:
+        """How ``version`` of the distribution treats it; "idle": accepted without effect."""
+        asked = parse_version(version)
+        if self.since and asked < parse_version(self.since):
             return "not yet"
-        if self.gone and asked >= number(self.gone):
+        if self.gone and asked >= parse_version(self.gone):
             return "no more"
-        return "idle" if self.idle and asked >= number(self.idle) else "yes"
+        return "idle" if self.idle and asked >= parse_version(self.idle) else "yes"
 
     def said(self, version: str) -> str:
-        """One sentence for a version that does not know it; empty for one that does."""
+        """A sentence for a version that does not support it; empty if supported."""
         knows = self.known(version)
         told = {
             "not yet": f"does not know {self.name} yet (from {self.since} on)",
@@ -50,10 +50,10 @@ class Option:
         return f"{self.of} {version} {told[knows]}; instead: {self.instead}" if knows in told else ""
 
 
-def parse(text: str) -> tuple[Option, ...]:
-    """All of them. Raises `KeyError` for a file that is not well-formed (a fault of ours, tested)."""
+def parse_options(text: str) -> tuple[FrameworkOption, ...]:
+    """Parse the table. Raises `KeyError` for a file that is not well-formed (a fault of ours, tested)."""
     return tuple(
-        Option(
+        FrameworkOption(
             item["of"],
             item["kind"],
             item["name"],
@@ -67,25 +67,27 @@ def parse(text: str) -> tuple[Option, ...]:
     )
 
 
-def knows(options: Sequence[Option], of: str, name: str, version: str) -> bool:
-    """Whether this version does something with that word. Words that are not listed are known."""
+def supports_option(options: Sequence[FrameworkOption], of: str, name: str, version: str) -> bool:
+    """Whether this version supports that option; unlisted options count as supported."""
     return all(option.known(version) == "yes" for option in options if (option.of, option.name) == (of, name))
 
 
-def misfits(options: Sequence[Option], packages: Mapping[str, str], args: Sequence[str]) -> Iterator[Note]:
-    """A note for each argument of a script that the installed Trainer would refuse, or take for nothing.
+def find_unsupported_arguments(
+    options: Sequence[FrameworkOption], packages: Mapping[str, str], args: Sequence[str]
+) -> Iterator[Note]:
+    """A note for each argument of a script that the installed Trainer would refuse or ignore.
 
     ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
     warnings.
     """
-    given = set(_spelt(args))
+    given = set(_normalise_arguments(args))
     for option in options:
         version = packages.get(option.of)
         if option.kind == "argument" and version and option.name in given and (said := option.said(version)):
             yield Note("framework-option", printable(said, 500))
 
 
-def _spelt(args: Sequence[str]) -> Iterator[str]:
+def _normalise_arguments(args: Sequence[str]) -> Iterator[str]:
     """``--use-ipex``, ``--ddp_backend=ccl`` and ``--ddp_backend ccl`` as the table spells them."""
     for word, after in zip_longest(args, args[1:], fillvalue=""):
         if not word.startswith("--"):

@@ -1,11 +1,11 @@
-"""The table for people and programs: rows, what hosts can hold of it, and every decision as a page of the docs."""
+"""List the releases of the version table, for people, programs and the docs page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ipexctl.decide.releases.resolve import holds, resolve
-from ipexctl.decide.releases.table import Table, family, plain
+from ipexctl.decide.releases.resolve import find_obstacles, resolve
+from ipexctl.decide.releases.table import ReleaseTable, minor_version, public_version
 from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts, Python
@@ -15,82 +15,86 @@ PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 LEVELS = ("below", "AVX2", "AVX512", "AVX512_BF16", "AMX")
 
 
-def rows(
-    table: Table, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None
+def list_releases(
+    table: ReleaseTable, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None
 ) -> tuple[ListedRelease, ...]:
-    """Rows, oldest first. ``torch`` "2.7" or "2.7.0" keeps its rows; with ``facts`` each says whether those
-    hosts can hold it, and why not. Raises `UsageError` for a torch that is not in the table."""
-    kept = [row for row in table.rows if torch is None or plain(torch) in {row.torch, family(row.torch)}]
-    if not kept:
+    """The releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says whether those
+    hosts support it, or why not. Raises `UsageError` for a torch that is not in the table."""
+    releases = [
+        release
+        for release in table.releases
+        if torch is None or public_version(torch) in {release.torch, minor_version(release.torch)}
+    ]
+    if not releases:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
-    return tuple(_listed(row, table, facts) for row in kept)
+    return tuple(_listed(release, table, facts) for release in releases)
 
 
-def _listed(row: StackRelease, table: Table, facts: Mapping[str, Facts] | None) -> ListedRelease:
-    reasons = None if facts is None else tuple(str(reason) for reason in holds(row, StackRequest(), facts))
+def _listed(release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None) -> ListedRelease:
+    reasons = None if facts is None else tuple(str(reason) for reason in find_obstacles(release, StackRequest(), facts))
     return ListedRelease(
-        torch=row.torch,
-        ipex=row.ipex or None,
-        oneccl=row.oneccl or None,
-        module=row.module if row.oneccl else None,
-        track="ipex" if row.ipex else "native",
-        pythons=row.pythons,
-        isa=row.isa or None,
-        mpi=_mpi(row, table),
-        glibc=row.glibc or None,
-        glibcxx=row.glibcxx or None,
-        libraries=row.libraries,
-        indexes=tuple(table.indexes[name].url for name in row.indexes),
-        unconfirmed=row.unconfirmed,
-        yanked=row.yanked or None,
-        notes=row.notes,
-        source=row.source,
+        torch=release.torch,
+        ipex=release.ipex or None,
+        oneccl=release.oneccl or None,
+        module=release.module if release.oneccl else None,
+        track="ipex" if release.ipex else "native",
+        pythons=release.pythons,
+        isa=release.isa or None,
+        mpi=_describe_mpi(release, table),
+        glibc=release.glibc or None,
+        glibcxx=release.glibcxx or None,
+        libraries=release.libraries,
+        indexes=tuple(table.indexes[name].url for name in release.indexes),
+        unconfirmed=release.unconfirmed,
+        yanked=release.yanked or None,
+        notes=release.notes,
+        source=release.source,
         fits=None if reasons is None else not reasons,
         reasons=reasons,
     )
 
 
-def _mpi(row: StackRelease, table: Table) -> str:
-    if row.oneccl:
-        return f"Intel MPI {row.binding_mpi} in oneccl_bind_pt"
-    if row.ipex_mpi:
-        return f"Intel MPI {row.ipex_mpi} in intel_extension_for_pytorch"
+def _describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
+    if release.oneccl:
+        return f"Intel MPI {release.binding_mpi} in oneccl_bind_pt"
+    if release.ipex_mpi:
+        return f"Intel MPI {release.ipex_mpi} in intel_extension_for_pytorch"
     return f"impi-rt {table.impi['newest']}"
 
 
-def text(found: Sequence[ListedRelease]) -> str:
+def format_releases(entry: Sequence[ListedRelease]) -> str:
     """Columns for a terminal of 80."""
     head = ("torch", "ipex", "oneccl", "Python", "CPU", "MPI", "")
     lines = [head]
-    for row in found:
-        mark = "?" if row.unconfirmed else ""
-        if row.reasons is not None:
-            mark += f" no: {row.reasons[0]}" if row.reasons else " fits"
-        mpi = row.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
+    for release in entry:
+        mark = "?" if release.unconfirmed else ""
+        if release.reasons is not None:
+            mark += f" no: {release.reasons[0]}" if release.reasons else " fits"
+        mpi = release.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
         lines.append(
             (
-                row.torch,
-                row.ipex or "–",
-                row.oneccl or "–",
-                f"{row.pythons[0]}–{row.pythons[-1]}",
-                row.isa or "any",
+                release.torch,
+                release.ipex or "–",
+                release.oneccl or "–",
+                f"{release.pythons[0]}–{release.pythons[-1]}",
+                release.isa or "any",
                 mpi.replace(" in intel_extension_for_pytorch", " (ipex)"),
                 mark.strip(),
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    if any(row.unconfirmed for row in found):
+    if any(release.unconfirmed for release in entry):
         shown += ["", "?  passes the import check, but no source of Intel lists the pair"]
     return "\n".join(shown)
 
 
-def page(table: Table) -> str:
-    """``docs/stacks.md``: a wish for every row on every Python and CPU level, with the decision and the reason."""
-    return "\n".join(_page(table)) + "\n"
+def render_releases_page(table: ReleaseTable) -> str:
+    """``docs/stacks.md``: the decision for every release on every Python and CPU level, with its reason."""
+    return "\n".join(_page_lines(table)) + "\n"
 
 
-def _page(table: Table) -> Iterator[str]:
+def _page_lines(table: ReleaseTable) -> Iterator[str]:
     yield "# What goes together"
     yield ""
     yield "Written from `ipexctl/data/stacks.toml`; a test holds the two equal"
@@ -100,13 +104,11 @@ def _page(table: Table) -> Iterator[str]:
     yield ""
     yield "| torch | intel_extension_for_pytorch | oneccl_bind_pt | Python | CPU | MPI | source |"
     yield "|---|---|---|---|---|---|---|"
-    for row in table.rows:
-        mark = " (unconfirmed)" if row.unconfirmed else ""
-        python = f"{row.pythons[0]}–{row.pythons[-1]}"
-        yield (
-            f"| {row.torch} | {row.ipex or '–'} | {row.oneccl or '–'}{mark} | {python} | {row.isa or 'any'} "
-            f"| {_mpi(row, table)} | {row.source} |"
-        )
+    for release in table.releases:
+        mark = " (unconfirmed)" if release.unconfirmed else ""
+        python = f"{release.pythons[0]}–{release.pythons[-1]}"
+        cells = [release.torch, release.ipex or "–", f"{release.oneccl or '–'}{mark}", python, release.isa or "any"]
+        yield f"| {' | '.join(cells)} | {_describe_mpi(release, table)} | {release.source} |"
     yield ""
     yield "## Frameworks on top"
     yield ""
@@ -116,35 +118,40 @@ def _page(table: Table) -> Iterator[str]:
     yield "## Decisions"
     yield ""
     yield "What `install` does on hosts that have just this Python and this CPU level (below: no AVX2)."
-    for title, wish in _wishes(table):
+    for title, request in _example_requests(table):
         yield ""
         yield f"### {title}"
         yield ""
         yield "| Python | CPU | decision |"
         yield "|---|---|---|"
-        for pythons, level, decision in _grouped(wish, table):
+        for pythons, level, decision in _group_decisions(request, table):
             yield f"| {pythons} | {level} | {decision} |"
 
 
-def _wishes(table: Table) -> Iterator[tuple[str, StackRequest]]:
-    """A wish for every row, and those that name no version."""
+def _example_requests(table: ReleaseTable) -> Iterator[tuple[str, StackRequest]]:
+    """A request for every release, and those that name no version."""
     yield "no version", StackRequest()
     yield "`--backend gloo`, no version", StackRequest(backend="gloo")
     yield "`--track native`, no version", StackRequest(track="native")
-    newest = {row.torch: row.ipex for row in table.rows}  # the last of a torch is what its version alone asks for
-    for row in table.rows:
-        if row.ipex == newest[row.torch]:
-            yield f"torch {row.torch}", StackRequest(torch=row.torch)
+    newest = {
+        release.torch: release.ipex for release in table.releases
+    }  # the last of a torch is what its version alone asks for
+    for release in table.releases:
+        if release.ipex == newest[release.torch]:
+            yield f"torch {release.torch}", StackRequest(torch=release.torch)
         else:
-            yield f"torch {row.torch} with ipex {row.ipex}", StackRequest(torch=row.torch, ipex=row.ipex)
+            yield (
+                f"torch {release.torch} with ipex {release.ipex}",
+                StackRequest(torch=release.torch, ipex=release.ipex),
+            )
 
 
-def _grouped(wish: StackRequest, table: Table) -> Iterator[tuple[str, str, str]]:
+def _group_decisions(request: StackRequest, table: ReleaseTable) -> Iterator[tuple[str, str, str]]:
     """Pythons and levels with the same decision in one line."""
     decisions: dict[str, dict[str, list[str]]] = {}
     for level in LEVELS:
         for python in PYTHONS:
-            words = _decision(wish, python, level, table)
+            words = _decide(request, python, level, table)
             decisions.setdefault(words, {}).setdefault(level, []).append(python)
     for words, levels in decisions.items():
         merged: dict[tuple[str, ...], list[str]] = {}
@@ -154,7 +161,7 @@ def _grouped(wish: StackRequest, table: Table) -> Iterator[tuple[str, str, str]]
             yield ", ".join(some), ", ".join(names), words
 
 
-def _decision(wish: StackRequest, python: str, level: str, table: Table) -> str:
+def _decide(request: StackRequest, python: str, level: str, table: ReleaseTable) -> str:
     host = Facts(
         arch="x86_64",
         isa_level=level,
@@ -164,6 +171,6 @@ def _decision(wish: StackRequest, python: str, level: str, table: Table) -> str:
         pythons=(Python("python3", python),),
     )
     try:
-        return resolve(wish, {"": host}, table).name.rpartition(",")[0]
+        return resolve(request, {"": host}, table).name.rpartition(",")[0]
     except UsageError as refusal:
         return "no: " + "; ".join(refusal.reasons)

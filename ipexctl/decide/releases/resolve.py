@@ -1,5 +1,5 @@
-"""Which stack: first the rows that mean what was wished (else exit 2), then the newest of them that all hosts can
-hold (else exit 4). A wish for exact versions is never bent; a default is, and then says so."""
+"""Choose a stack: select the releases that match the request (else exit 2), then the newest one that all hosts support
+(else exit 4). Exact versions are never changed; a default may be, with a note."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ipexctl.decide.releases.table import Table, Wrong, family, number, plain
+from ipexctl.decide.releases.table import (
+    KnownMismatch,
+    ReleaseTable,
+    minor_version,
+    parse_version,
+    public_version,
+)
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.notes import Note
@@ -26,202 +32,217 @@ _PACKAGES = {
 _BELOW = {"AVX2": {"below"}, "AVX512": {"below", "AVX2", "AVX2_VNNI"}}
 
 
-def resolve(wish: StackRequest, facts: Mapping[str, Facts], table: Table) -> Stack:
-    """The stack for these hosts (in the order of ``facts``; none: the stack without regard to hosts).
+def resolve(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable) -> Stack:
+    """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts).
 
-    Raises `UsageError`: exit 2 for a combination that exists nowhere, exit 4 when the hosts cannot hold it.
+    Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it.
     """
-    rows = _meant(wish, table)
-    if wish.python and (unfit := [row for row in rows if wish.python not in row.pythons]) == list(rows):
+    releases = _select_releases(request, table)
+    if request.python and not any(request.python in release.pythons for release in releases):
         raise UsageError(
-            f"there are no wheels of {unfit[0].name} for Python {wish.python}",
-            reasons=(f"it has wheels for Python {_spoken(unfit[0].pythons)}",),
-            hint=_with_python(wish, table),
+            f"there are no wheels of {releases[0].name} for Python {request.python}",
+            reasons=(f"it has wheels for Python {_join_words(releases[0].pythons)}",),
+            hint=_suggest_release_for_python(request, table),
         )
     notes: list[Note] = []
     refusals: list[tuple[StackRelease, tuple[Note, ...]]] = []
-    for row in rows:
-        if wish.python and wish.python not in row.pythons:
+    for release in releases:
+        if request.python and request.python not in release.pythons:
             continue
-        reasons, python = _hold(row, wish, facts)
+        reasons, python = _check_release(release, request, facts)
         if not reasons:
             if refusals:
                 skipped, because = refusals[0]
                 notes.append(Note("older-release", f"not {skipped.name}: {'; '.join(map(str, because))}"))
-            return _stack(row, wish, python, facts, table, notes)
-        refusals.append((row, reasons))
-    row, reasons = refusals[0]
-    if wish.python and not _hold(row, replace(wish, python=None), facts)[0]:
-        raise _no_python(wish.python, facts)
+            return _build_stack(release, request, python, facts, table, notes)
+        refusals.append((release, reasons))
+    release, reasons = refusals[0]
+    if request.python and not _check_release(release, replace(request, python=None), facts)[0]:
+        raise _refuse_python(request.python, facts)
     raise UsageError(
-        f"these hosts cannot hold {row.name}",
+        f"these hosts do not support {release.name}",
         reasons=[str(reason) for reason in reasons],
-        hint=_way_out(wish, facts, table),
+        hint=_suggest_alternative(request, facts, table),
         exit=Exit.STEP,
     )
 
 
-def _no_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
-    """Only the Python that was asked for stands in the way."""
-    have = {host: [python for python in fact.pythons if minor(python.version or "") == wanted]
-            for host, fact in facts.items()}  # fmt: skip
-    lacking = [host for host, found in have.items() if not any(python.usable for python in found)]
-    found_unusable = any(have[host] for host in lacking)
+def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
+    """The refusal where only the requested Python is missing."""
+    pythons = {
+        host: [python for python in fact.pythons if minor_version(python.version or "") == wanted]
+        for host, fact in facts.items()
+    }
+    missing_hosts = [host for host in facts if not any(python.usable for python in pythons[host])]
+    found_unusable = any(pythons[host] for host in missing_hosts)
     what = f"{'usable ' if found_unusable else ''}Python {wanted}"
-    alone = "has no" if len(lacking) == 1 else "have no"
+    alone = "has no" if len(missing_hosts) == 1 else "have no"
     seen: dict[str, list[str]] = {}
-    for host in lacking:
-        seen.setdefault(_found(facts[host]), []).append(host)
+    for host in missing_hosts:
+        seen.setdefault(_describe_pythons(facts[host]), []).append(host)
     return UsageError(
         f"no host has {'a ' if found_unusable else ''}{what}"
-        if len(lacking) == len(facts)
-        else f"{_spoken(lacking)} {alone} {what}",
-        reasons=[f"{_spoken(hosts)}: {found}" for found, hosts in seen.items()],
+        if len(missing_hosts) == len(facts)
+        else f"{_join_words(missing_hosts)} {alone} {what}",
+        reasons=[f"{_join_words(hosts)}: {found}" for found, hosts in seen.items()],
         hint="leave out --python",
         exit=Exit.STEP,
     )
 
 
-def holds(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
-    """Every reason why some host cannot hold the row; none: all can."""
-    return _hold(row, wish, facts)[0]
+def find_obstacles(release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
+    """Every reason why a host does not support the release; empty if all do."""
+    return _check_release(release, request, facts)[0]
 
 
-def why(wish: StackRequest, table: Table) -> tuple[str, ...]:
-    """Sentences on why the wish is met as it is, or why it cannot be. Never raises."""
+def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ...]:
+    """Explain in sentences how the request is met, or why it cannot be. Never raises."""
     try:
-        stack = resolve(wish, {}, table)
+        stack = resolve(request, {}, table)
     except UsageError as refusal:
         return (refusal.sentence, *refusal.reasons)
-    row = stack.row
-    said = [f"{stack.name} go together ({row.source})", *map(str, stack.notes)]
-    if row.isa:
+    release = stack.release
+    said = [f"{stack.name} go together ({release.source})", *map(str, stack.notes)]
+    if release.isa:
         said.append(
-            f"IPEX {row.ipex} needs {row.isa} or better, glibc {row.glibc}"
-            + (f", GLIBCXX_{row.glibcxx}" if row.glibcxx else "")
+            f"IPEX {release.ipex} needs {release.isa} or better, glibc {release.glibc}"
+            + (f", GLIBCXX_{release.glibcxx}" if release.glibcxx else "")
         )
     return tuple(dict.fromkeys(said))
 
 
-def _meant(wish: StackRequest, table: Table) -> list[StackRelease]:
-    """The rows that fit the words of the wish, best first. Raises `UsageError` with every reason if there are none."""
-    _refuse_wrong(wish, table)
-    rows = [row for row in table.rows if wish.torch is None or row.torch == plain(wish.torch)]
-    if not rows:
+def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
+    """The releases that match the request, best first. Raises `UsageError` with every reason if there are none."""
+    _refuse_known_mismatch(request, table)
+    releases = [
+        release for release in table.releases if request.torch is None or release.torch == public_version(request.torch)
+    ]
+    if not releases:
         raise UsageError(
-            f"torch {wish.torch} is not in the version table",
-            reasons=(f"of {family(wish.torch or '')} it has {_spoken(near)}",)
-            if (near := _same_family(wish.torch or "", table))
-            else (f"it goes from torch {table.rows[0].torch} to {table.rows[-1].torch}",),
+            f"torch {request.torch} is not in the version table",
+            reasons=(f"of {minor_version(request.torch or '')} it has {_join_words(near)}",)
+            if (near := _list_family(request.torch or "", table))
+            else (f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}",),
             hint="ipexctl stacks",
         )
-    if wish.track == "native" and (wish.ipex or wish.oneccl or wish.backend == "ccl"):
-        word = "intel_extension_for_pytorch" if wish.ipex else "oneccl_bind_pt"
+    if request.track == "native" and (request.ipex or request.oneccl or request.backend == "ccl"):
+        word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
         raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
-    if wish.backend in {"gloo", "impi"} and wish.oneccl:
+    if request.backend in {"gloo", "impi"} and request.oneccl:
         raise UsageError(
-            f"backend {wish.backend} does not use oneccl_bind_pt, and --oneccl asks for it",
+            f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it",
             hint="leave out one of the two",
         )
-    complete = wish.track != "native"
-    found = list(rows)
+    complete = request.track != "native"
+    found = list(releases)
     for word, wanted, member in (
-        ("intel_extension_for_pytorch", wish.ipex, "ipex"),
-        ("oneccl_bind_pt", wish.oneccl, "oneccl"),
+        ("intel_extension_for_pytorch", request.ipex, "ipex"),
+        ("oneccl_bind_pt", request.oneccl, "oneccl"),
     ):
         if wanted is None:
             continue
-        kept = [row for row in found if getattr(row, member) == plain(wanted)]
+        kept = [release for release in found if getattr(release, member) == public_version(wanted)]
         if not kept:
-            raise _no_pair(word, member, wanted, found, wish, table)
+            raise _refuse_pair(word, member, wanted, found, request, table)
         found = kept
-    if (wish.track == "ipex" or wish.ipex) and not any(row.ipex for row in found):
-        last = _newest(table.rows, lambda row: bool(row.ipex))
+    if (request.track == "ipex" or request.ipex) and not any(release.ipex for release in found):
+        last = _find_newest(table.releases, lambda release: bool(release.ipex))
         raise UsageError(
-            f"there is no intel_extension_for_pytorch for torch {wish.torch}",
+            f"there is no intel_extension_for_pytorch for torch {request.torch}",
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
-            hint=f"ipexctl install --track native --torch {wish.torch}",
+            hint=f"ipexctl install --track native --torch {request.torch}",
         )
-    if wish.backend == "ccl" and not any(row.oneccl for row in found):
-        last = _newest(table.rows, lambda row: bool(row.oneccl))
+    if request.backend == "ccl" and not any(release.oneccl for release in found):
+        last = _find_newest(table.releases, lambda release: bool(release.oneccl))
         raise UsageError(
             f"backend ccl needs oneccl_bind_pt, and there is none for CPUs for {found[-1].name}",
             reasons=(f"the last one is {last.oneccl}, for torch {last.torch}",),
-            hint=f"--torch {last.torch}, or --backend {'impi' if _has_impi(found[-1]) else 'gloo'}",
+            hint=f"--torch {last.torch}, or --backend {'impi' if _supports_impi(found[-1]) else 'gloo'}",
         )
-    if wish.backend == "impi":
-        if not any(_has_impi(row) for row in found):
+    if request.backend == "impi":
+        if not any(_supports_impi(release) for release in found):
             raise UsageError(
                 f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {found[-1].name}",
                 hint=f"ipexctl install --backend {'ccl' if found[-1].oneccl else 'gloo'}",
             )
-        found = [row for row in found if _has_impi(row)]
+        found = [release for release in found if _supports_impi(release)]
     if not complete:
-        native = {row.torch: _without(row, "ipex", "oneccl") for row in found}
-        return sorted(native.values(), key=lambda row: number(row.torch), reverse=True)
-    return _complete(found, wish)
+        native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in found}
+        return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
+    return _rank_releases(found, request)
 
 
-def _complete(found: Sequence[StackRelease], wish: StackRequest) -> list[StackRelease]:
-    """Rows with as much of torch, IPEX and binding as the wish lets them have, best first."""
-    if wish.backend in {"gloo", "impi"}:
-        if wish.torch is None and wish.ipex is None:
-            found = [row for row in found if row.ipex]
-        found = [_without(row, "oneccl") for row in found]
-    elif (wish.torch is None and wish.ipex is None) or wish.backend == "ccl" or wish.oneccl:
+def _rank_releases(found: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:
+    """The releases with as many of torch, IPEX and binding as the request permits, best first."""
+    if request.backend in {"gloo", "impi"}:
+        if request.torch is None and request.ipex is None:
+            found = [release for release in found if release.ipex]
+        found = [_remove_members(release, "oneccl") for release in found]
+    elif (request.torch is None and request.ipex is None) or request.backend == "ccl" or request.oneccl:
         # Without a version: the newest that holds all three together.
-        found = [row for row in found if row.oneccl]
-    if wish.track == "ipex":
-        found = [row for row in found if row.ipex]
+        found = [release for release in found if release.oneccl]
+    if request.track == "ipex":
+        found = [release for release in found if release.ipex]
 
-    def best(row: StackRelease) -> tuple[object, ...]:
-        return (not row.unconfirmed, not row.avoid, number(row.torch), number(row.ipex), number(row.oneccl))
+    def best(release: StackRelease) -> tuple[object, ...]:
+        return (
+            not release.unconfirmed,
+            not release.avoid,
+            parse_version(release.torch),
+            parse_version(release.ipex),
+            parse_version(release.oneccl),
+        )
 
-    exact = wish.torch is not None
+    exact = request.torch is not None
     return sorted(
         found,
-        key=(lambda row: best(row)) if not exact else (lambda row: (bool(row.ipex), *best(row))),
+        key=(lambda release: best(release)) if not exact else (lambda release: (bool(release.ipex), *best(release))),
         reverse=True,
     )
 
 
-def _refuse_wrong(wish: StackRequest, table: Table) -> None:
-    for wrong in table.wrong:
-        if wrong.package == "oneccl" and wish.oneccl and plain(wish.oneccl) == wrong.version:
-            torch = wish.torch and plain(wish.torch)
-            if torch == wrong.torch:
-                raise UsageError(wrong.why, hint=_instead(wrong))
+def _refuse_known_mismatch(request: StackRequest, table: ReleaseTable) -> None:
+    for mismatch in table.wrong:
+        if mismatch.package == "oneccl" and request.oneccl and public_version(request.oneccl) == mismatch.version:
+            torch = request.torch and public_version(request.torch)
+            if torch == mismatch.torch:
+                raise UsageError(mismatch.why, hint=_suggest_replacement(mismatch))
 
 
-def _instead(wrong: Wrong) -> str:
-    return f"ipexctl install --torch {wrong.torch} --oneccl {wrong.instead}"
+def _suggest_replacement(mismatch: KnownMismatch) -> str:
+    return f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
 
 
-def _no_pair(
-    word: str, member: str, wanted: str, found: Sequence[StackRelease], wish: StackRequest, table: Table
+def _refuse_pair(
+    word: str, member: str, wanted: str, found: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
 ) -> UsageError:
-    having = sorted({getattr(row, member) for row in found} - {""}, key=number)
-    elsewhere = sorted({row.torch for row in table.rows if getattr(row, member) == plain(wanted)}, key=number)
+    having = sorted({getattr(release, member) for release in found} - {""}, key=parse_version)
+    elsewhere = sorted(
+        {release.torch for release in table.releases if getattr(release, member) == public_version(wanted)},
+        key=parse_version,
+    )
     reasons = []
-    subject = f"torch {wish.torch}" if wish.torch else ""
-    if not subject and wish.ipex and member == "oneccl":
-        subject = f"intel_extension_for_pytorch {wish.ipex}"
+    subject = f"torch {request.torch}" if request.torch else ""
+    if not subject and request.ipex and member == "oneccl":
+        subject = f"intel_extension_for_pytorch {request.ipex}"
     if subject:
-        reasons.append(f"{subject} goes with {_spoken(having)}" if having else f"{subject} has no {word} for CPUs")
+        reasons.append(f"{subject} goes with {_join_words(having)}" if having else f"{subject} has no {word} for CPUs")
     reasons.append(
-        f"{word} {wanted} goes with torch {_spoken(elsewhere)}"
+        f"{word} {wanted} goes with torch {_join_words(elsewhere)}"
         if elsewhere
         else f"{word} {wanted} is not in the version table"
     )
     return UsageError(
         f"{word} {wanted} does not go with {subject}" if subject and elsewhere else f"{word} {wanted} is not known",
         reasons=reasons,
-        hint=f"ipexctl stacks --for-torch {wish.torch or (elsewhere or ['2.7.0'])[-1]}",
+        hint=f"ipexctl stacks --for-torch {request.torch or (elsewhere or ['2.7.0'])[-1]}",
     )
 
 
-def _hold(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[tuple[Note, ...], str]:
-    """Every reason why some host cannot hold the row (what a host could not tell is not held against it), and the
+def _check_release(
+    release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
+) -> tuple[tuple[Note, ...], str]:
+    """Every reason why some host cannot hold the release (what a host could not tell is not held against it), and the
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
 
@@ -232,81 +253,91 @@ def _hold(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> 
         if fact.arch not in {None, "x86_64"}:
             against(host, "arch", f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
             continue
-        if row.isa and not _meets(fact, row.isa):
+        if release.isa and not _has_isa(fact, release.isa):
             level = "a CPU without AVX2" if fact.isa_level == "below" else f"a CPU of level {fact.isa_level}"
-            against(host, "isa", f"{level}, intel_extension_for_pytorch {row.ipex} needs {row.isa}")
-        if row.glibc and fact.glibc and number(fact.glibc) < number(row.glibc):
-            against(host, "glibc", f"glibc {fact.glibc}, the wheels need {row.glibc}")
-        if row.glibcxx and fact.glibcxx and number(_symbol(fact.glibcxx)) < number(row.glibcxx):
+            against(host, "isa", f"{level}, intel_extension_for_pytorch {release.ipex} needs {release.isa}")
+        if release.glibc and fact.glibc and parse_version(fact.glibc) < parse_version(release.glibc):
+            against(host, "glibc", f"glibc {fact.glibc}, the wheels need {release.glibc}")
+        if (
+            release.glibcxx
+            and fact.glibcxx
+            and parse_version(_strip_glibcxx(fact.glibcxx)) < parse_version(release.glibcxx)
+        ):
             against(
                 host,
                 "glibcxx",
-                f"libstdc++ ends at GLIBCXX_{_symbol(fact.glibcxx)}, intel_extension_for_pytorch {row.ipex} "
-                f"needs GLIBCXX_{row.glibcxx}: {remedy('libstdc++.so.6')}",
+                f"libstdc++ ends at GLIBCXX_{_strip_glibcxx(fact.glibcxx)}, intel_extension_for_pytorch {release.ipex} "
+                f"needs GLIBCXX_{release.glibcxx}: {suggest_library_package('libstdc++.so.6')}",
             )
-        for library in row.libraries:
+        for library in release.libraries:
             if fact.libraries and library not in fact.libraries:
-                what = f"{library} is not there, intel_extension_for_pytorch {row.ipex} loads it"
-                against(host, "library", f"{what}: {remedy(library)}")
-    python, unfit = _python(row, wish, facts)
-    for host, text in unfit:
+                what = f"{library} is missing, intel_extension_for_pytorch {release.ipex} loads it"
+                against(host, "library", f"{what}: {suggest_library_package(library)}")
+    python, unsuitable = _choose_python(release, request, facts)
+    for host, text in unsuitable:
         against(host, "python", text)
     order = list(facts)
     notes = [Note(code, text, tuple(hosts)) for (code, text), hosts in reasons.items()]
     return tuple(sorted(notes, key=lambda note: order.index(note.hosts[0]))), python
 
 
-def remedy(said: str) -> str:
-    """What gets a host the library that a reason or an error of the loader names; empty for one we do not know."""
+def suggest_library_package(said: str) -> str:
+    """The package that provides the library named by a reason or a loader error; empty for an unknown library."""
     if "GLIBCXX_" in said or "libstdc++.so.6" in said:
-        return "that is in the libstdc++ of GCC 12 or newer, as Debian 12 and Ubuntu 22.04 have it"
+        return "libstdc++ of GCC 12 or newer has it (Debian 12, Ubuntu 22.04)"
     for library, (debian, redhat) in _PACKAGES.items():
         if library in said:
             return f"apt install {debian}, or dnf install {redhat}"
     return ""
 
 
-def _meets(fact: Facts, isa: str) -> bool:
+def _has_isa(fact: Facts, isa: str) -> bool:
     if fact.flags:
         return _FLAGS[isa] <= fact.flags
     return fact.isa_level not in _BELOW[isa]  # None: it could not tell, so nothing is held against it
 
 
-def _symbol(text: str) -> str:
+def _strip_glibcxx(text: str) -> str:
     return text.removeprefix("GLIBCXX_")
 
 
-def _python(row: StackRelease, wish: StackRequest, facts: Mapping[str, Facts]) -> tuple[str, list[tuple[str, str]]]:
-    """The newest Python of the row that every host has; else, per host, what it has instead."""
-    wanted = (wish.python,) if wish.python else row.pythons
+def _choose_python(
+    release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
+) -> tuple[str, list[tuple[str, str]]]:
+    """The newest Python of the release that every host has; otherwise what each host has instead."""
+    wanted = (request.python,) if request.python else release.pythons
     usable = {
-        host: {minor(python.version) for python in fact.pythons if python.usable and python.version}
+        host: {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
         for host, fact in facts.items()
     }
     common = set(wanted).intersection(*usable.values()) if usable else set(wanted)
     if common:
         # The distribution's own Python before others: it is at the same path everywhere and nobody takes it away.
         own = [
-            {minor(p.version) for p in fact.pythons if p.usable and p.version and _own(p)} for fact in facts.values()
+            {minor_version(p.version) for p in fact.pythons if p.usable and p.version and _is_distribution_python(p)}
+            for fact in facts.values()
         ]
-        return max(common.intersection(*own) or common, key=number), []
-    lacking = [host for host in facts if not usable[host] & set(wanted)]
-    if lacking:
-        return "", [(host, f"{_found(facts[host])}; needed is Python {_spoken(wanted)}") for host in lacking]
+        return max(common.intersection(*own) or common, key=parse_version), []
+    missing_hosts = [host for host in facts if not usable[host] & set(wanted)]
+    if missing_hosts:
+        return "", [
+            (host, f"{_describe_pythons(facts[host])}; needed is Python {_join_words(wanted)}")
+            for host in missing_hosts
+        ]
     return "", [
         (
             host,
-            f"has Python {_spoken(sorted(usable[host] & set(wanted), key=number))}, and all hosts must have the same",
+            f"has Python {_join_words(sorted(usable[host] & set(wanted), key=parse_version))}; all hosts need the same",
         )
         for host in facts
     ]
 
 
-def _own(python: Python) -> bool:
+def _is_distribution_python(python: Python) -> bool:
     return python.path.startswith("/usr/bin/")
 
 
-def _found(fact: Facts) -> str:
+def _describe_pythons(fact: Facts) -> str:
     seen = [
         f"{python.path} is {python.version}"
         if python.usable and python.version
@@ -316,83 +347,83 @@ def _found(fact: Facts) -> str:
     return ", ".join(seen[:4]) or "no Python found"
 
 
-def minor(version: str) -> str:
-    """``3.11.2`` is a ``3.11``."""
-    return ".".join(version.split(".")[:2])
-
-
-def _stack(
-    row: StackRelease, wish: StackRequest, python: str, facts: Mapping[str, Facts], table: Table, notes: Sequence[Note]
+def _build_stack(
+    release: StackRelease,
+    request: StackRequest,
+    python: str,
+    facts: Mapping[str, Facts],
+    table: ReleaseTable,
+    notes: Sequence[Note],
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
-    glibc = min(glibcs, key=number) if glibcs else ""
-    mpi: MpiKind = "binding" if row.oneccl else "ipex" if row.ipex_mpi else "impi-rt"
-    old = bool(glibc) and number(glibc) < number(table.impi["newest_glibc"])
+    glibc = min(glibcs, key=parse_version) if glibcs else ""
+    mpi: MpiKind = "binding" if release.oneccl else "ipex" if release.ipex_mpi else "impi-rt"
+    old = bool(glibc) and parse_version(glibc) < parse_version(table.impi["newest_glibc"])
     impi = table.impi["older" if old else "newest"]
-    version = {"binding": row.binding_mpi, "ipex": row.ipex_mpi, "impi-rt": impi}[mpi]
-    pins = [f"torch=={row.torch}"]
-    if row.ipex:
-        pins.append(f"intel-extension-for-pytorch=={row.ipex}")
-    if row.oneccl:
-        pins.append(f"oneccl-bind-pt=={row.oneccl}")
+    version = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi}[mpi]
+    pins = [f"torch=={release.torch}"]
+    if release.ipex:
+        pins.append(f"intel-extension-for-pytorch=={release.ipex}")
+    if release.oneccl:
+        pins.append(f"oneccl-bind-pt=={release.oneccl}")
     if mpi == "impi-rt":
         pins.append(f"impi-rt=={version}")
-    pins += row.requires
+    pins += release.requires
     if not any(pin.startswith("numpy") for pin in pins):  # torch works without it, badly, and does not ask for it
         pins.append("numpy")
     said = list(notes)
-    if row.unconfirmed:
-        words = {"ipex": f"IPEX {row.ipex}", "oneccl": f"oneccl_bind_pt {row.oneccl or '(none)'}"}
-        members = " and ".join(words[member] for member in row.unconfirmed)
-        text = f"unconfirmed: no source of Intel lists {members} with torch {row.torch}"
+    if release.unconfirmed:
+        words = {"ipex": f"IPEX {release.ipex}", "oneccl": f"oneccl_bind_pt {release.oneccl or '(none)'}"}
+        members = " and ".join(words[member] for member in release.unconfirmed)
+        text = f"unconfirmed: no source of Intel lists {members} with torch {release.torch}"
         said.append(Note("unconfirmed", text))
-    if row.yanked:
-        text = f"intel_extension_for_pytorch {row.ipex} is yanked ({row.yanked}): only an exact pin gets it"
+    if release.yanked:
+        text = f"intel_extension_for_pytorch {release.ipex} is yanked ({release.yanked}): only an exact pin gets it"
         said.append(Note("yanked", text))
     if mpi == "impi-rt" and old:
         text = f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}"
         said.append(Note("older-impi-rt", text))
-    backend: Literal["ccl", "impi", "gloo"] = "ccl" if row.oneccl else "gloo"
-    if wish.backend in {"auto", "impi"} and not row.oneccl and _has_impi(row):
+    backend: Literal["ccl", "impi", "gloo"] = "ccl" if release.oneccl else "gloo"
+    if request.backend in {"auto", "impi"} and not release.oneccl and _supports_impi(release):
         backend = "impi"
         pins.append(_MPI4PY)
-        if wish.backend == "auto":
-            said.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {row.name}"))
+        if request.backend == "auto":
+            said.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
     interpreters = {
         host: min(
-            (p for p in fact.pythons if p.usable and p.version and minor(p.version) == python),
-            key=lambda p: not _own(p),
+            (p for p in fact.pythons if p.usable and p.version and minor_version(p.version) == python),
+            key=lambda p: not _is_distribution_python(p),
         ).path
         for host, fact in facts.items()
     }
     return Stack(
-        row=row,
+        release=release,
         backend=backend,
         mpi=mpi,
         mpi_version=version,
         python=python,
         pins=tuple(pins),
-        indexes=tuple(table.indexes[name] for name in row.indexes),
+        indexes=tuple(table.indexes[name] for name in release.indexes),
         interpreters=interpreters,
         glibc=glibc,
-        notes=(*said, *(Note("release", text) for text in row.notes)),
+        notes=(*said, *(Note("release", text) for text in release.notes)),
     )
 
 
-def _has_impi(row: StackRelease) -> bool:
-    return number(row.torch) >= number(_IMPI_TORCH)
+def _supports_impi(release: StackRelease) -> bool:
+    return parse_version(release.torch) >= parse_version(_IMPI_TORCH)
 
 
-def with_gloo(stack: Stack, why: str) -> Stack:
-    """The same stack where impi_torch cannot be had, and why."""
+def replace_impi_by_gloo(stack: Stack, why: str) -> Stack:
+    """The same stack with Gloo where impi_torch is not available; ``explain_request`` goes into its notes."""
     pins = tuple(pin for pin in stack.pins if pin != _MPI4PY)
     notes = tuple(note for note in stack.notes if note.code != "backend-impi")
     gloo = Note("backend-gloo", f"backend gloo, not impi: {why}")
     return replace(stack, backend="gloo", pins=pins, notes=(*notes, gloo))
 
 
-def with_mpi(stack: Stack, launcher: MpiLauncher) -> Stack:
-    """The same stack, its ranks started by an MPI that the hosts have: impi-rt is not installed then."""
+def use_host_mpi(stack: Stack, launcher: MpiLauncher) -> Stack:
+    """The same stack with ranks started by the hosts' own MPI; impi-rt is not installed then."""
     instead = "; impi-rt is not installed" if stack.mpi == "impi-rt" else ""
     note = Note("host-mpi", f"mpirun is the hosts' own: {launcher} at {launcher.program}{instead}")
     stack = replace(stack, launcher=launcher, notes=(*stack.notes, note))
@@ -402,67 +433,75 @@ def with_mpi(stack: Stack, launcher: MpiLauncher) -> Stack:
     return replace(stack, pins=pins, mpi="system", mpi_version=launcher.version)
 
 
-def _without(row: StackRelease, *members: str) -> StackRelease:
-    """The row without a member; without IPEX it is plain torch, and nothing of IPEX's demands is left."""
+def _remove_members(release: StackRelease, *members: str) -> StackRelease:
+    """The release without these members; without IPEX it is plain torch, without the requirements of IPEX."""
     if "ipex" in members:
         return StackRelease(
-            torch=row.torch,
-            pythons=row.torch_pythons,
-            torch_pythons=row.torch_pythons,
-            glibc=row.glibc,
-            requires=tuple(pin for pin in row.requires if not pin.startswith("setuptools")),
+            torch=release.torch,
+            pythons=release.torch_pythons,
+            torch_pythons=release.torch_pythons,
+            glibc=release.glibc,
+            requires=tuple(pin for pin in release.requires if not pin.startswith("setuptools")),
             indexes=("torch-cpu",),
-            source=row.source,
+            source=release.source,
         )
     return replace(
-        row,
+        release,
         oneccl="",
         binding_mpi="",
         binding_layout="",
-        unconfirmed=tuple(name for name in row.unconfirmed if name != "oneccl"),
+        unconfirmed=tuple(name for name in release.unconfirmed if name != "oneccl"),
     )
 
 
-def _with_python(wish: StackRequest, table: Table) -> str | None:
-    """The newest row of the track that has wheels for that Python."""
-    rows = [
-        row
-        for row in table.rows
-        if wish.python in row.pythons and not row.unconfirmed and (bool(row.ipex) or wish.track == "native")
+def _suggest_release_for_python(request: StackRequest, table: ReleaseTable) -> str | None:
+    """Suggest the newest release of the track with wheels for that Python."""
+    releases = [
+        release
+        for release in table.releases
+        if request.python in release.pythons
+        and not release.unconfirmed
+        and (bool(release.ipex) or request.track == "native")
     ]
-    return f"for Python {wish.python}: --torch {rows[-1].torch}" if rows else None
+    return f"for Python {request.python}: --torch {releases[-1].torch}" if releases else None
 
 
-def _way_out(wish: StackRequest, facts: Mapping[str, Facts], table: Table) -> str | None:
-    """A row that these hosts could hold, if the wish gave up its versions."""
+def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable) -> str | None:
+    """Suggest a release that these hosts support when the requested versions are given up."""
     ways = (
-        StackRequest(backend=wish.backend, track=wish.track),
+        StackRequest(backend=request.backend, track=request.track),
         StackRequest(backend="gloo"),
         StackRequest(track="native"),
     )
-    kept = [replace(other, python=wish.python) for other in ways] if wish.python else []
+    kept = [replace(other, python=request.python) for other in ways] if request.python else []
     for other in (*kept, *ways):
-        if other == wish:
+        if other == request:
             continue
-        for row in _meant(other, table):
-            if not _hold(row, other, facts)[0]:
-                words = [f"--torch {row.torch}"]
+        for release in _select_releases(other, table):
+            if not _check_release(release, other, facts)[0]:
+                words = [f"--torch {release.torch}"]
                 words += ["--backend gloo"] if other.backend == "gloo" else []
-                words += ["--track native"] if not row.ipex else []
-                words += ["without --python"] if wish.python and not other.python else []
-                return f"these hosts can hold {row.name}: {' '.join(words)}"
+                words += ["--track native"] if not release.ipex else []
+                words += ["without --python"] if request.python and not other.python else []
+                return f"these hosts support {release.name}: {' '.join(words)}"
     return None
 
 
-def _same_family(version: str, table: Table) -> list[str]:
-    return sorted({row.torch for row in table.rows if family(row.torch) == family(version)}, key=number)
+def _list_family(version: str, table: ReleaseTable) -> list[str]:
+    return sorted(
+        {release.torch for release in table.releases if minor_version(release.torch) == minor_version(version)},
+        key=parse_version,
+    )
 
 
-def _newest(rows: Sequence[StackRelease], having: Callable[[StackRelease], bool]) -> StackRelease:
-    return max((row for row in rows if having(row) and not row.unconfirmed), key=lambda row: number(row.torch))
+def _find_newest(releases: Sequence[StackRelease], having: Callable[[StackRelease], bool]) -> StackRelease:
+    return max(
+        (release for release in releases if having(release) and not release.unconfirmed),
+        key=lambda release: parse_version(release.torch),
+    )
 
 
-def _spoken(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     words = list(words)
     if len(words) > 4 and all(word.startswith("3.") for word in words):
         return f"{words[0]}–{words[-1]}"

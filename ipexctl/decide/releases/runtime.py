@@ -1,4 +1,4 @@
-"""What a job needs to find in an installed environment: its Python, its mpiexec and the paths between them.
+"""Paths of an installed environment that a job needs: its Python, its mpiexec, its libraries.
 
 Which variables are right depends on where the wheels of a version put things, and that changed often; so `install`
 looks at the disk (`CANDIDATES`), and only what was really seen there is used. Users source nothing.
@@ -38,21 +38,21 @@ class Runtime:
     impi: bool = False  # it holds impi_torch
 
 
-def site_packages(python: str) -> str:
+def site_packages_path(python: str) -> str:
     """Where packages lie below an environment of that Python ("3.11")."""
     return f"lib/python{python}/site-packages"
 
 
-def _roots(stack: Stack) -> dict[MpiKind, str]:
-    site = site_packages(stack.python)
-    return {"binding": f"{site}/{stack.row.module}", "ipex": f"{site}/{_IPEX}", "impi-rt": "."}
+def _mpi_roots(stack: Stack) -> dict[MpiKind, str]:
+    site = site_packages_path(stack.python)
+    return {"binding": f"{site}/{stack.release.module}", "ipex": f"{site}/{_IPEX}", "impi-rt": "."}
 
 
-def candidates(stack: Stack) -> tuple[str, ...]:
-    """The paths below the environment whose presence tells the layout; `layout` is told which of them exist."""
+def list_layout_paths(stack: Stack) -> tuple[str, ...]:
+    """Paths below the environment whose presence identifies the layout; see `detect_layout`."""
     if stack.mpi == "system":
         return ()
-    root = _roots(stack)[stack.mpi]
+    root = _mpi_roots(stack)[stack.mpi]
     names = (
         "bin/mpiexec.hydra",
         "opt/mpi/bin/mpiexec.hydra",
@@ -70,14 +70,14 @@ def candidates(stack: Stack) -> tuple[str, ...]:
     return tuple(name if root == "." else f"{root}/{name}" for name in names)
 
 
-def layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
-    """Where MPI and oneCCL lie, as paths below the environment, from the `candidates` that were seen on a host.
+def detect_layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
+    """Where MPI and oneCCL lie, as paths below the environment, from the `list_layout_paths` that were seen on a host.
 
     Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started.
     """
     if stack.mpi == "system":
         return {"mpi": "system", "version": stack.mpi_version, "mpiexec": "", "bin": [], "lib": [], "module": None}
-    root = _roots(stack)[stack.mpi]
+    root = _mpi_roots(stack)[stack.mpi]
     present = {name.removeprefix(f"{root}/") for name in seen} if root != "." else set(seen)
 
     def below(name: str) -> str:
@@ -98,9 +98,9 @@ def layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
             reasons=(f"expected from {stack.mpi} below {root}",),
             exit=Exit.STEP,
         )
-    providers = first(f"{_parent(fabric)}/prov") if fabric else ""
-    bins = [_parent(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
-    libs = [_parent(name) for name in (libccl, libmpi, fabric) if name]
+    providers = first(f"{_parent_directory(fabric)}/prov") if fabric else ""
+    bins = [_parent_directory(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
+    libs = [_parent_directory(name) for name in (libccl, libmpi, fabric) if name]
     return {
         "mpi": stack.mpi,
         "version": stack.mpi_version,
@@ -110,15 +110,15 @@ def layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
         "providers": below(providers) if providers else None,
         "mpi_root": below("opt/mpi" if mpiexec.startswith("opt/") else ""),
         "ccl_root": below("") if stack.mpi != "impi-rt" else None,
-        "module": stack.row.module if stack.row.oneccl else None,
+        "module": stack.release.module if stack.release.oneccl else None,
     }
 
 
-def _parent(path: str) -> str:
+def _parent_directory(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def runtime(marker: Mapping[str, Any]) -> Runtime:
+def build_runtime(marker: Mapping[str, Any]) -> Runtime:
     """The runtime that the marker of an installed environment describes. Pure: trusts what install saw and wrote.
 
     Raises `UsageError` (exit 4) for a marker without a layout (an environment not made by ipexctl).

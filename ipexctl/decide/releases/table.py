@@ -12,8 +12,8 @@ from ipexctl.model.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """A pair that looks right and is not: what to take instead of ``version`` of ``package``, and why."""
+class KnownMismatch:
+    """A pair of versions that does not work: what to install instead of ``version`` of ``package``, and why."""
 
     package: str
     version: str
@@ -23,8 +23,8 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """``package`` below this version still does ``what``."""
+class VersionBound:
+    """Versions of ``package`` below ``below`` still do ``what``."""
 
     package: str
     below: str
@@ -33,43 +33,43 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """All rows, oldest first, and what goes with them."""
+class ReleaseTable:
+    """The version table: all releases, oldest first, and its other parts."""
 
-    rows: tuple[StackRelease, ...]
+    releases: tuple[StackRelease, ...]
     indexes: Mapping[str, Index]
-    wrong: tuple[Wrong, ...]
-    bounds: tuple[Bound, ...]
+    wrong: tuple[KnownMismatch, ...]
+    bounds: tuple[VersionBound, ...]
     impi: Mapping[str, str]
     collected: str
 
 
 @lru_cache(4096)
-def number(version: str) -> tuple[int, ...]:
-    """A version for comparing: ``2.10.0+cpu`` is (2, 10, 0). Words that are no numbers count as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in plain(version).split("."))
+def parse_version(version: str) -> tuple[int, ...]:
+    """A version as a tuple for comparison: ``2.10.0+cpu`` is (2, 10, 0). Non-numeric parts count as 0."""
+    return tuple(int(part) if part.isdigit() else 0 for part in public_version(version).split("."))
 
 
-def plain(version: str) -> str:
+def public_version(version: str) -> str:
     """The version without its local part: ``2.8.0+cpu`` is ``2.8.0``. PyPI's and Intel's files differ only there."""
     return version.partition("+")[0]
 
 
-def family(version: str) -> str:
-    """``2.8.0`` belongs to ``2.8``."""
-    return ".".join(plain(version).split(".")[:2])
+def minor_version(version: str) -> str:
+    """The first two parts of a version: ``2.8`` of ``2.8.0+cpu``."""
+    return ".".join(public_version(version).split(".")[:2])
 
 
-def parse(text: str) -> Table:
-    """The table. Raises `KeyError`/`ValueError` for a table that is not well-formed (a fault of ours, tested)."""
+def parse_table(text: str) -> ReleaseTable:
+    """Parse the table. Raises `KeyError`/`ValueError` for a table that is not well-formed (a fault of ours, tested)."""
     data = parse_toml(text)
     indexes = {
         name: Index(name, item["url"], item["kind"], tuple(item["packages"]), item["why"])
         for name, item in data["index"].items()
     }
-    releases = {(item["package"], item["version"]): item for item in data.get("release", ())}
+    patches = {(item["package"], item["version"]): item for item in data.get("release", ())}
     wrong = tuple(
-        Wrong(
+        KnownMismatch(
             item.get("package", "oneccl" if "oneccl" in item else "ipex"),
             item.get("version") or item.get("oneccl") or item["ipex"],
             item.get("torch", ""),
@@ -78,15 +78,19 @@ def parse(text: str) -> Table:
         )
         for item in data["wrong"]
     )
-    bounds = tuple(Bound(item["package"], item["below"], item["what"], item["source"]) for item in data["bound"])
-    rows = tuple(_row(item, data["family"][family(item["torch"])], releases) for item in data["row"])
-    return Table(rows, indexes, wrong, bounds, data["impi"], data["collected"])
+    bounds = tuple(VersionBound(item["package"], item["below"], item["what"], item["source"]) for item in data["bound"])
+    releases = tuple(
+        _parse_release(item, data["family"][minor_version(item["torch"])], patches) for item in data["row"]
+    )
+    return ReleaseTable(releases, indexes, wrong, bounds, data["impi"], data["collected"])
 
 
-def _row(item: Mapping[str, Any], shared: Mapping[str, Any], releases: Mapping[tuple[str, str], Any]) -> StackRelease:
+def _parse_release(
+    item: Mapping[str, Any], shared: Mapping[str, Any], patches: Mapping[tuple[str, str], Any]
+) -> StackRelease:
     ipex, oneccl = item.get("ipex", ""), item.get("oneccl", "")
-    release = releases.get(("ipex", ipex), {})
-    notes = [*shared.get("notes", ()), *([release["why"]] if release else [])]
+    patch = patches.get(("ipex", ipex), {})
+    notes = [*shared.get("notes", ()), *([patch["why"]] if patch else [])]
     return StackRelease(
         torch=item["torch"],
         ipex=ipex,
@@ -94,7 +98,7 @@ def _row(item: Mapping[str, Any], shared: Mapping[str, Any], releases: Mapping[t
         module=shared.get("module", "") if ipex else "",
         pythons=tuple(shared["python"] if ipex else shared["torch_python"]),
         torch_pythons=tuple(shared["torch_python"]),
-        isa=(release.get("isa") or shared["isa"]) if ipex else "",
+        isa=(patch.get("isa") or shared["isa"]) if ipex else "",
         glibc=shared.get("glibc", ""),
         glibcxx=shared.get("glibcxx", "") if ipex else "",
         libraries=tuple(shared.get("libraries", ())) if ipex else (),
@@ -105,8 +109,8 @@ def _row(item: Mapping[str, Any], shared: Mapping[str, Any], releases: Mapping[t
         binding_layout=shared.get("binding_layout", "") if oneccl else "",
         indexes=("torch-cpu", *(shared.get("index", ()) if ipex else ())),
         unconfirmed=tuple(item.get("unconfirmed", ())),
-        yanked=(release.get("yanked") or shared.get("yanked", "")) if ipex else "",
-        avoid=release["why"] if release.get("avoid") else "",
+        yanked=(patch.get("yanked") or shared.get("yanked", "")) if ipex else "",
+        avoid=patch["why"] if patch.get("avoid") else "",
         notes=tuple(f"IPEX {ipex} {note}" for note in notes) if ipex else (),
         source=item["source"],
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ipexctl.data import read_data
-from ipexctl.decide.releases.framework_options import Option, parse
+from ipexctl.decide.releases.framework_options import FrameworkOption, parse_options
 
 
-def load_framework_options() -> tuple[Option, ...]:
+def load_framework_options() -> tuple[FrameworkOption, ...]:
     """All of them, from ``data/options.toml``."""
-    return parse(read_data("options.toml"))
+    return parse_options(read_data("options.toml"))

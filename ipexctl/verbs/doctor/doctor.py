@@ -30,8 +30,8 @@ from ipexctl.decide.checks.network import on_one_machine
 from ipexctl.decide.checks.software import imports
 from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts import Bundle, parse_bundle, parse_facts
-from ipexctl.decide.releases import Table
-from ipexctl.decide.releases import parse as parse_table
+from ipexctl.decide.releases import ReleaseTable
+from ipexctl.decide.releases import parse_table as parse_table
 from ipexctl.model.answers import (
     AppliedFix,
     ChosenInterface,
@@ -184,7 +184,7 @@ def catalogue() -> Catalogue:
     return parse_catalogue(read_data("findings.toml"))
 
 
-def versions() -> Table:
+def versions() -> ReleaseTable:
     """The version table that comes with ipexctl."""
     return parse_table(read_data("stacks.toml"))
 

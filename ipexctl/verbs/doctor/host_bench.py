@@ -15,7 +15,7 @@ from ipexctl.decide.checks.benchmarks import FIGURES, Race, better, judge_race, 
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
 from ipexctl.decide.launch.environment import has_rdma
-from ipexctl.decide.releases.runtime import Runtime, runtime
+from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.answers import HostSpeed, LinkSpeed
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event, StepOutcome
@@ -172,7 +172,7 @@ def _has_program(session: Session, path: str | None) -> bool:
 def _layout(fact: Facts) -> Runtime | None:
     """Where the environment has its MPI; None for one that ipexctl did not make, or with another than Intel MPI."""
     try:
-        found = runtime(fact.installed.marker) if fact.installed else None
+        found = build_runtime(fact.installed.marker) if fact.installed else None
     except UsageError:
         return None
     return found if found and found.dialect == "impi" else None

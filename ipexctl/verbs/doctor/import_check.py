@@ -9,7 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.checks.software import doubtful
-from ipexctl.decide.releases.table import plain
+from ipexctl.decide.releases.table import public_version
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
@@ -38,7 +38,7 @@ def try_imports(
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         installed = facts[link.host.name].installed
         assert installed is not None  # or the host was not asked
-        ipex = plain(installed.packages.get("intel-extension-for-pytorch", ""))
+        ipex = public_version(installed.packages.get("intel-extension-for-pytorch", ""))
         wanted = json.dumps({"ipex": ipex, "step": False})
         argv = (f"{installed.venv}/bin/python", "-I", "-", wanted)
         try:

@@ -13,7 +13,7 @@ from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
 from ipexctl.decide.checks.network import Choice, choose_interfaces
-from ipexctl.decide.releases.table import number
+from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -151,7 +151,7 @@ def choose_python(fact: Facts) -> str | None:
     if fact.installed and fact.installed.exists:
         return f"{fact.installed.venv}/bin/python"
     for python in fact.pythons:
-        if python.usable and python.version and number(python.version) >= (3, 6):
+        if python.usable and python.version and parse_version(python.version) >= (3, 6):
             return python.path
     return None
 

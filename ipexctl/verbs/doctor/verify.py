@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from ipexctl.act.context import Context
-from ipexctl.decide.releases.env_health import unsound
+from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers import VerifiedHost, VerifyAnswer
 from ipexctl.model.errors import Failure, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
@@ -21,7 +21,7 @@ def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Ev
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failures = [found for found in seen.values() if isinstance(found, Failure)]
     facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
-    for failure in unsound(facts):
+    for failure in find_unhealthy_envs(facts):
         failures.append(failure)
         yield HostFailed(failure)
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}

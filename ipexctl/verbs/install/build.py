@@ -18,9 +18,9 @@ from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.planning.install import HostState, Plan, pylock, unpacked
-from ipexctl.decide.releases import runtime
-from ipexctl.decide.releases.resolve import remedy
-from ipexctl.decide.releases.runtime import Runtime, candidates, layout
+from ipexctl.decide.releases import build_runtime
+from ipexctl.decide.releases.resolve import suggest_library_package
+from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import HostFailed, Message, Progress, StepEnded, StepOutcome, StepStarted
 from ipexctl.model.json_values import to_json
@@ -154,13 +154,13 @@ class VerifiedEnv:
 def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
     """Every host imports, in a fresh process, in the environment variables that a rank will have."""
     script = load_script("verify.py")
-    row = job.stack.row
-    paths = candidates(job.stack)
+    row = job.stack.release
+    paths = list_layout_paths(job.stack)
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name
-        place = layout(job.stack, job.sessions.call(name, "list_present", Present, paths=paths).paths)
-        ready = runtime(build_marker(job, place))
+        place = detect_layout(job.stack, job.sessions.call(name, "list_present", Present, paths=paths).paths)
+        ready = build_runtime(build_marker(job, place))
         if job.launcher:
             ready = mpi_launchers.switch_launcher(ready, job.launcher, ccl=bool(row.oneccl))
         wanted = {
@@ -185,7 +185,7 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
         report = job.sessions.call(name, "check_imports", ImportReport, **check)
         if report.problems:
             what = printable("; ".join(report.problems[:3]), 600)
-            return Failure(name, Kind.STEP, what, remedy(what) or None, code="import")
+            return Failure(name, Kind.STEP, what, suggest_library_package(what) or None, code="import")
         return VerifiedEnv(place, report)
 
     hosts = [name for group in groups for name in group if name not in job.failed and group[0] not in job.failed]

@@ -27,10 +27,10 @@ from ipexctl.act.packages.wheelhouse import opened
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.planning.install import HostState, Plan, Rates, as_observed, origins, plan
-from ipexctl.decide.releases import parse, resolve
-from ipexctl.decide.releases.env_health import DEFAULT
-from ipexctl.decide.releases.resolve import minor, with_mpi
-from ipexctl.decide.releases.table import Table
+from ipexctl.decide.releases import parse_table, resolve
+from ipexctl.decide.releases.env_health import DEFAULT_VENV
+from ipexctl.decide.releases.resolve import use_host_mpi
+from ipexctl.decide.releases.table import ReleaseTable, minor_version
 from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
@@ -73,9 +73,9 @@ _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tr
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
 
 
-def table() -> Table:
+def table() -> ReleaseTable:
     """The version table that came with this ipexctl."""
-    return parse(read_data("stacks.toml"))
+    return parse_table(read_data("stacks.toml"))
 
 
 def install(
@@ -114,7 +114,7 @@ def install(
         if not isinstance(found, MpiLauncher):
             return (yield from _stop("nothing was changed", {**failed, **found}, len(inventory)))
         launcher = found
-        stack = with_mpi(stack, launcher)
+        stack = use_host_mpi(stack, launcher)
     venv = _choose_venv(task, inventory, facts)
     stack, lock = yield from load_or_create_lock(task, stack, context, environ, limits, releases, facts)
     job = InstallJob(
@@ -139,7 +139,9 @@ def install(
 
 def _build_request(task: Install) -> StackRequest:
     python = task.python if task.python and "/" not in task.python else None
-    return StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, minor(python) if python else None)
+    return StackRequest(
+        task.track, task.torch, task.ipex, task.oneccl, task.backend, minor_version(python) if python else None
+    )
 
 
 def _check_input(task: Install, inventory: Inventory) -> None:
@@ -226,7 +228,7 @@ def _choose_venv(task: Install, inventory: Inventory, facts: Mapping[str, Facts]
     if task.venv:
         return task.venv
     wanted = {
-        host.name: host.vars.get("venv") or posixpath.join(facts[host.name].home or "", DEFAULT)
+        host.name: host.vars.get("venv") or posixpath.join(facts[host.name].home or "", DEFAULT_VENV)
         for host in inventory
         if host.name in facts
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from ipexctl.act.context import Context
-from ipexctl.decide.releases.listing import rows, text
-from ipexctl.decide.releases.resolve import resolve, why
+from ipexctl.decide.releases.listing import format_releases, list_releases
+from ipexctl.decide.releases.resolve import explain_request, resolve
 from ipexctl.model.answers import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Started
@@ -22,13 +22,13 @@ def stacks(
 ) -> Generator[Event, None, None]:
     """The answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
     contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
-    found = rows(table(), torch=torch)
+    found = list_releases(table(), torch=torch)
     yield Started("stacks", "the version table", inventory.names if inventory else ())
     if inventory and context:
         seen = yield from probe_hosts(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
-        found = rows(table(), torch=torch, facts=facts)
-    yield Answer(StacksAnswer(found, text(found)))
+        found = list_releases(table(), torch=torch, facts=facts)
+    yield Answer(StacksAnswer(found, format_releases(found)))
     yield Ended("stacks", Exit.OK)
 
 
@@ -42,7 +42,7 @@ def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
         name, hint = None, refusal.hint
     else:
         hint = None
-    said = why(wish, rows_)
+    said = explain_request(wish, rows_)
     lines = [*said, *([f"hint: {hint}"] if hint else [])]
     yield Answer(StacksWhyAnswer(name is not None, name, tuple(said), hint, "\n".join(lines)))
     yield Ended("stacks why", Exit.OK)

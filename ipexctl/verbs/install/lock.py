@@ -24,8 +24,8 @@ from ipexctl.act.packages.resolve import (
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
-from ipexctl.decide.releases.resolve import with_gloo
-from ipexctl.decide.releases.table import Table, plain
+from ipexctl.decide.releases.resolve import replace_impi_by_gloo
+from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
@@ -44,7 +44,7 @@ def load_or_create_lock(
     context: Context,
     environ: Mapping[str, str],
     limits: Limits,
-    table: Table,
+    table: ReleaseTable,
     facts: Mapping[str, Facts],
 ) -> Generator[Event, None, tuple[Stack, Lock]]:
     """The lock from the user's lock file, from the cache, or resolved now; and the stack, with the backend gloo if impi
@@ -63,14 +63,14 @@ def load_or_create_lock(
     except UsageError as error:
         if not _can_use_gloo(task, stack, error):
             raise
-        inputs, gloo = _hash_inputs(task, stack, context, environ), with_gloo(stack, _NO_MPI4PY)
+        inputs, gloo = _hash_inputs(task, stack, context, environ), replace_impi_by_gloo(stack, _NO_MPI4PY)
         lock = yield from _create_lock(task, gloo, context, environ, limits, table, facts)
         # Saved for the original request: the next install of it needs no index.
         forget_lock(context.cache, lock)
         lock = replace(lock, inputs=inputs)
         save_lock(context.cache, lock)
     if stack.backend == "impi" and _IMPI not in lock.packages:
-        stack = with_gloo(stack, _NO_MPI4PY)
+        stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
         text = json.dumps({"ipexctl": "lock", "stack": to_json(stack.summary), **lock.public()}, indent=1) + "\n"
         Path(task.lock).write_text(text, encoding="utf-8")
@@ -141,13 +141,13 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     reasons = [
         f"{word} {asked} is asked for, the lock has {have or 'none'}"
         for word, have in known.items()
-        if (asked := getattr(request, word)) and plain(asked) != plain(have or "")
+        if (asked := getattr(request, word)) and public_version(asked) != public_version(have or "")
     ]
     if reasons:
         raise UsageError(
             "the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the versions"
         )
-    torch, ipex, oneccl = (plain(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
+    torch, ipex, oneccl = (public_version(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
     track: Track = "ipex" if ipex else "native"
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in packages else "gloo"
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
@@ -159,7 +159,7 @@ def _create_lock(
     context: Context,
     environ: Mapping[str, str],
     limits: Limits,
-    table: Table,
+    table: ReleaseTable,
     facts: Mapping[str, Facts],
 ) -> Generator[Event, None, Lock]:
     sources = build_sources(task, environ)
@@ -240,8 +240,8 @@ def _add_release_indexes(
         found
         for found in stack.indexes
         if found.name == "torch-cpu"
-        or stack.row.oneccl
-        or stack.row.ipex in ONLY_INTEL  # the rest is on the default one
+        or stack.release.oneccl
+        or stack.release.ipex in ONLY_INTEL  # the rest is on the default one
     ]
     results: dict[str, bool] = {}
     threads = [
@@ -263,7 +263,7 @@ def _add_release_indexes(
 
 
 def _add_missing_indexes(
-    error: UsageError, stack: Stack, down: Sequence[str], table: Table, facts: Mapping[str, Facts]
+    error: UsageError, stack: Stack, down: Sequence[str], table: ReleaseTable, facts: Mapping[str, Facts]
 ) -> UsageError:
     """The same error, with the indexes that were down and the table that do without them. None of these is taken by
     itself: somebody must ask for it."""
@@ -273,16 +273,16 @@ def _add_missing_indexes(
     hint = error.hint
     others: dict[str, str] = {}
     for request in (
-        StackRequest(torch=stack.row.torch, backend="gloo"),
+        StackRequest(torch=stack.release.torch, backend="gloo"),
         StackRequest(backend="gloo"),
         StackRequest(track="native"),
     ):
         try:
-            row = resolve(request, facts, table).row
+            row = resolve(request, facts, table).release
         except UsageError:
             continue
         words = f"--torch {row.torch} " + ("--backend gloo" if row.ipex else "--track native")
-        if row != stack.row and not row.oneccl and row.ipex not in ONLY_INTEL:
+        if row != stack.release and not row.oneccl and row.ipex not in ONLY_INTEL:
             others.setdefault(row.name, words)
     if others:
         reasons += [f"{name} does without it: {words}" for name, words in others.items()]

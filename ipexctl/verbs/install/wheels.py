@@ -50,7 +50,7 @@ def wheels_fetch(
     there = held(directory) if one_file else {}
     rows = table()
     stacks = [_stack(task, python) for python in (task.python or (None,))]
-    yield Started("wheels", f"wheels of {stacks[0].row.name}", ())
+    yield Started("wheels", f"wheels of {stacks[0].release.name}", ())
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
     asked = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
     wanted: dict[str, Wheel] = {}

@@ -27,8 +27,8 @@ from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.launch.user_env import parse_user_env
 from ipexctl.decide.planning.sync import choose_destination
-from ipexctl.decide.releases.env_health import unsound
-from ipexctl.decide.releases.runtime import runtime
+from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
@@ -225,7 +225,7 @@ def _probe_environments(
     """The facts of all hosts; None unless every host answers and holds the same environment, as install made it."""
     results = yield from probe_hosts(inventory, context, venv=task.venv)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
-    failures = unsound(facts)
+    failures = find_unhealthy_envs(facts)
     for failure in failures:
         yield HostFailed(failure)
     bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
@@ -260,7 +260,7 @@ def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
     if interface is None:
         raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
     assert facts.installed is not None  # or `prepare` had refused the host
-    python = runtime(facts.installed.marker)
+    python = build_runtime(facts.installed.marker)
     if prepared.launcher is not None:
         with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)
         python = mpi_launchers.switch_launcher(python, prepared.launcher, ccl=with_ccl)

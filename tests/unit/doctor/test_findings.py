@@ -12,7 +12,7 @@ import pytest
 from ipexctl.data import read_data
 from ipexctl.decide.checks import Cluster, advice, common_level, explain, parse_catalogue, run_checks
 from ipexctl.decide.facts.isa import isa_level
-from ipexctl.decide.releases import parse as parse_table
+from ipexctl.decide.releases import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.planning.install import HostState, Rates, drift, groups, mib, origins, plan, pylock
-from ipexctl.decide.releases import parse, resolve
-from ipexctl.decide.releases.runtime import candidates, layout, runtime
+from ipexctl.decide.releases import parse_table, resolve
+from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.stack import Lock, Stack, StackRequest, Wheel
 from ipexctl.model.toml import parse_toml
 
 ROOT = Path(__file__).parents[3]
-STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
 TORCH = Wheel(
     "torch", "2.8.0+cpu", "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux.whl", "a" * 64, 200 << 20
 )
@@ -148,7 +148,7 @@ def test_bytes_are_told_for_people() -> None:
 
 
 def _stack(**wish: Any) -> Stack:
-    return resolve(StackRequest(**wish), {}, parse((ROOT / "ipexctl/data/stacks.toml").read_text()))
+    return resolve(StackRequest(**wish), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
 
 
 IMPI_NEW = ("bin/mpiexec.hydra", "lib/libmpi.so.12", "lib/libfabric.so.1")
@@ -166,8 +166,8 @@ def test_both_layouts_of_impi_rt_are_found(
     there: tuple[str, ...], library_path: tuple[str, ...], env: Mapping[str, str]
 ) -> None:
     stack = _stack(torch="2.8.0")
-    assert set(there) <= set(candidates(stack))
-    ready = runtime({"prefix": "/e", "layout": layout(stack, there)})
+    assert set(there) <= set(list_layout_paths(stack))
+    ready = build_runtime({"prefix": "/e", "layout": detect_layout(stack, there)})
     assert (ready.python, ready.mpiexec) == ("/e/bin/python", "/e/bin/mpiexec.hydra")
     assert ready.path == ("/e/bin",)
     assert ready.library_path == library_path
@@ -187,8 +187,8 @@ def test_the_mpi_inside_ipex_is_found_in_both_of_its_layouts() -> None:
             f"{site}/opt/mpi/libfabric/lib/libfabric.so.1",
             f"{site}/opt/mpi/libfabric/lib/prov",
         ]
-        assert set(there) <= set(candidates(stack))
-        ready = runtime({"prefix": "/e", "layout": layout(stack, there)})
+        assert set(there) <= set(list_layout_paths(stack))
+        ready = build_runtime({"prefix": "/e", "layout": detect_layout(stack, there)})
         assert ready.mpiexec == f"/e/{site}/{binaries}/mpiexec.hydra"
         assert f"/e/{site}/{libraries}" in ready.library_path
         assert ready.env["FI_PROVIDER_PATH"] == f"/e/{site}/opt/mpi/libfabric/lib/prov"
@@ -196,7 +196,7 @@ def test_the_mpi_inside_ipex_is_found_in_both_of_its_layouts() -> None:
 
 def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> None:
     with pytest.raises(UsageError) as caught:
-        layout(_stack(torch="2.8.0"), ["lib/libmpi.so.12"])
+        detect_layout(_stack(torch="2.8.0"), ["lib/libmpi.so.12"])
     assert "mpiexec.hydra not found" in str(caught.value)
     assert caught.value.exit == Exit.STEP
 
@@ -204,4 +204,4 @@ def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> N
 def test_a_marker_of_somebody_else_is_no_runtime() -> None:
     for marker in ({}, {"prefix": "/e"}, {"prefix": 3, "layout": {"mpiexec": "x"}}, {"prefix": "/e", "layout": "x"}):
         with pytest.raises(UsageError):
-            runtime(marker)
+            build_runtime(marker)

@@ -11,7 +11,7 @@ from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
 from ipexctl.decide.launch.build import HostRuntime, build_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
-from ipexctl.decide.releases.framework_options import parse
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Installed
 from ipexctl.model.hosts import Host
@@ -20,7 +20,7 @@ from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import NONCE, facts, runtime
 
-OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
+OPTIONS = parse_options((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
 IPEX = {"intel-extension-for-pytorch": "2.8.0"}
 ONE = AccelerateConfig(precision="bf16", ipex=True)
 FOUR = AccelerateConfig(ranks=16, hosts=4, address="36.112.23.24", port=29500, precision="bf16", ipex=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipexctl.decide.releases.listing import LEVELS, PYTHONS, page
-from ipexctl.decide.releases.table import parse
+from ipexctl.decide.releases.listing import LEVELS, PYTHONS, render_releases_page
+from ipexctl.decide.releases.table import parse_table
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "stacks.md"
 
 
 def written() -> str:
-    return page(parse((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")))
+    return render_releases_page(parse_table((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")))
 
 
 def test_the_page_is_written_from_the_table() -> None:
@@ -20,7 +20,7 @@ def test_the_page_is_written_from_the_table() -> None:
 
 
 def test_the_page_has_a_decision_for_every_row_on_every_python_and_cpu_level() -> None:
-    rows = parse((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")).rows
+    rows = parse_table((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")).releases
     sections = [part.splitlines() for part in written().split("### ")[1:]]
     assert len(sections) == len(rows) + 3  # and the wishes that name no version
     decided = "\n".join(line for section in sections for line in section)

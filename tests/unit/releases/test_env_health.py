@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.releases.env_health import unsound
+from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.facts import Facts, Installed
 
 
@@ -18,5 +18,5 @@ from ipexctl.model.facts import Facts, Installed
     ],
 )
 def test_the_hint_names_the_place_that_was_looked_into(venv: str, hint: str) -> None:
-    (failure,) = unsound({"node0": Facts(home="/home/u", installed=Installed(venv))})
+    (failure,) = find_unhealthy_envs({"node0": Facts(home="/home/u", installed=Installed(venv))})
     assert (failure.what, failure.hint) == (f"no environment at {venv}", hint)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.releases.framework_options import knows, misfits, parse
-from ipexctl.decide.releases.table import number
+from ipexctl.decide.releases.framework_options import find_unsupported_arguments, parse_options, supports_option
+from ipexctl.decide.releases.table import parse_version
 
-OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
+OPTIONS = parse_options((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -30,39 +30,39 @@ OPTIONS = parse((Path(__file__).parents[3] / "ipexctl/data/options.toml").read_t
     ],
 )
 def test_a_version_knows_a_word_or_not(of: str, name: str, version: str, answer: bool) -> None:
-    assert knows(OPTIONS, of, name, version) is answer
+    assert supports_option(OPTIONS, of, name, version) is answer
 
 
 GUIDE = ("--output_dir", "out", "--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16")
 
 
 def test_the_guides_arguments_fit_the_trainer_of_their_time() -> None:
-    assert list(misfits(OPTIONS, {"transformers": "4.52.4", "torch": "2.8.0"}, GUIDE)) == []
+    assert list(find_unsupported_arguments(OPTIONS, {"transformers": "4.52.4", "torch": "2.8.0"}, GUIDE)) == []
 
 
 def test_a_new_trainer_is_said_not_to_know_them_and_what_to_write_instead() -> None:
-    said = [note.text for note in misfits(OPTIONS, {"transformers": "5.23.0"}, GUIDE)]
+    said = [note.text for note in find_unsupported_arguments(OPTIONS, {"transformers": "5.23.0"}, GUIDE)]
     assert len(said) == 3
     assert "transformers 5.23.0 does not know --no_cuda any more (until 5.0.0); instead: --use_cpu" in said
 
 
 def test_an_argument_that_is_taken_for_nothing_is_said_to_be() -> None:
-    (said,) = misfits(OPTIONS, {"transformers": "4.56.2"}, ["--use_ipex"])
+    (said,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.56.2"}, ["--use_ipex"])
     assert "takes --use_ipex and does nothing with it (since 4.53.0)" in said.text
 
 
 @pytest.mark.parametrize("words", [["--ddp_backend=ccl"], ["--ddp-backend", "ccl"], ["--ddp_backend", "ccl"]])
 def test_however_it_is_spelt(words: list[str]) -> None:
-    assert len(list(misfits(OPTIONS, {"transformers": "5.1.0"}, words))) == 1
-    assert list(misfits(OPTIONS, {"transformers": "5.1.0"}, ["--ddp_backend", "gloo"])) == []
+    assert len(list(find_unsupported_arguments(OPTIONS, {"transformers": "5.1.0"}, words))) == 1
+    assert list(find_unsupported_arguments(OPTIONS, {"transformers": "5.1.0"}, ["--ddp_backend", "gloo"])) == []
 
 
 def test_without_transformers_nothing_is_said_of_a_scripts_arguments() -> None:
-    assert list(misfits(OPTIONS, {"accelerate": "1.15.0"}, GUIDE)) == []
+    assert list(find_unsupported_arguments(OPTIONS, {"accelerate": "1.15.0"}, GUIDE)) == []
 
 
 def test_what_is_not_known_yet_has_its_elder() -> None:
-    (said,) = misfits(OPTIONS, {"transformers": "4.31.0"}, ["--use_cpu"])
+    (said,) = find_unsupported_arguments(OPTIONS, {"transformers": "4.31.0"}, ["--use_cpu"])
     assert "does not know --use_cpu yet (from 4.32.0 on); instead: --no_cuda" in said.text
 
 
@@ -70,6 +70,6 @@ def test_every_row_has_a_source_and_versions_in_order() -> None:
     for option in OPTIONS:
         assert option.source
         assert option.instead
-        versions = [number(version) for version in (option.since, option.idle, option.gone) if version]
+        versions = [parse_version(version) for version in (option.since, option.idle, option.gone) if version]
         assert versions == sorted(versions)
         assert versions

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.releases import parse, resolve, why
-from ipexctl.decide.releases.listing import rows, text
-from ipexctl.decide.releases.table import Table, number
+from ipexctl.decide.releases import explain_request, parse_table, resolve
+from ipexctl.decide.releases.listing import format_releases, list_releases
+from ipexctl.decide.releases.table import ReleaseTable, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
 
 ROOT = Path(__file__).parents[3]
-TABLE: Table = parse((ROOT / "ipexctl/data/stacks.toml").read_text())
+TABLE: ReleaseTable = parse_table((ROOT / "ipexctl/data/stacks.toml").read_text())
 XEON = Facts(
     arch="x86_64",
     isa_level="AMX",
@@ -133,16 +133,16 @@ def test_a_python_that_no_host_has_is_what_is_told_and_not_that_they_cannot_hold
     refused = refusal(StackRequest(torch="2.8.0", python="3.9"), a=broken, b=broken)
     assert refused.sentence == "no host has a usable Python 3.9"
     weak = refusal(StackRequest(torch="2.8.0", python="3.9"), a=but(isa_level="below"))
-    assert weak.sentence == "these hosts cannot hold torch 2.8.0 + ipex 2.8.0"
+    assert weak.sentence == "these hosts do not support torch 2.8.0 + ipex 2.8.0"
     assert (weak.hint or "").endswith("--track native without --python")
 
 
 def test_every_note_has_its_subject() -> None:
-    for row in TABLE.rows:
+    for row in TABLE.releases:
         assert all(note.startswith(f"IPEX {row.ipex} ") for note in row.notes)
     gloo = resolve(StackRequest(torch="2.8.0", backend="gloo"), {}, TABLE).notes
     assert tuple(map(str, gloo)) == ("IPEX 2.8.0 is the last one: there will be none for a newer torch",)
-    assert why(StackRequest(torch="2.13.0"), TABLE)[0].startswith(
+    assert explain_request(StackRequest(torch="2.13.0"), TABLE)[0].startswith(
         "torch 2.13.0 + impi-rt 2021.18.1, Python 3.14 go together ("
     )
 
@@ -163,8 +163,8 @@ def test_hosts_without_a_python_in_common_are_refused_though_each_has_a_good_one
     other = but(pythons=(Python("/usr/bin/python3.12", "3.12.1"),))
     refused = refusal(StackRequest(torch="2.8.0"), a=XEON, b=other)
     assert refused.reasons == (
-        "a: has Python 3.11, and all hosts must have the same",
-        "b: has Python 3.12, and all hosts must have the same",
+        "a: has Python 3.11; all hosts need the same",
+        "b: has Python 3.12; all hosts need the same",
     )
 
 
@@ -182,17 +182,17 @@ def test_the_newest_common_python_wins_but_the_distributions_own_before_others()
 def test_a_default_that_hosts_cannot_hold_gives_way_and_says_so_an_exact_wish_does_not() -> None:
     old = but(glibcxx="3.4.28")
     stack = resolve(StackRequest(), {"a": old, "b": XEON}, TABLE)
-    assert stack.row.torch == "2.5.0"
+    assert stack.release.torch == "2.5.0"
     assert "not torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0: a: libstdc++ ends at GLIBCXX_3.4.28" in str(stack.notes[0])
     exact = refusal(StackRequest(torch="2.7.0"), a=old)
-    assert "these hosts can hold torch 2.5.0" in (exact.hint or "")
+    assert "these hosts support torch 2.5.0" in (exact.hint or "")
 
 
 def test_native_takes_the_newest_torch_the_hosts_pythons_have() -> None:
     stack = resolve(
         StackRequest(track="native"), {"a": but(pythons=(Python("/usr/bin/python3.10", "3.10.12"),))}, TABLE
     )
-    assert stack.row.torch == "2.14.1"
+    assert stack.release.torch == "2.14.1"
     assert "not torch 2.15.0" in str(stack.notes[0])
 
 
@@ -204,7 +204,7 @@ def test_hosts_with_an_old_glibc_get_the_older_intel_mpi() -> None:
 
 
 def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> None:
-    for row in TABLE.rows:
+    for row in TABLE.releases:
         for backend in ("auto", "gloo"):
             stack = resolve(StackRequest(torch=row.torch, backend=backend), {}, TABLE)
             assert f"torch=={row.torch}" in stack.pins
@@ -215,17 +215,17 @@ def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> No
 
 
 def test_the_rules_of_the_table_hold_in_every_row() -> None:
-    for row in TABLE.rows:
+    for row in TABLE.releases:
         if row.ipex:
             assert row.ipex.split(".")[:2] == row.torch.split(".")[:2], row
             assert row.isa in {"AVX2", "AVX512"}
         if row.oneccl:
-            assert row.module == ("torch_ccl" if number(row.torch) < (1, 12) else "oneccl_bindings_for_pytorch")
+            assert row.module == ("torch_ccl" if parse_version(row.torch) < (1, 12) else "oneccl_bindings_for_pytorch")
             assert row.binding_mpi
         assert set(row.pythons) <= set(row.torch_pythons), row.torch
         assert row.source
         assert all(name in TABLE.indexes for name in row.indexes)
-    order = [number(row.torch) for row in TABLE.rows]
+    order = [parse_version(row.torch) for row in TABLE.releases]
     assert order == sorted(order)
 
 
@@ -234,7 +234,7 @@ def test_the_rules_of_the_table_hold_in_every_row() -> None:
     [("1.10.0", "AVX512"), ("1.11.0", "AVX2"), ("2.8.0", "AVX2")],
 )
 def test_the_least_cpu_level_is_the_releases_own(torch: str, levels: str) -> None:
-    assert resolve(StackRequest(torch=torch), {}, TABLE).row.isa == levels
+    assert resolve(StackRequest(torch=torch), {}, TABLE).release.isa == levels
 
 
 def test_the_table_is_the_collected_facts() -> None:
@@ -242,8 +242,8 @@ def test_the_table_is_the_collected_facts() -> None:
     if not facts.exists():
         pytest.skip("the collected facts are not beside this checkout")
     collected = list(csv.DictReader(facts.open()))
-    assert [row["torch"] for row in collected] == [row.torch for row in TABLE.rows]
-    for want, row in zip(collected, TABLE.rows, strict=True):
+    assert [row["torch"] for row in collected] == [row.torch for row in TABLE.releases]
+    for want, row in zip(collected, TABLE.releases, strict=True):
         plain = {key: value.split(" ")[0] for key, value in want.items()}
         assert (row.ipex or "none") == plain["ipex"]
         assert (row.oneccl or plain["oneccl_bind_pt"]) == plain["oneccl_bind_pt"]
@@ -258,25 +258,25 @@ def test_the_table_is_the_collected_facts() -> None:
 
 
 def test_why_answers_both_ways() -> None:
-    assert why(StackRequest(torch="1.12.1", oneccl="1.12.0"), TABLE)[0].startswith(
+    assert explain_request(StackRequest(torch="1.12.1", oneccl="1.12.0"), TABLE)[0].startswith(
         "oneccl_bind_pt 1.12.0 does not work"
     )
-    assert why(StackRequest(torch="2.7.1"), TABLE)[1].startswith("unconfirmed: no source of Intel lists")
+    assert explain_request(StackRequest(torch="2.7.1"), TABLE)[1].startswith("unconfirmed: no source of Intel lists")
 
 
 def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
-    assert [row.ipex for row in rows(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
-    assert {row.torch for row in rows(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
-    found = rows(TABLE, facts={"a": but(glibcxx="3.4.28")})
+    assert [row.ipex for row in list_releases(TABLE, torch="2.3.0")] == ["2.3.0", "2.3.100"]
+    assert {row.torch for row in list_releases(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
+    found = list_releases(TABLE, facts={"a": but(glibcxx="3.4.28")})
     assert {row.torch: row.fits for row in found}["2.6.0"] is False
-    assert max(len(line) for line in text(rows(TABLE)).splitlines()) <= 80
+    assert max(len(line) for line in format_releases(list_releases(TABLE)).splitlines()) <= 80
     with pytest.raises(UsageError):
-        rows(TABLE, torch="0.4")
+        list_releases(TABLE, torch="0.4")
 
 
 @given(
     st.sampled_from([None, "ipex", "native"]),
-    st.sampled_from([None, *sorted({row.torch for row in TABLE.rows})]),
+    st.sampled_from([None, *sorted({row.torch for row in TABLE.releases})]),
     st.sampled_from(["auto", "ccl", "impi", "gloo"]),
     st.sampled_from([None, "3.8", "3.11", "3.14"]),
     st.sampled_from(["3.7.1", "3.9.2", "3.11.2", "3.13.0"]),
@@ -296,10 +296,10 @@ def test_every_wish_ends_in_a_stack_it_means_or_in_a_refusal_with_a_reason(
         assert refused.exit in {Exit.INPUT, Exit.STEP}
         assert refused.reasons or refused.hint
         return
-    assert torch in {None, stack.row.torch}
+    assert torch in {None, stack.release.torch}
     assert stack.python == ".".join(has.split(".")[:2])
     assert python in {None, stack.python}
     assert backend in {"auto", stack.backend}
-    assert not (track == "native" and stack.row.ipex)
-    assert not (track == "ipex" and not stack.row.ipex)
-    assert not (stack.row.ipex and level == "below")
+    assert not (track == "native" and stack.release.ipex)
+    assert not (track == "ipex" and not stack.release.ipex)
+    assert not (stack.release.ipex and level == "below")
