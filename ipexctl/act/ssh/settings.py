@@ -1,6 +1,6 @@
 """Where and how a host is reached: the user's ssh_config, read as OpenSSH reads it, resolved by Fabric's `Connection`.
 
-docs/decisions/0020-fabric.md says what Fabric is used for, and what not.
+docs/decisions/0012-fabric.md says what Fabric is used for, and what not.
 """
 
 from __future__ import annotations
