@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.transfer.send import PART, write_files
+from ipexctl.act.transfer.send import write_files
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
@@ -20,7 +20,7 @@ from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, messages, paths, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, HOOKS, ROLE, RUNS, SHIM, SPEC, Role
+from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, Role
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
 
@@ -286,10 +286,10 @@ class RunFollower:
         long: its host or its disk hangs, while sshd may still answer for them."""
         silent = 0.0  # not by the clock: a controller that slept has not waited
         while (pieces := channel.read(self._timings.poll)) is not None and not self._over.is_set():
-            said = b"".join(data for stream, data in pieces if stream == "out")
-            silent = 0.0 if said else silent + (0.0 if pieces else self._timings.poll)
-            if said:
-                yield said
+            data = b"".join(piece for stream, piece in pieces if stream == "out")
+            silent = 0.0 if data else silent + (0.0 if pieces else self._timings.poll)
+            if data:
+                yield data
             elif silent >= self._timings.quiet:
                 what = f"no sign of life for {self._timings.quiet:g} s"
                 raise LinkError(Failure(self._site.host.name, Kind.UNREACHABLE, what, code="lost"))

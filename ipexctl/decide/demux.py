@@ -115,11 +115,11 @@ class Demux:
 class Lines:
     """Holds a rank's last unfinished line back. What comes out, joined, is what went in."""
 
-    _rest: bytes = b""
+    _unfinished_line: bytes = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """(bytes, partial): whole lines; pieces with ``partial`` where a bar redraws itself or a line is too long."""
-        data = self._rest + data
+        data = self._unfinished_line + data
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
         if whole:
@@ -131,9 +131,9 @@ class Lines:
         while len(rest) > LONGEST:
             yield rest[:LONGEST], True
             rest = rest[LONGEST:]
-        self._rest = rest
+        self._unfinished_line = rest
 
     def end(self) -> bytes:
         """The last line, if it has no end."""
-        rest, self._rest = self._rest, b""
+        rest, self._unfinished_line = self._unfinished_line, b""
         return rest

@@ -61,15 +61,15 @@ class RunLog:
     def end(self) -> Events:
         """What was held back. How the run ended, if its final record was read, is in ``over``."""
         if self.unreadable > 1:
-            yield Message(f"{self.unreadable} records of the run's journal cannot be read", "warning")
+            yield Message(f"{self.unreadable} records of the run's journal cannot be read", "warning", code="journal")
             self.unreadable = 0
         for demux in self._demux.values():
             for rank, stream, piece in demux.end():
                 yield from self._written(rank, stream, piece)
         for (rank, kind), lines in self._lines.items():
-            rest = lines.end()
-            if rest:
-                yield self._output(rank, kind, rest, True)
+            unfinished = lines.end()
+            if unfinished:
+                yield self._output(rank, kind, unfinished, True)
 
     def _missing(self, kind: str, count: int) -> Events:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
@@ -148,7 +148,7 @@ class RunLog:
             self.unreadable += 1
             if self.unreadable == 1:
                 text = f"the run's journal has a record that cannot be read ({record.why}); the run is not affected"
-                yield Message(text, "warning", running.head)
+                yield Message(text, "warning", running.head, "journal")
 
     def _stalled(self, stall: Stalled) -> Events:
         self._stall, self._stacks = stall, []

@@ -25,8 +25,7 @@ class Hello(NamedTuple):
     clock: float = 0.0
 
 
-class Welcome(NamedTuple):
-    pass
+Welcome = NamedTuple("Welcome", [])
 
 
 # Keeper to guard.
@@ -48,26 +47,11 @@ class RanksPort(NamedTuple):
     port: int
 
 
-class Terminate(NamedTuple):
-    pass
-
-
-class Kill(NamedTuple):
-    pass
-
-
-class ReportLoad(NamedTuple):
-    pass
-
-
-class ReportStacks(NamedTuple):
-    pass
-
-
-class Finish(NamedTuple):
-    pass
-
-
+Terminate = NamedTuple("Terminate", [])  # SIGTERM to the ranks, and none is to start any more
+Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
+ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
+ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
+Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
 # Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded` and `RankStack`.
 
 
@@ -82,8 +66,7 @@ class RankLoads(NamedTuple):
     ranks: Dict[int, Tuple[float, str]]
 
 
-class StacksReported(NamedTuple):
-    pass
+StacksReported = NamedTuple("StacksReported", [])
 
 
 class ProxyEnded(NamedTuple):
@@ -110,8 +93,7 @@ class RankBegun(NamedTuple):
 # Keeper to shim, and client to keeper and back.
 
 
-class ShimEnd(NamedTuple):
-    """The proxy has ended: so may its shim."""
+ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
 
 
 class StopRun(NamedTuple):
@@ -122,8 +104,7 @@ class KillRun(NamedTuple):
     why: str
 
 
-class Inspect(NamedTuple):
-    pass
+Inspect = NamedTuple("Inspect", [])
 
 
 class KeeperStatus(NamedTuple):
@@ -140,8 +121,7 @@ class KeeperListening(NamedTuple):
     port: int
 
 
-class GuardReady(NamedTuple):
-    pass
+GuardReady = NamedTuple("GuardReady", [])
 
 
 class HostBusy(NamedTuple):
@@ -150,7 +130,6 @@ class HostBusy(NamedTuple):
     run: str = "?"
     owner: str = "?"
     started: float = 0.0
-    title: str = ""
 
 
 class AgentFailed(NamedTuple):
@@ -189,9 +168,6 @@ class RunDescription(NamedTuple):
 
     run: str
     title: str
-    owner: str
-    started: float
-    size: int
     host: str
     hosts: Dict[str, NodeSpec]
     argv: List[str]

@@ -28,6 +28,10 @@ LEFTOVERS = "left.json"  # processes that a guard without its keeper could not e
 LOCK = "lock-"  # beside the runs' directories, with the host's name: which run holds the host
 CRASH = ".crash"  # <role>.crash: the traceback of a fault of ours
 
+# In trees that are carried to hosts and fetched from them; also in remote/*.sh.
+MANIFEST = ".ipexctl-sync.json"  # what `sync` has put there
+PART = ".ipexctl-part-"  # the beginning of the names of directories in which something is being received
+
 # In the environment of all processes of a run; RANK_ENV in that of the ranks.
 RUN_ENV = "IPEXCTL_RUN"
 NODE_ENV = "IPEXCTL_NODE"  # RUN:LABEL, one host's part of a run

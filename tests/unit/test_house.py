@@ -156,6 +156,14 @@ def test_names_and_kinds_of_the_protocol_stand_nowhere_else(path: Path) -> None:
         ], text
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.sh")), ids=name)
+def test_scripts_for_hosts_use_the_protocols_names(path: Path) -> None:
+    """They are read by a shell, so the names stand there again."""
+    known = {paths.MANIFEST, paths.PART}
+    used = set(re.findall(r"\.ipexctl-[a-z]+(?:-|\.[a-z]+)", path.read_text("utf-8")))
+    assert used <= known
+
+
 HEAVY = {"paramiko", "fabric", "invoke", "cryptography", "rich", "pydantic", "yaml"}
 TYPER = {"pydantic"}  # what Typer itself loads to print the help of one command
 

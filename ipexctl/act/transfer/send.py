@@ -24,14 +24,13 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
+from ipexctl.protocol.paths import PART
 
 Emit = Callable[[Event], None]
 
 _CHUNK = 1 << 20  # bytes given to the link at once
 _TOLD = 0.1  # seconds between two progress events of one host
 _TRIES = 3
-PART = ".ipexctl-part-"
-MANIFEST = ".ipexctl-sync.json"
 
 
 def write_files(

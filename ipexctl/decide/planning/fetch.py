@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import MANIFEST, PART, TransferMode, count_files, format_bytes
+from ipexctl.decide.planning.sync import TransferMode, count_files, format_bytes
 from ipexctl.model.text import printable
+from ipexctl.protocol.paths import MANIFEST, PART
 
 _SHOWN = 20
 _LONGEST = 255  # bytes of a file's name on every file system that matters

@@ -14,9 +14,8 @@ from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.model.hosts import Host
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry, Tree
+from ipexctl.protocol.paths import MANIFEST, PART
 
-MANIFEST = ".ipexctl-sync.json"
-PART = ".ipexctl-part-"
 _VERSION = 1
 _SYSTEM = frozenset(
     (

@@ -9,7 +9,7 @@ from ipexctl.protocol.paths import Role
 
 
 def main(argv: List[str]) -> int:
-    role, rest = argv[1], argv[2:]
+    role, words = argv[1], argv[2:]
     if role == Role.RANK:
         from ipexctl.remote.agent import wrapper as module
     elif role == Role.GUARD:
@@ -19,11 +19,11 @@ def main(argv: List[str]) -> int:
     elif role in {Role.WATCH, Role.ORDER, Role.SHIM, Role.LIST, Role.SHOW}:
         from ipexctl.remote.agent import client as module  # type: ignore[no-redef]
 
-        rest = [role, *rest]
+        words = [role, *words]
     else:
         sys.stderr.write("unknown role %r\n" % role)
         return 2
-    return module.main(rest)
+    return module.main(words)
 
 
 if __name__ == "__main__":

@@ -181,8 +181,8 @@ _STATES.update({state.value: "stopping" for state in (State.STOPPING, State.KILL
 def show(argv: List[str]) -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
-    about = (spec.run, spec.title, spec.owner, spec.started, spec.size, spec.host)
-    described = messages.RunDescription(*about, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
+    about = (spec.run, spec.title, spec.host, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
+    described = messages.RunDescription(*about)
     print(KINDS.write(described).decode())
     return 0
 

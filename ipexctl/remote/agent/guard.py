@@ -70,7 +70,7 @@ def claim(path: str, spec: RunSpec) -> Optional[HostBusy]:
                 holder = KINDS.read(text.read())
             return holder if isinstance(holder, HostBusy) else HostBusy()
         os.ftruncate(fd, 0)
-        os.pwrite(fd, KINDS.write(HostBusy(spec.run, spec.owner, spec.started, spec.title)), 0)
+        os.pwrite(fd, KINDS.write(HostBusy(spec.run, spec.owner, spec.started)), 0)
         return None
     finally:
         os.close(door)

@@ -123,8 +123,8 @@ class Keeper:
             if status is not None:
                 self.feed(keeper_state.LauncherEnded(status))
         if running:
-            for found in self.monitor.poll(now):
-                self.feed(found)
+            for alarm in self.monitor.poll(now):
+                self.feed(alarm)
         self.feed(keeper_state.Tick(self.watchers > 0))
 
     @property
@@ -279,7 +279,8 @@ class Keeper:
         if isinstance(message, messages.RankLoads):
             for rank, (seconds, state) in message.ranks.items():
                 self.monitor.load(rank, seconds, state, now)
-        elif isinstance(message, journal.RankEnded):
+            return
+        if isinstance(message, journal.RankEnded):
             self.monitor.ended(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
             self.monitor.sign(message.rank, now)

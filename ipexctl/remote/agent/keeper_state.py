@@ -425,7 +425,7 @@ _HANDLERS: Dict[Type[Any], Callable[[Run, Any, Moment], Step]] = {
 }
 
 
-# Messages of guards.
+# Messages of guards; their loads (`RankLoads`) are for the progress monitor.
 
 
 def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
@@ -436,12 +436,8 @@ def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
     return run._replace(clocks=_with(run.clocks, host, HostClock(offset, 1.1 * best))), ()
 
 
-def _loads(run: Run, host: str, message: Message, now: Moment) -> Step:
-    return run, ()  # for the progress monitor
-
-
-def _stack(run: Run, host: str, stack: journal.RankStack, now: Moment) -> Step:
-    return run, (Note(_timed(run, host, stack)),)
+def _reported(run: Run, host: str, record: Any, now: Moment) -> Step:
+    return run, (Note(_timed(run, host, record)),)
 
 
 def _stacks_reported(run: Run, host: str, message: Message, now: Moment) -> Step:
@@ -451,10 +447,6 @@ def _stacks_reported(run: Run, host: str, message: Message, now: Moment) -> Step
 
 def _rank_started(run: Run, host: str, started: journal.RankStarted, now: Moment) -> Step:
     return run._replace(started=run.started | {started.rank}), (Note(_timed(run, host, started)),)
-
-
-def _rank_note(run: Run, host: str, note: Any, now: Moment) -> Step:
-    return run, (Note(_timed(run, host, note)),)
 
 
 def _rank_ended(run: Run, host: str, end: journal.RankEnded, now: Moment) -> Step:
@@ -502,12 +494,11 @@ def _cleaned(run: Run, host: str, cleaned: messages.Cleaned, now: Moment) -> Ste
 
 _MESSAGES: Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]] = {
     messages.Pong: _pong,
-    messages.RankLoads: _loads,
-    journal.RankStack: _stack,
+    journal.RankStack: _reported,
     messages.StacksReported: _stacks_reported,
     journal.RankStarted: _rank_started,
-    journal.RankStage: _rank_note,
-    journal.RankNote: _rank_note,
+    journal.RankStage: _reported,
+    journal.RankNote: _reported,
     journal.RankEnded: _rank_ended,
     messages.ProxyEnded: _proxy_ended,
     messages.ProcessesKilled: _processes_killed,

@@ -27,25 +27,25 @@ class KernelLog:
         except OSError:
             pass
 
-    def said(self, pid: int) -> str:
-        """What it said of this process: the last line that names it with a cause of death."""
+    def line_about(self, pid: int) -> str:
+        """The last line that names this process with a cause of death."""
         about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
-        found = ""
+        last_line = ""
         for line in self.lines():
             if about.search(line):
-                found = line.split(";", 1)[-1].strip()[:400]
-        return found
+                last_line = line.split(";", 1)[-1].strip()[:400]
+        return last_line
 
     def lines(self) -> List[str]:
-        found: List[str] = []
-        while self.fd >= 0 and len(found) < LINES:
+        lines: List[str] = []
+        while self.fd >= 0 and len(lines) < LINES:
             try:
-                found.append(os.read(self.fd, 8192).decode("utf-8", "replace"))
+                lines.append(os.read(self.fd, 8192).decode("utf-8", "replace"))
             except BrokenPipeError:
                 continue  # older records were overwritten
             except OSError:
                 break
-        return found
+        return lines
 
 
 def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elastic: str) -> Dict[str, str]:
@@ -55,36 +55,38 @@ def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elas
     only where nothing else tells, and not for a script that a signal ended.
     """
     base = os.path.join(directory, RANKS, "%d" % rank)
-    kept = _uncaught(base)
-    found = _of_script(kept, pid) or _elastic(elastic) or ({} if number else next(iter(kept.values()), {}))
-    found = {name: str(found[name]) for name in ("error", "traceback") if name in found}
-    if number in CRASHES and not found.get("traceback"):  # torch's threads may abort at the exit after an exception
+    exceptions = _uncaught(base)
+    report = _of_script(exceptions, pid) or _elastic(elastic) or ({} if number else next(iter(exceptions.values()), {}))
+    report = {name: str(report[name]) for name in ("error", "traceback") if name in report}
+    if number in CRASHES and not report.get("traceback"):  # torch's threads may abort at the exit after an exception
         trace = _fatal(base + STACKS)
         if trace:
-            found["traceback"] = trace
+            report["traceback"] = trace
     if number:
-        said = kernel.said(pid)
-        if said:
-            found["kernel"] = said
-    return found
+        kernel_line = kernel.line_about(pid)
+        if kernel_line:
+            report["kernel"] = kernel_line
+    return report
 
 
 def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
-    found = {}
+    exceptions = {}
     for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_written, reverse=True):
         try:
-            found[int(path.split(".")[-2])] = files.read("/", path)
+            exceptions[int(path.split(".")[-2])] = files.read("/", path)
         except (OSError, ValueError):
             continue
-    return found
+    return exceptions
 
 
-def _of_script(kept: Dict[int, Dict[str, Any]], pid: int) -> Dict[str, Any]:
+def _of_script(exceptions: Dict[int, Dict[str, Any]], pid: int) -> Dict[str, Any]:
     """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
     Accelerate does of the user's script), that command's."""
-    own = kept.get(pid, {})
-    return next((one for one in kept.values() if "of" in own and one.get("argv") == own["of"]), own)
+    own = exceptions.get(pid, {})
+    return next(
+        (exception for exception in exceptions.values() if "of" in own and exception.get("argv") == own["of"]), own
+    )
 
 
 def _written(path: str) -> float:

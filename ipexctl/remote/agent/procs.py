@@ -48,8 +48,8 @@ def look(pid: int) -> Optional[Process]:
 
 def everyone() -> Dict[int, Process]:
     """All processes of this host (of this process-number namespace), by id."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {process.pid: process for process in found if process}
+    processes = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in processes if process}
 
 
 def of_run(run: str) -> str:
@@ -85,10 +85,10 @@ def group_of(run: str, label: str) -> str:
 
 def groups_of(run: str) -> List[str]:
     """The control groups of a run on this host, wherever they are."""
-    found = []
+    groups = []
     for path, names, _ in os.walk(_groups()):
-        found += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (_GROUP, run))]
-    return found
+        groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (_GROUP, run))]
+    return groups
 
 
 def join(group: str) -> None:
@@ -102,14 +102,14 @@ def join(group: str) -> None:
 
 def members(group: str) -> Set[int]:
     """All processes in it and below; none for an empty name."""
-    found: Set[int] = set()
+    pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
         try:
             with open(os.path.join(path, "cgroup.procs"), encoding="utf-8") as text:
-                found.update(int(word) for word in text.read().split())
+                pids.update(int(word) for word in text.read().split())
         except OSError:
             continue
-    return found
+    return pids
 
 
 def disband(group: str) -> None:

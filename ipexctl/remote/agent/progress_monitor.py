@@ -29,10 +29,10 @@ class ProgressMonitor:
         self.asked: Dict[int, float] = {}
         self.states: Dict[int, str] = {}
         self.well: Dict[int, float] = {}  # ranks that ended well, and when
-        self.told: Set[int] = set()  # ranks of the stall that goes on
-        self.told_stragglers = False
+        self.reported: Set[int] = set()  # ranks of the stall that goes on
+        self.stragglers_reported = False
         self.second, self.budget = 0.0, BUDGET
-        self.rest: Dict[int, bytes] = {}
+        self.tails: Dict[int, bytes] = {}
 
     @property
     def interval(self) -> float:
@@ -62,8 +62,8 @@ class ProgressMonitor:
             return
         if now - self.second >= 1.0:
             self.second, self.budget = now, BUDGET
-        looked = self.rest.get(fd, b"") + piece
-        self.rest[fd] = piece[-64:]  # a tag may be cut in two
+        looked = self.tails.get(fd, b"") + piece
+        self.tails[fd] = piece[-64:]  # a tag may be cut in two
         if self.budget > 0:
             self.budget -= len(piece)
             for rank in set(self.tag.findall(looked)):
@@ -79,11 +79,11 @@ class ProgressMonitor:
 
     def poll(self, now: float) -> List[Union[Stall, Straggling, Resumed]]:
         """What is new."""
-        stalled_before = bool(self.told)
+        stalled_before = bool(self.reported)
         stall = self.stalled(now)
-        found: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.told else []
+        alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.reported else []
         alarm = stall or self.straggling(now)
-        return [*found, alarm] if alarm else found
+        return [*alarms, alarm] if alarm else alarms
 
     def stalled(self, now: float) -> Optional[Stall]:
         """A new stall, or None. The same ranks are told once, until they have got on.
@@ -100,11 +100,11 @@ class ProgressMonitor:
             for rank, at in self.signs.items()
             if now - at >= self.warn and (everyone or now - self.idle.get(rank, now) >= self.warn)
         }
-        fresh = silent - self.told
-        self.told &= silent
+        fresh = silent - self.reported
+        self.reported &= silent
         if not fresh:
             return None
-        self.told = silent
+        self.reported = silent
         states = {rank: self.states.get(rank, "?") for rank in sorted(silent)}
         grave = everyone or any(state in "TtD" for state in states.values())
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
@@ -112,10 +112,10 @@ class ProgressMonitor:
 
     def straggling(self, now: float) -> Optional[Straggling]:
         """Told once: some ranks ended well a while ago, others go on."""
-        if not self.straggler or self.told_stragglers or not self.well or not self.signs:
+        if not self.straggler or self.stragglers_reported or not self.well or not self.signs:
             return None
         since = now - max(self.well.values())
         if since < self.straggler:
             return None
-        self.told_stragglers = True
+        self.stragglers_reported = True
         return Straggling(sorted(self.signs), len(self.well), since)

@@ -70,12 +70,12 @@ class Hooks:
 
                 text = "".join(traceback.format_exception(kind, error, trace))
                 last = "".join(traceback.format_exception_only(kind, error)).strip()
-                kept = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
+                report = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
                 if kind.__name__ == "CalledProcessError":
-                    kept["of"] = words(error.cmd)  # type: ignore[attr-defined]
+                    report["of"] = words(error.cmd)  # type: ignore[attr-defined]
                 path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-                    json.dump(kept, out)
+                    json.dump(report, out)
                 import glob
 
                 # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
@@ -199,7 +199,7 @@ def like(call: Any, own: Any) -> Any:
 
 def loops() -> Any:
     """Gloo's threads: each one's state, and how often it has gone to sleep (proc(5): status)."""
-    found = {}
+    threads = {}
     tasks = "/proc/self/task/"
     for thread in os.listdir(tasks):
         try:
@@ -208,8 +208,8 @@ def loops() -> Any:
         except (OSError, ValueError):
             continue  # it has ended
         if lines.get(b"Name", b"").strip() == LOOP:
-            found[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
-    return found
+            threads[thread] = lines.get(b"State", b"").split()[0], lines.get(b"voluntary_ctxt_switches")
+    return threads
 
 
 def words(command: Any) -> str:
@@ -242,10 +242,10 @@ def _install() -> None:
 
 def _next() -> None:
     """Another sitecustomize further down the path (a distribution's, a user's) still gets its turn."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    own_folder = os.path.dirname(os.path.abspath(__file__))
     for folder in sys.path:
         path = os.path.join(folder or ".", "sitecustomize.py")
-        if os.path.abspath(folder or ".") != here and os.path.exists(path):
+        if os.path.abspath(folder or ".") != own_folder and os.path.exists(path):
             with open(path, "rb") as source:
                 exec(compile(source.read(), path, "exec"), {"__name__": "sitecustomize", "__file__": path})
             return

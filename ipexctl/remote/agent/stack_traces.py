@@ -32,7 +32,7 @@ class Use(NamedTuple):
 
 def uses() -> Dict[int, Use]:
     """All processes of this host, by id."""
-    found: Dict[int, Use] = {}
+    processes: Dict[int, Use] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -42,8 +42,8 @@ def uses() -> Dict[int, Use]:
         except OSError:
             continue
         words = text[text.rindex(b")") + 2 :].split()
-        found[int(name)] = Use(int(words[1]), words[0].decode(), sum(map(int, words[11:15])) / TICKS)
-    return found
+        processes[int(name)] = Use(int(words[1]), words[0].decode(), sum(map(int, words[11:15])) / TICKS)
+    return processes
 
 
 def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dict[int, List[int]]:
@@ -51,7 +51,7 @@ def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dic
     children: Dict[int, List[int]] = {}
     for pid, use in all_now.items():
         children.setdefault(use.parent, []).append(pid)
-    found: Dict[int, List[int]] = {}
+    families_of: Dict[int, List[int]] = {}
     for rank, wrapper in wrappers.items():
         todo, family = list(children.get(wrapper.pid, [])), []  # type: Tuple[List[int], List[int]]
         while todo:
@@ -59,19 +59,19 @@ def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dic
             if all_now[pid].state not in "ZX":
                 family.append(pid)
             todo += children.get(pid, [])
-        found[rank] = family
-    return found
+        families_of[rank] = family
+    return families_of
 
 
 def load(wrappers: Dict[int, procs.Process]) -> Dict[int, Tuple[float, str]]:
     """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
     all_now = uses()
-    found: Dict[int, Tuple[float, str]] = {}
+    loads: Dict[int, Tuple[float, str]] = {}
     for rank, family in families(wrappers, all_now).items():
         states = [all_now[pid].state for pid in family]
         odd = [state for state in states if state in "TtD"]
-        found[rank] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
-    return found
+        loads[rank] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
+    return loads
 
 
 def collect_stacks(directory: str, wrappers: Dict[int, procs.Process], spec: RunSpec) -> Iterator[RankStack]:
@@ -115,7 +115,7 @@ def _answers(before: Dict[str, int], asked: Dict[str, int], patience: float) -> 
         if now == sizes and all(size > before[path] for path, size in now.items()):
             break
         sizes = now
-    found: Dict[str, str] = {}
+    texts: Dict[str, str] = {}
     for path in asked:
         try:
             with open(path, "rb") as text:
@@ -124,8 +124,8 @@ def _answers(before: Dict[str, int], asked: Dict[str, int], patience: float) -> 
         except OSError:
             data = b""
         before[path] += len(data)
-        found[path] = data.decode("utf-8", "replace")
-    return found
+        texts[path] = data.decode("utf-8", "replace")
+    return texts
 
 
 def _has_open(pid: int, path: str) -> bool:

@@ -329,7 +329,7 @@ def _memory() -> Memory:
             groups = [line.rstrip("\n").split(":", 2) for line in text]
     except OSError:
         return Memory()
-    found: Dict[str, int] = {}
+    numbers: Dict[str, int] = {}
     for _, controllers, path in groups:
         if "memory" in controllers.split(","):
             base = "/sys/fs/cgroup/memory" + path
@@ -343,18 +343,18 @@ def _memory() -> Memory:
             names = {"kills": "memory.events", "used": "memory.peak", "limit": "memory.max"}
         else:
             continue
-        while base.startswith("/sys/fs/cgroup") and len(found) < len(names):
-            for key in set(names) - set(found):
+        while base.startswith("/sys/fs/cgroup") and len(numbers) < len(names):
+            for key in set(names) - set(numbers):
                 try:
                     with open(os.path.join(base, names[key]), encoding="utf-8") as text:
                         words = text.read().split()
-                    found[key] = int(words[words.index("oom_kill") + 1] if key == "kills" else words[0])
+                    numbers[key] = int(words[words.index("oom_kill") + 1] if key == "kills" else words[0])
                 except (OSError, ValueError, IndexError):
                     continue
-            if "limit" not in found:
-                found.pop("used", None)  # of the group whose limit it is
+            if "limit" not in numbers:
+                numbers.pop("used", None)  # of the group whose limit it is
             base = os.path.dirname(base)
-    return Memory(**found)
+    return Memory(**numbers)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def test_all_silent_is_a_stall_told_once_until_one_gets_on() -> None:
     for rank in range(4):
         run.wrote(1, tag(rank), 12.0)
     assert run.stalled(12.5) is None
-    assert not run.told
+    assert not run.reported
     assert run.stalled(22.5) is not None
 
 

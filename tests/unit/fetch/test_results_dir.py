@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.transfer.receive import PART, ResultsDir, UnsafePathError, folds_case, stat_local_files
+from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, folds_case, stat_local_files
+from ipexctl.protocol.paths import PART
 
 
 def put(results: ResultsDir, local: str, data: bytes = b"new", *, executable: bool = False) -> int:
