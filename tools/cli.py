@@ -1,4 +1,5 @@
-"""Writes docs/cli.md, the help of all commands on one page, and the man page. Tests hold both to the help.
+"""Writes docs/cli.md, the help of all commands on one page, the tables of keys in docs/playbook.md and the man page.
+Tests hold all of them to the help.
 
 .venv/bin/python tools/cli.py
 """
@@ -9,13 +10,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 
 from ipexctl.cli import app
+from ipexctl.cli.command import Option, read_options
+from ipexctl.model import tasks
 
+PLAYBOOK = Path(__file__).parents[1] / "docs/playbook.md"
 PAGE = Path(__file__).parents[1] / "docs/cli.md"
 _WIDTH = 78  # of a terminal of 80 columns
 _TOP = """\
@@ -51,6 +57,39 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
 
 
+def value_of(option: Option) -> str:
+    """What a key takes."""
+    kinds = [kind for kind in get_args(option.type) if kind is not NoneType]
+    kind = kinds[0] if NoneType in get_args(option.type) else option.type
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(kind))
+    words: dict[Any, str] = {tuple: "list", dict: "mapping", bool: "`true` or `false`", int: "number", float: "seconds"}
+    return words.get(get_origin(kind) or kind, "text")
+
+
+def key_table(task: Any) -> str:
+    """The keys of a step as a table."""
+    rows = ["| key | value | meaning |", "| --- | --- | --- |"]
+    for option in read_options(task):
+        text = option.help_text.replace("; repeatable", "").replace("|", "\\|").replace("<", "&lt;")
+        required = " Required." if option.default is Parameter.empty else ""
+        rows.append(f"| `{option.key}` | {value_of(option)} | {text}{required} |")
+    return "\n".join(rows)
+
+
+def playbook_page(text: str) -> str:
+    """docs/playbook.md with the tables of keys that the tasks have now."""
+    actions = {"command": tasks.Execute} | {name: getattr(tasks, name.title()) for name in
+               ("doctor", "install", "sync", "run", "fetch", "bench")}  # fmt: skip
+    for action, task in actions.items():
+        table = re.compile(rf"(\n### {action}\n(?:[^|#\n].*\n|\n)*)(?:\|.*\n)+")
+        match = table.search(text)
+        assert match, action
+        text = f"{text[: match.end(1)]}{key_table(task)}\n{text[match.end() :]}"
+    return text
+
+
 if __name__ == "__main__":
+    PLAYBOOK.write_text(playbook_page(PLAYBOOK.read_text("utf-8")), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     subprocess.run([sys.executable, Path(__file__).with_name("man.py")], check=True)

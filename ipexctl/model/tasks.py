@@ -127,7 +127,7 @@ class Doctor(Task):
     yes: bool = flag(False, "Answer yes to every question.", "Fixes", names=("-y",))
 
 
-class Install(VersionFields, PackageFields, Task):
+class Install(PackageFields, VersionFields, Task):
     """Install the matching wheels of one release of the version table on all hosts."""
 
     python: str | None = flag(
@@ -152,14 +152,16 @@ class Install(VersionFields, PackageFields, Task):
     wheels: str | None = flag(
         None, "Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip.", "Packages", "PATH"
     )
-    wheels_from: Literal["auto", "controller", "hosts"] = flag("auto", "Side that downloads the wheels.", "Packages")
+    wheels_from: Literal["auto", "controller", "hosts"] = flag(
+        "auto", "Side that downloads the wheels; auto: each host, unless the controller is clearly faster.", "Packages"
+    )
     check: bool = flag(False, "Print what would change on each host; change nothing.")
     partial: bool = flag(False, "Switch the hosts that are ready even if others failed.")
     lock: str | None = flag(None, "Lock file to write, or with --locked to read.", metavar="PATH")
     locked: bool = flag(False, "Install exactly what the lock file lists.")
 
 
-class Wheels(VersionFields, PackageFields, Task):
+class Wheels(PackageFields, VersionFields, Task):
     """Download the wheels of one release into a local directory, for hosts without internet access."""
 
     directory: str = Field(
@@ -333,8 +335,8 @@ class Execute(Task):
     """Run one command on every host (the step ``command``)."""
 
     argv: tuple[str, ...] = Field(min_length=1, description="Command to run, as a list of words.")
-    timeout: float = Field(60.0, gt=0, description="Seconds the command may take.")
-    changes: bool = Field(True, description="Count the command as a change; false for commands that only read.")
+    timeout: float = flag(60.0, "Seconds the command may take.", gt=0)
+    changes: bool = flag(True, "Count the command as a change (default: true); false for commands that only read.")
 
 
 class Fetch(TransferFields, Task):

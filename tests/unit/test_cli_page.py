@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def test_a_list_of_commands_cuts_none_of_them_short(path: str) -> None:
     shown = [command for command in COMMANDS[path].commands.values() if not command.hidden]
     assert len(listed) == len(shown), "one line each"
     assert not [line for line in listed if line.endswith("...")]
+
+
+def test_the_tables_of_keys_in_the_playbook_page_are_those_of_the_tasks() -> None:
+    written = runpy.run_path(str(PAGE.parents[1] / "tools/cli.py"))["playbook_page"]
+    text = (PAGE.parent / "playbook.md").read_text("utf-8")
+    assert written(text) == text, AGAIN
 
 
 def test_the_page_has_every_command_and_no_other() -> None:
