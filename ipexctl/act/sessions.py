@@ -7,6 +7,7 @@ killed, or the link is cut) its input ends, and it undoes what it had not finish
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from ipexctl.protocol.session import (
 )
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
@@ -113,6 +115,7 @@ class Session:
         Raises `LinkError`; `RemoteError` for what the host cannot do and for a malformed answer (code "malformed");
         `SessionProgramError` for a fault of our program there.
         """
+        begun = time.monotonic()
         try:
             self._channel.write(encode_request(do, arguments))
         except (BrokenPipeError, ValueError, OSError):
@@ -122,6 +125,8 @@ class Session:
                 if isinstance(message, Progress) and progress:
                     progress(message.done, message.total)
                 elif isinstance(message, (Done, Failed, Malformed)):
+                    took, outcome = time.monotonic() - begun, type(message).__name__.lower()
+                    _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
                     return _read_answer(message, do, kind)
         raise self._explain_end()
 

@@ -33,6 +33,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.text import printable
+from ipexctl.verbs.common.nested import forward_events
 
 Workflow = Generator[Event, None, Any]
 
@@ -309,27 +310,19 @@ def make_workflow(
 def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, Report]:
     """Passes a step's events on, all but its end; returns its report. What they say of hosts is kept."""
     folding = Folding()
-    try:
-        event = next(workflow)
-        while True:
-            folding.take(Stamped(0.0, event))
-            if isinstance(event, Ended):
-                event = next(workflow)
-                continue
-            match event:
-                case FactsRead(host=host, facts=facts):
-                    state.facts[host] = facts
-                case RunStarted(ranks=ranks):
-                    state.ranks, state.changed = ranks, True
-                case StepEnded(outcome="changed"):
-                    state.changed = True
-                case _:
-                    pass
-            try:
-                yield event
-            except BaseException as interruption:
-                event = workflow.throw(interruption)
-            else:
-                event = next(workflow)
-    except StopIteration:
-        return folding.report()
+
+    def take(event: Event) -> bool:
+        folding.take(Stamped(0.0, event))
+        match event:
+            case FactsRead(host=host, facts=facts):
+                state.facts[host] = facts
+            case RunStarted(ranks=ranks):
+                state.ranks, state.changed = ranks, True
+            case StepEnded(outcome="changed"):
+                state.changed = True
+            case _:
+                pass
+        return not isinstance(event, Ended)
+
+    yield from forward_events(workflow, take)
+    return folding.report()
