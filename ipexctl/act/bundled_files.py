@@ -15,17 +15,17 @@ IMPI_TORCH_PYTHON = ">=3.9"
 IMPI_TORCH_NEEDS = ("mpi4py>=4", "torch>=2.6")
 
 
-def playbook(name: str) -> Path:
+def find_playbook(name: str) -> Path:
     """A ready-made playbook. Raises FileNotFoundError if this ipexctl came without it."""
-    return _shipped("playbooks", name)
+    return _find_bundled("playbooks", name)
 
 
-def example(name: str) -> Path:
+def find_example(name: str) -> Path:
     """A script of the examples. Raises FileNotFoundError if this ipexctl came without it."""
-    return _shipped("examples", name)
+    return _find_bundled("examples", name)
 
 
-def _shipped(kind: str, name: str) -> Path:
+def _find_bundled(kind: str, name: str) -> Path:
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "share" / kind, package.parent / kind):
         if (folder / name).is_file():
@@ -33,7 +33,7 @@ def _shipped(kind: str, name: str) -> Path:
     raise FileNotFoundError(name)
 
 
-def impi_torch(cache: Path) -> Path:
+def build_impi_torch(cache: Path) -> Path:
     """The wheel of impi_torch below ``cache``, packed from its sources: the same bytes for the same sources, so that
     a lock made by one controller holds on another. Raises FileNotFoundError if this ipexctl came without them."""
     package = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ def impi_torch(cache: Path) -> Path:
     source = next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
     if source is None:
         raise FileNotFoundError("impi_torch")
-    name, data = _packed({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
+    name, data = _pack_wheel({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
     place = cache / "own" / hashlib.sha256(data).hexdigest()[:16] / name
     if not place.is_file() or place.read_bytes() != data:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def impi_torch(cache: Path) -> Path:
     return place
 
 
-def _packed(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
+def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
     """File name and bytes of the wheel with these modules. Its metadata are those of impi_torch/pyproject.toml; a test
     holds the two equal."""
     found = re.search(rb'^__version__ = "([^"]+)"', modules["__init__.py"], re.MULTILINE)

@@ -41,7 +41,7 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError("the path of a file is empty", hint=hint)
     full = (cwd or Path()) / path
     try:
-        data, mode = _read(full)
+        data, mode = _read_limited(full)
     except ValueError as error:  # a NUL in the path
         raise UsageError(f"{shown} does not exist: {error}") from None
     except OSError as error:
@@ -51,10 +51,10 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError(f"{shown} {data}")
     if len(data) > LIMIT:
         raise UsageError(f"{shown} is larger than 1 MiB")
-    return Input(full, _decode(data, shown), _open_to_others(full, mode, shown))
+    return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown))
 
 
-def writable_by_all(directory: Path) -> bool:
+def is_writable_by_all(directory: Path) -> bool:
     """Whether anybody may put files there: what is found in such a directory is nobody's configuration."""
     try:
         return bool(directory.stat().st_mode & stat.S_IWOTH)
@@ -62,24 +62,24 @@ def writable_by_all(directory: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> tuple[bytes | str, int]:
+def _read_limited(path: Path) -> tuple[bytes | str, int]:
     """The bytes (up to one more than the limit) or the reason, and the mode.
 
     Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
     O_NONBLOCK keeps from waiting for a writer.
     """
     status = path.stat()
-    if why := _not_a_file(status.st_mode):
+    if why := _describe_non_file(status.st_mode):
         return why, status.st_mode
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if why := _not_a_file(status.st_mode):
+        if why := _describe_non_file(status.st_mode):
             return why, status.st_mode
         return file.read(LIMIT + 1), status.st_mode
 
 
-def _not_a_file(mode: int) -> str | None:
+def _describe_non_file(mode: int) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
@@ -95,10 +95,10 @@ def _decode(data: bytes, shown: str) -> str:
         raise UsageError(f"{shown} is not UTF-8 text: byte \\x{data[error.start]:02x} in line {line}") from None
 
 
-def _open_to_others(path: Path, mode: int, shown: str) -> tuple[str, ...]:
+def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
     warnings = []
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         warnings.append(f"{shown} can be written by others (mode {stat.S_IMODE(mode):04o}): chmod go-w {shown}")
-    if writable_by_all(path.parent):
+    if is_writable_by_all(path.parent):
         warnings.append(f"{shown} lies in a directory that everyone can write to")
     return tuple(warnings)

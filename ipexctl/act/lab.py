@@ -110,7 +110,7 @@ class LabError(Exception):
 # what is on this machine ------------------------------------------------------------------------------------------
 
 
-def tools() -> Tools:
+def find_tools() -> Tools:
     """The programs of OpenSSH. Raises `UsageError` (exit 4) when one is missing."""
     path = f"{os.environ.get('PATH', '')}:{_SBIN}"
     found = {name: shutil.which(name, path=path) for name in ("sshd", "ssh-keygen", "ssh")}
@@ -126,7 +126,7 @@ def tools() -> Tools:
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """The lab's directory, made if need be, for us alone. Raises `UsageError` when it is unfit, or (7) busy."""
     if bad := _UNFIT.search(str(directory)):
         raise UsageError(f"a lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path")
@@ -152,13 +152,15 @@ def _check_owner(directory: Path) -> None:
     """Nobody but us (and root) may be able to put other files where ours are."""
     for place in (directory, *directory.parents):
         status = place.stat()
-        shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _private(status.st_gid))
+        shared = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        )
         shared = shared and place != directory and not status.st_mode & stat.S_ISVTX
         if shared or status.st_uid not in (0, os.geteuid()):
             raise UsageError(f"a lab cannot lie in {directory}: others may change {place}", exit=Exit.STEP)
 
 
-def _private(gid: int) -> bool:
+def _is_private_group(gid: int) -> bool:
     """A group of the user's own, as many distributions make them, or root's."""
     try:
         group = grp.getgrgid(gid)
@@ -168,7 +170,7 @@ def _private(gid: int) -> bool:
     return gid == 0 or (group.gr_name == user and set(group.gr_mem) <= {user})
 
 
-def load(directory: Path) -> Lab | None:
+def load_lab(directory: Path) -> Lab | None:
     """The lab that was last brought up here, whether its processes live or not."""
     try:
         value = json.loads((directory / "lab.json").read_text("utf-8"))
@@ -186,7 +188,7 @@ def load(directory: Path) -> Lab | None:
 # making one -------------------------------------------------------------------------------------------------------
 
 
-def create(directory: Path, count: int, tools: Tools) -> Lab:
+def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     """A lab on paper: keys, homes and configurations, no process yet."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -195,45 +197,45 @@ def create(directory: Path, count: int, tools: Tools) -> Lab:
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _boot_id())
     _save(lab)
-    _write(directory / "session", _SESSION)
+    _write_atomically(directory / "session", _SESSION)
     public = _keygen(tools, lab.key)
-    _write(directory / "authorized_keys", f"{public}\n")
+    _write_atomically(directory / "authorized_keys", f"{public}\n")
     for name in names:
         lab.home(name).mkdir(mode=0o700, parents=True, exist_ok=True)
         _keygen(tools, directory / name / "host_key")
     return lab
 
 
-def start(lab: Lab, name: str, tools: Tools) -> Lab:
+def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
     """Starts the server of one host on a free port and waits until it greets; the lab with it. Raises `LabError`."""
     place = lab.directory / name
     for _ in range(3):  # between our finding a free port and sshd's taking it another may come
         with socket.create_server((ADDRESS, 0)) as free:
             port = free.getsockname()[1]
-        _write(place / "sshd_config", sshd_config(lab, name, port, tools))
+        _write_atomically(place / "sshd_config", format_sshd_config(lab, name, port, tools))
         _check_config(place / "sshd_config", tools)
-        _write(place / "sshd.log", "")
-        lab = _spawn(lab, name, port, tools)
-        if _greets(lab.servers[-1]):
+        _write_atomically(place / "sshd.log", "")
+        lab = _spawn_sshd(lab, name, port, tools)
+        if _sends_banner(lab.servers[-1]):
             return lab
         said = (place / "sshd.log").read_text("utf-8", "replace")
-        _kill({lab.servers[-1].pid}, signal.SIGKILL)
+        _signal_processes({lab.servers[-1].pid}, signal.SIGKILL)
         lab = replace(lab, servers=lab.servers[:-1])
         if "Address already in use" not in said:
             break
-    raise LabError(f"sshd does not answer: {_last(said)}")
+    raise LabError(f"sshd does not answer: {_last_line(said)}")
 
 
 def write_files(lab: Lab) -> None:
     """The hostfile, known_hosts and ssh_config of the servers that run."""
     keys = {s.name: (lab.directory / s.name / "host_key.pub").read_text("utf-8").split()[:2] for s in lab.servers}
     known = [f"[{ADDRESS}]:{s.port} {' '.join(keys[s.name])}" for s in lab.servers]
-    _write(lab.known_hosts, "".join(f"{line}\n" for line in known))
-    _write(lab.hostfile, hostfile(lab))
-    _write(lab.ssh_config, ssh_config(lab))
+    _write_atomically(lab.known_hosts, "".join(f"{line}\n" for line in known))
+    _write_atomically(lab.hostfile, format_hostfile(lab))
+    _write_atomically(lab.ssh_config, format_ssh_config(lab))
 
 
-def log_in(lab: Lab, name: str, tools: Tools) -> None:
+def try_login(lab: Lab, name: str, tools: Tools) -> None:
     """Proves that a user gets in and is at home there. Raises `LabError`."""
     argv = [tools.ssh, "-F", str(lab.ssh_config), "-oBatchMode=yes", "-oConnectTimeout=10", "-n", name]
     try:
@@ -243,20 +245,20 @@ def log_in(lab: Lab, name: str, tools: Tools) -> None:
     except subprocess.TimeoutExpired:
         raise LabError("login timed out after 30 s") from None
     if done.returncode:
-        raise LabError(f"login failed: {_last(done.stderr)}")
+        raise LabError(f"login failed: {_last_line(done.stderr)}")
     home = str(lab.home(name))
     if done.stdout.split("\n")[:1] != [home]:
         raise LabError(f"login ended in {printable(done.stdout.strip())}, not in {home}")
 
 
-def finish(lab: Lab) -> Lab:
+def write_ready_lab(lab: Lab) -> Lab:
     """Writes down that the lab is up."""
     lab = replace(lab, ready=True)
     _save(lab)
     return lab
 
 
-def sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
+def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     """The text of one server's configuration."""
     directory = lab.directory
     session = shlex.quote(str(directory / "session"))
@@ -288,7 +290,7 @@ def sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def hostfile(lab: Lab) -> str:
+def format_hostfile(lab: Lab) -> str:
     """Everything ipexctl needs to reach the lab, with no further option."""
     lines = ["# Written by ipexctl lab up, removed by ipexctl lab down. All hosts share this machine's files."]
     for server in lab.servers:
@@ -302,11 +304,11 @@ def hostfile(lab: Lab) -> str:
             "workdir": str(lab.home(server.name) / "work"),
             "lab": f"lab-{lab.mark[:8]}",  # one machine on purpose
         }
-        lines.append(" ".join([server.name, *(f"{key}={_quoted(value)}" for key, value in words.items())]))
+        lines.append(" ".join([server.name, *(f"{key}={_quote(value)}" for key, value in words.items())]))
     return "".join(f"{line}\n" for line in lines)
 
 
-def ssh_config(lab: Lab) -> str:
+def format_ssh_config(lab: Lab) -> str:
     """For ``ssh -F``: the lab's hosts by their names."""
     lines = []
     for server in lab.servers:
@@ -326,18 +328,18 @@ def ssh_config(lab: Lab) -> str:
 # what runs --------------------------------------------------------------------------------------------------------
 
 
-def alive(lab: Lab, server: Server) -> bool:
+def is_alive(lab: Lab, server: Server) -> bool:
     """Whether its sshd (not merely a process of the same number) runs."""
-    return lab.boot == _boot_id() and _started(server.pid) == server.started
+    return lab.boot == _boot_id() and _start_time(server.pid) == server.started
 
 
-def dead(lab: Lab) -> list[str]:
+def find_dead(lab: Lab) -> list[str]:
     """The hosts whose server does not run."""
-    running = {server.name for server in lab.servers if alive(lab, server)}
+    running = {server.name for server in lab.servers if is_alive(lab, server)}
     return [name for name in lab.names if name not in running]
 
 
-def processes(lab: Lab, server: Server | None = None) -> set[int]:
+def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
     """Every process of the lab, or of one host: servers, what descends from them, and what bears the lab's mark.
 
     Processes of other users cannot be looked at, and are not ours.
@@ -345,7 +347,7 @@ def processes(lab: Lab, server: Server | None = None) -> set[int]:
     servers = lab.servers if server is None else (server,)
     home = None if server is None else f"HOME={lab.home(server.name)}".encode()
     parents: dict[int, int] = {}
-    found = {server.pid for server in servers if alive(lab, server)}
+    found = {server.pid for server in servers if is_alive(lab, server)}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -364,32 +366,34 @@ def processes(lab: Lab, server: Server | None = None) -> set[int]:
     return found
 
 
-def stop(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
+def stop_lab(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
     """Ends every process of the lab: politely, after ``grace`` seconds not; what is left even then.
 
     Servers end first, so that nobody comes in any more. Raises `UsageError` when we are in the lab ourselves.
     """
-    if os.getpid() in processes(lab):
+    if os.getpid() in find_processes(lab):
         raise UsageError("this shell is a session of the lab itself", hint="exit, then ipexctl lab down")
-    masters = {server.pid for server in lab.servers if alive(lab, server)}
-    known = processes(lab)
-    _kill(masters, signal.SIGTERM)
-    _kill(known - masters, signal.SIGTERM)
-    births = {pid: _started(pid) for pid in known}
+    masters = {server.pid for server in lab.servers if is_alive(lab, server)}
+    known = find_processes(lab)
+    _signal_processes(masters, signal.SIGTERM)
+    _signal_processes(known - masters, signal.SIGTERM)
+    births = {pid: _start_time(pid) for pid in known}
     begun = time.monotonic()
     while True:
         # A session's sshd loses its descent when the server ends, hence `births`.
-        left = {pid for pid, born in births.items() if born is not None and _started(pid) == born} | processes(lab)
-        births |= {pid: _started(pid) for pid in left - births.keys()}
+        left = {pid for pid, born in births.items() if born is not None and _start_time(pid) == born} | find_processes(
+            lab
+        )
+        births |= {pid: _start_time(pid) for pid in left - births.keys()}
         waited = time.monotonic() - begun
         if not left or waited > grace + 5.0:
             return tuple(sorted(left))
         if waited > grace:
-            _kill(left, signal.SIGKILL)
+            _signal_processes(left, signal.SIGKILL)
         time.sleep(0.02 if waited < 0.5 else 0.1)
 
 
-def remove(lab: Lab) -> None:
+def remove_lab(lab: Lab) -> None:
     """The files of a lab that has ended. Homes and the environment stay for the next one."""
     for name in lab.names:
         for file in ("sshd_config", "host_key", "host_key.pub", "sshd.log"):
@@ -402,7 +406,7 @@ def remove(lab: Lab) -> None:
 # the parts --------------------------------------------------------------------------------------------------------
 
 
-def _spawn(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
+def _spawn_sshd(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
     """Starts sshd as a process of nobody's, but lets it run only once we have written down which one it is."""
     place = lab.directory / name
     waiting = 'echo $$ && read -r go && exec "$@" </dev/null >/dev/null 2>&1'
@@ -418,7 +422,7 @@ def _spawn(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
         assert shell.stdin is not None
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
-        lab = replace(lab, servers=(*lab.servers, Server(name, port, pid, _started(pid) or 0)))
+        lab = replace(lab, servers=(*lab.servers, Server(name, port, pid, _start_time(pid) or 0)))
         _save(lab)
         shell.stdin.write("go\n")
     return lab
@@ -434,23 +438,23 @@ def _check_config(path: Path, tools: Tools) -> None:
         if not found or os.geteuid() != 0:
             break
         Path(found[1]).mkdir(mode=0o755, parents=True, exist_ok=True)
-    raise LabError(f"sshd cannot be configured: {_last(done.stderr)}")
+    raise LabError(f"sshd cannot be configured: {_last_line(done.stderr)}")
 
 
-def _greets(server: Server, patience: float = 10.0) -> bool:
+def _sends_banner(server: Server, patience: float = 10.0) -> bool:
     end = time.monotonic() + patience
-    while time.monotonic() < end and _started(server.pid) == server.started:
+    while time.monotonic() < end and _start_time(server.pid) == server.started:
         try:
             with socket.create_connection((ADDRESS, server.port), timeout=1.0) as probe:
                 if probe.recv(4) == b"SSH-":
-                    return _started(server.pid) == server.started
+                    return _start_time(server.pid) == server.started
         except OSError:
             pass
         time.sleep(0.02)
     return False
 
 
-def _kill(pids: set[int], number: signal.Signals) -> None:
+def _signal_processes(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -461,7 +465,7 @@ def _state(pid: int) -> Sequence[str]:
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
-def _started(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """When a living process started, in clock ticks since boot."""
     try:
         fields = _state(pid)
@@ -484,7 +488,7 @@ def _keygen(tools: Tools, path: Path) -> str:
     argv = [tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise UsageError(f"no key could be made: {_last(done.stderr)}", exit=Exit.STEP)
+        raise UsageError(f"no key could be made: {_last_line(done.stderr)}", exit=Exit.STEP)
     return path.with_name(path.name + ".pub").read_text("utf-8").strip()
 
 
@@ -497,10 +501,10 @@ def _save(lab: Lab) -> None:
         "ready": lab.ready,
         "servers": [{"name": s.name, "port": s.port, "pid": s.pid, "started": s.started} for s in lab.servers],
     }
-    _write(lab.directory / "lab.json", json.dumps(value, indent=2) + "\n")
+    _write_atomically(lab.directory / "lab.json", json.dumps(value, indent=2) + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Old or new, never between; for us alone."""
     new = path.with_name(f"{path.name}.new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -511,11 +515,11 @@ def _write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return value if re.fullmatch(r"[A-Za-z0-9_./:@+=,-]+", value) else f'"{value}"'
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     """The last thing that was said, as one harmless line."""
     lines = [line for line in text.splitlines() if line.strip()]
     return printable(lines[-1].strip(), 200) if lines else "it said nothing"

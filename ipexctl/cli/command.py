@@ -115,9 +115,9 @@ def _print_schema(asked: bool) -> None:
     if asked:
         import json
 
-        from ipexctl.decide.parsing.playbook import schema
+        from ipexctl.decide.parsing.playbook import playbook_schema
 
-        typer.echo(json.dumps(schema(), indent=2))
+        typer.echo(json.dumps(playbook_schema(), indent=2))
         raise typer.Exit
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ipexctl.decide.parsing.input_errors import nearest
+from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.plays import TOGETHER, Play, Share, Step
@@ -26,14 +26,14 @@ def select_steps(
         at = next((i for i, step in enumerate(steps) if start_at in (step.name, step.action)), None)
         if at is None:
             names = [step.title for step in steps]
-            raise UsageError(f"{source} has no step called '{printable(start_at)}'{nearest(start_at, names)}")
+            raise UsageError(f"{source} has no step called '{printable(start_at)}'{suggest_nearest(start_at, names)}")
         steps = steps[at:]
     left = tuple(
         step for step in steps if (not tags or set(tags) & set(step.tags)) and not set(skip_tags) & set(step.tags)
     )
     if unknown and (not left or not known):
         said = ", ".join(printable(tag) for tag in unknown)
-        raise UsageError(f"{source} has no step with the tags {said}{nearest(unknown[0], known)}")
+        raise UsageError(f"{source} has no step with the tags {said}{suggest_nearest(unknown[0], known)}")
     if not left:
         raise UsageError(
             f"{source} has no step that is left to do", hint="ipexctl play --list-steps shows names and tags"

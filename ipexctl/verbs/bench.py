@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
-from ipexctl.act.bundled_files import example
+from ipexctl.act.bundled_files import find_example
 from ipexctl.act.context import Context
 from ipexctl.decide import bench_report
 from ipexctl.model.answers import BenchAnswer, DryRun
@@ -82,7 +82,7 @@ def _run(task: Bench, engine: str, modes: tuple[str, ...], *, together: bool) ->
     """Ranks that train together, one a host, or an instance on each host; either has all cores of its host."""
     words = ["--engine", engine, "--mode", ",".join(modes), "--size", task.size, "--batch", str(task.batch)]
     words += ["--steps", str(task.steps), "--warmup", str(_STEPS), *(["--compile"] if task.compile else [])]
-    script = str(example("bench/bert.py"))
+    script = str(find_example("bench/bert.py"))
     return Run(
         script=script,
         args=tuple(words),

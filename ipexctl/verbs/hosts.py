@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from ipexctl.decide.parsing.dialects import write
+from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
@@ -19,7 +19,7 @@ def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
 
     Raises `UsageError` for an unknown dialect, before the first event.
     """
-    written = write(inventory, dialect)
+    written = write_inventory(inventory, dialect)
     title = f"{len(inventory)} hosts from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
     for warning in (*_not_honoured(inventory), *written.warnings):

@@ -21,11 +21,11 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
     A lab of as many hosts that is up already is the answer; what a killed one left is cleaned away first. Raises
     `UsageError`: 4 without OpenSSH, 7 when another lab is up there. Broken off, it leaves no process.
     """
-    tools = act.tools()
+    tools = act.find_tools()
     directory = directory.absolute()
-    with act.held(directory):
-        old = act.load(directory)
-        if old and old.ready and not act.dead(old):
+    with act.lock_directory(directory):
+        old = act.load_lab(directory)
+        if old and old.ready and not act.find_dead(old):
             if len(old.names) != hosts:
                 raise UsageError(
                     f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
@@ -33,39 +33,39 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
             yield Started("lab up", _title(hosts, directory), old.names)
             for server in old.servers:
                 yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, up already")
-            yield Answer(_answer(old))
+            yield Answer(_make_answer(old))
             yield Ended("lab up", Exit.OK)
             return old
         yield Started("lab up", _title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
         if old:
             yield Message("cleaning up what the last lab left")
-            if left := act.stop(old):
-                yield from _residue("lab up", left)
+            if left := act.stop_lab(old):
+                yield from _report_leftovers("lab up", left)
                 return None
-            act.remove(old)
-        made = act.create(directory, hosts, tools)
+            act.remove_lab(old)
+        made = act.create_lab(directory, hosts, tools)
         try:
             for name in made.names:
                 yield StepStarted(name, "start")
-                made = act.start(made, name, tools)
+                made = act.start_server(made, name, tools)
                 yield StepEnded(name, "start", "changed", f"{act.ADDRESS}:{made.servers[-1].port}")
             act.write_files(made)
             for name in made.names:
                 yield StepStarted(name, "log in")
-                act.log_in(made, name, tools)
+                act.try_login(made, name, tools)
                 yield StepEnded(name, "log in")
         except LabError as error:
             yield HostFailed(Failure(name, Kind.STEP, str(error), code="lab"))
-            if left := _discard(directory):
-                yield from _residue("lab up", left)
+            if left := _discard_lab(directory):
+                yield from _report_leftovers("lab up", left)
             else:
                 yield Ended("lab up", Exit.STEP)
             return None
         except BaseException:
-            _discard(directory)
+            _discard_lab(directory)
             raise
-        made = act.finish(made)
-        yield Answer(_answer(made))
+        made = act.write_ready_lab(made)
+        yield Answer(_make_answer(made))
         yield Ended("lab up", Exit.OK)
         return made
 
@@ -73,24 +73,24 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
 def down(directory: Path) -> Generator[Event, None, bool]:
     """Ends every process of the lab and proves it; True when none is left. Homes and the environment stay."""
     directory = directory.absolute()
-    with act.held(directory) if directory.exists() else nullcontext():
-        lab = act.load(directory)
+    with act.lock_directory(directory) if directory.exists() else nullcontext():
+        lab = act.load_lab(directory)
         yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
         if lab is None:
             yield Message("no lab is up")
             yield Answer(LabAnswer(False, str(directory), processes_left=0))
             yield Ended("lab down", Exit.OK)
             return True
-        counts = {server.name: len(act.processes(lab, server)) for server in lab.servers}
+        counts = {server.name: len(act.find_processes(lab, server)) for server in lab.servers}
         for name in counts:
             yield StepStarted(name, "stop")
-        if left := act.stop(lab):
-            yield from _residue("lab down", left)
+        if left := act.stop_lab(lab):
+            yield from _report_leftovers("lab down", left)
             return False
         for name, count in counts.items():
             detail = f"{count} process{'' if count == 1 else 'es'} ended"
             yield StepEnded(name, "stop", "changed" if count else "ok", detail)
-        act.remove(lab)
+        act.remove_lab(lab)
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)
         return True
@@ -99,7 +99,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
 def status(directory: Path) -> Generator[Event, None, Lab | None]:
     """Says what is up. Changes nothing; ends with 4 when a server of a lab that should be up is not."""
     directory = directory.absolute()
-    lab = act.load(directory)
+    lab = act.load_lab(directory)
     yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
     if lab is None:
         yield Message("no lab is up")
@@ -107,14 +107,14 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
         yield Ended("lab status", Exit.OK)
         return None
     again = "ipexctl lab up"  # cleans up first
-    failures = [Failure(name, Kind.STEP, "sshd does not run", again, "lab") for name in act.dead(lab)]
+    failures = [Failure(name, Kind.STEP, "sshd does not run", again, "lab") for name in act.find_dead(lab)]
     if not lab.ready and not failures:
         failures = [
             Failure("", Kind.STEP, "the lab is not ready: ipexctl lab up was killed, or is at it", again, "lab")
         ]
     for failure in failures:
         yield HostFailed(failure)
-    yield Answer(replace(_answer(lab), up=not failures))
+    yield Answer(replace(_make_answer(lab), up=not failures))
     yield Ended("lab status", Exit.STEP if failures else Exit.OK)
     return lab
 
@@ -123,7 +123,7 @@ def _title(hosts: int, directory: Path) -> str:
     return f"{hosts} SSH server{'' if hosts == 1 else 's'} on {act.ADDRESS}, below {directory}"
 
 
-def _answer(lab: Lab) -> LabAnswer:
+def _make_answer(lab: Lab) -> LabAnswer:
     return LabAnswer(
         up=True,
         directory=str(lab.directory),
@@ -135,8 +135,8 @@ def _answer(lab: Lab) -> LabAnswer:
                 name=server.name,
                 address=act.ADDRESS,
                 port=server.port,
-                up=act.alive(lab, server),
-                processes=len(act.processes(lab, server)),
+                up=act.is_alive(lab, server),
+                processes=len(act.find_processes(lab, server)),
                 home=str(lab.home(server.name)),
             )
             for server in lab.servers
@@ -144,18 +144,18 @@ def _answer(lab: Lab) -> LabAnswer:
     )
 
 
-def _discard(directory: Path) -> tuple[int, ...]:
+def _discard_lab(directory: Path) -> tuple[int, ...]:
     """Takes back a lab that did not come up, as its record says; the processes that are left even so."""
-    lab = act.load(directory)
+    lab = act.load_lab(directory)
     if lab is None:
         return ()
-    left = act.stop(lab)
+    left = act.stop_lab(lab)
     if not left:
-        act.remove(lab)
+        act.remove_lab(lab)
     return left
 
 
-def _residue(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
+def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
     what = f"{len(left)} process{'' if len(left) == 1 else 'es'} of the lab could not be ended"
     pids = ", ".join(str(pid) for pid in left)
     yield HostFailed(Failure("", Kind.RESIDUE, f"{what}: {pids}", "ps -fp " + " ".join(map(str, left)), "residue"))

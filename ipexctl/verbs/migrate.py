@@ -32,7 +32,7 @@ class Comparison:
     args: Sequence[str]
 
 
-def known() -> tuple[migration.Word, ...]:
+def load_words() -> tuple[migration.Word, ...]:
     """All words that are looked for."""
     return (
         *migration.words(read_data("migrate.toml")),
@@ -45,7 +45,7 @@ def migrate(
 ) -> Generator[Event, None, None]:
     """The answer has ``uses``, and with a comparison ``compare``; ``text`` is for people."""
     text = read_input(file).text
-    found = migration.uses(text, file, known())
+    found = migration.uses(text, file, load_words())
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.report(found, file)
     exit = Exit.OK
@@ -72,14 +72,14 @@ def _compare(
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(asked.args), ppn=asked.ppn, venv=venv, backend="gloo")
         seen: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
-        rows.append(_row(name, script, venv, seen))
+        rows.append(_compared_run(name, script, venv, seen))
         exit = seen.exit
         if not seen.good:
             break
     return migration.compare(head.name, rows), exit
 
 
-def _row(name: str, script: str, venv: str | None, seen: RunMetrics) -> answers.ComparedRun:
+def _compared_run(name: str, script: str, venv: str | None, seen: RunMetrics) -> answers.ComparedRun:
     values = (line.get("samples_per_s") for _, line in seen.lines)
     rates = [value for value in values if isinstance(value, int | float)]
     return answers.ComparedRun(name, script, venv, seen.good, seen.seconds, rates[-1] if rates else None)

@@ -24,7 +24,7 @@ def lab(directory: Path) -> Lab:
 @pytest.mark.parametrize("name", ["lab", "my state", "it's#1=here"])
 def test_the_hostfile_says_all_that_reading_needs(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
-    first, second = parsing.parse(act.hostfile(lab(place)), "hostfile").hosts
+    first, second = parsing.parse(act.format_hostfile(lab(place)), "hostfile").hosts
     assert (first.name, first.address, first.port, first.user) == ("lab0", "127.0.0.1", 40001, "ann")
     assert first.key == second.key == str(place / "id_ed25519")
     assert first.vars["venv"] == second.vars["venv"] == str(place / "env")
@@ -33,7 +33,7 @@ def test_the_hostfile_says_all_that_reading_needs(tmp_path: Path, name: str) -> 
 
 
 def test_a_server_lets_only_this_user_in_only_with_the_key_and_only_on_loopback(tmp_path: Path) -> None:
-    lines = act.sshd_config(lab(tmp_path), "lab1", 40002, TOOLS).splitlines()
+    lines = act.format_sshd_config(lab(tmp_path), "lab1", 40002, TOOLS).splitlines()
     for line in (
         "ListenAddress 127.0.0.1:40002",
         "AuthenticationMethods publickey",
@@ -46,38 +46,38 @@ def test_a_server_lets_only_this_user_in_only_with_the_key_and_only_on_loopback(
 
 
 def test_strict_modes_are_left_to_sshd_where_its_rule_fits(tmp_path: Path) -> None:
-    text = act.sshd_config(lab(Path("/usr/share/lab")), "lab0", 40001, TOOLS)
+    text = act.format_sshd_config(lab(Path("/usr/share/lab")), "lab0", 40001, TOOLS)
     assert "StrictModes yes" in text
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
-    assert "StrictModes no" in act.sshd_config(lab(shared / "lab"), "lab0", 40001, TOOLS)
+    assert "StrictModes no" in act.format_sshd_config(lab(shared / "lab"), "lab0", 40001, TOOLS)
 
 
 def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(UsageError, match="others may change") as refused, act.held(tmp_path / "lab"):
+    with pytest.raises(UsageError, match="others may change") as refused, act.lock_directory(tmp_path / "lab"):
         pass
     assert refused.value.exit == Exit.STEP
     tmp_path.chmod(0o1777)  # as /tmp: nobody else can move or replace what is ours
-    with act.held(tmp_path / "lab"):
+    with act.lock_directory(tmp_path / "lab"):
         assert stat.S_IMODE((tmp_path / "lab").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("name", ['a"b', "a%b", "a\\b", "a\nb", "ä"])
 def test_a_path_that_sshd_would_misread_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="in the path") as refused, act.held(tmp_path / name):
+    with pytest.raises(UsageError, match="in the path") as refused, act.lock_directory(tmp_path / name):
         pass
     assert "\n" not in refused.value.sentence
     assert not (tmp_path / name).exists()
 
 
 def test_only_one_ipexctl_works_on_a_lab(tmp_path: Path) -> None:
-    with act.held(tmp_path / "lab"):
-        with pytest.raises(UsageError, match="another ipexctl") as refused, act.held(tmp_path / "lab"):
+    with act.lock_directory(tmp_path / "lab"):
+        with pytest.raises(UsageError, match="another ipexctl") as refused, act.lock_directory(tmp_path / "lab"):
             pass
         assert refused.value.exit == Exit.BUSY
-    with act.held(tmp_path / "lab"):
+    with act.lock_directory(tmp_path / "lab"):
         pass
 
 
@@ -86,11 +86,11 @@ def test_a_process_of_the_same_number_is_not_the_server(tmp_path: Path) -> None:
     own = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     for started, boot, expected in ((own, here, True), (own + 1, here, False), (own, "other", False)):
         server = Server("lab0", 1, os.getpid(), started)
-        assert act.alive(Lab(tmp_path, ("lab0",), "ann", "c0ffee", boot, (server,)), server) is expected
+        assert act.is_alive(Lab(tmp_path, ("lab0",), "ann", "c0ffee", boot, (server,)), server) is expected
 
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_missing_one_is_no_lab(tmp_path: Path) -> None:
-    assert act.load(tmp_path) is None
+    assert act.load_lab(tmp_path) is None
     (tmp_path / "lab.json").write_text('{"names": ["lab0"]')
     with pytest.raises(UsageError, match="cannot be read"):
-        act.load(tmp_path)
+        act.load_lab(tmp_path)

@@ -89,7 +89,7 @@ def write_config(
 def read_config(text: str, source: str) -> AccelerateConfig:
     """The configuration in a file of any version. Raises `UsageError` for one not for CPUs, with line and key."""
     problems = InputErrors(source)
-    root = yaml_nodes.read(text, source, problems)
+    root = yaml_nodes.read_yaml_node(text, source, problems)
     if root is not None and not isinstance(root, yaml_nodes.Map):
         problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.kind(root)}")
     reader = _Reader(root if isinstance(root, yaml_nodes.Map) else None, problems)
@@ -110,7 +110,7 @@ def read_config(text: str, source: str) -> AccelerateConfig:
         hostfile=reader.text("mpirun_config.mpirun_hostfile", ""),
         workers=reader.number("mpirun_config.mpirun_ccl", 1),
     )
-    problems.refuse()
+    problems.raise_if_any()
     return config
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ipexctl.decide.parsing.host_entries import Tree, assemble
+from ipexctl.decide.parsing.host_entries import Tree, assemble_inventory
 from ipexctl.decide.parsing.host_lines import read_lines, read_list
-from ipexctl.decide.parsing.host_patterns import limit
+from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.slurm import read_slurm
 from ipexctl.decide.parsing.yaml_inventory import read_yaml
 from ipexctl.model.hosts import Inventory
 
-__all__ = ["limit", "parse", "parse_list", "parse_slurm"]
+__all__ = ["limit_inventory", "parse", "parse_list", "parse_slurm"]
 
 _GROUP_LINE = re.compile(r"""(?:[A-Za-z_][^\s:]*|"[^"]*"|'[^']*')\s*:\s*(#.*)?""")
 
@@ -39,8 +39,8 @@ def parse_slurm(environ: Mapping[str, str]) -> Inventory:
 
 
 def _finish(tree: Tree, source: str, problems: InputErrors) -> Inventory:
-    inventory = assemble(tree, source, problems)
-    problems.refuse()
+    inventory = assemble_inventory(tree, source, problems)
+    problems.raise_if_any()
     return inventory
 
 

@@ -88,12 +88,15 @@ PLAY: Mapping[str, str] = {
 }
 
 
-def instead(word: str, of: Mapping[str, str], valid: Iterable[str]) -> str | None:
+def suggest_replacement(word: str, of: Mapping[str, str], valid: Iterable[str]) -> str | None:
     """What to write instead of an Ansible word; None where it is none, or rather a slip of one of ours."""
     if word in of:
         return of[word]
     if word.startswith("with_") and not difflib.get_close_matches(word, list(valid), n=1, cutoff=0.8):
         return _LIST
     if word.startswith(("ansible.", "community.")):
-        return instead(word.rpartition(".")[2], of, valid) or "modules of Ansible are not used: see docs/playbook.md"
+        return (
+            suggest_replacement(word.rpartition(".")[2], of, valid)
+            or "modules of Ansible are not used: see docs/playbook.md"
+        )
     return None

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Literal
 
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.parsing.input_errors import nearest
+from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.text import printable
@@ -51,11 +51,11 @@ _SAID: Mapping[Kind, str] = {
 _OF_THE_HOSTFILE: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "number"}
 
 
-class Unknown(Exception):
+class UnknownFact(Exception):
     """A fact that the host cannot tell, and on which the answer depends."""
 
 
-class _Bad(Exception):
+class _ConditionError(Exception):
     def __init__(self, node: ast.AST, why: str) -> None:
         super().__init__(why)
         self.column = getattr(node, "col_offset", 0)
@@ -80,36 +80,36 @@ def names() -> Mapping[str, Kind]:
     return found
 
 
-def refusal(text: str) -> tuple[int, str] | None:
+def find_error(text: str) -> tuple[int, str] | None:
     """Why an expression cannot be used, with the column (from 0) in it; None where it can."""
     if not text.strip():
         return 0, "when is empty"
     if len(text) > _LONGEST:
         return 0, f"when is longer than {_LONGEST} characters"
     try:
-        kind = _kind(_parsed(text))
+        kind = _check_kind(_parse(text))
         return None if kind == "truth" else (0, f"when must be true or false, this is {_SAID[kind]}")
     except SyntaxError as error:
         return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
     except (RecursionError, MemoryError, ValueError):
         return 0, "when is too deep"
-    except _Bad as bad:
+    except _ConditionError as bad:
         return bad.column, str(bad)
 
 
 def needs_facts(text: str) -> bool:
     """Whether the host must be looked at; what the hostfile says of it is known."""
-    used = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)}
     return not used <= {*_OF_THE_HOSTFILE, *_CONSTANTS}
 
 
-def holds(text: str, host: Host, facts: Mapping[str, Any]) -> bool:
+def evaluate(text: str, host: Host, facts: Mapping[str, Any]) -> bool:
     """Whether it is true of this host; ``facts`` are `Facts.public()`. Raises `Unknown` with the fact's name."""
     known = {**facts, "host": host.name, "groups": host.groups, "slots": host.slots}
-    return bool(_value(_parsed(text), known))
+    return bool(_evaluate_node(_parse(text), known))
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # of what is refused anyway
         return ast.parse(text.strip(), mode="eval").body
@@ -118,77 +118,83 @@ def _parsed(text: str) -> ast.expr:
 # ------------------------------------------------------------------------------------------- what kind of thing it is
 
 
-def _kind(node: ast.expr) -> Kind:
+def _check_kind(node: ast.expr) -> Kind:
     """Checks a part and says what it is. Raises `_Bad`."""
     match node:
         case ast.BoolOp(values=values):
             for value in values:
-                _want(value, "truth")
+                _require_kind(value, "truth")
             return "truth"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            _want(operand, "truth")
+            _require_kind(operand, "truth")
             return "truth"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            _want(operand, "number")
+            _require_kind(operand, "number")
             return "number"
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            _want(left, "number")
-            _want(right, "number")
+            _require_kind(left, "number")
+            _require_kind(right, "number")
             return "number"
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             for sign, one, other in zip(ops, [left, *comparators], comparators, strict=False):
-                _compared(sign, one, other)
+                _check_comparison(sign, one, other)
             return "truth"
         case ast.List(elts=items) | ast.Tuple(elts=items):
             for item in items:
-                if _kind(item) == "list":
-                    raise _Bad(item, "lists hold single values")
+                if _check_kind(item) == "list":
+                    raise _ConditionError(item, "lists hold single values")
             return "list"
         case ast.Constant(value=value):
-            return _constant(node, value)
+            return _constant_kind(node, value)
         case ast.Name(id=name):
-            return _named(node, name)
-    raise _Bad(node, f"{_word(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)")
+            return _name_kind(node, name)
+    raise _ConditionError(
+        node, f"{_word(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
+    )
 
 
-def _want(node: ast.expr, kind: Kind) -> None:
-    if (found := _kind(node)) != kind:
-        raise _Bad(node, f"{_word(node)} is {_SAID[found]}, not {_SAID[kind]}")
+def _require_kind(node: ast.expr, kind: Kind) -> None:
+    if (found := _check_kind(node)) != kind:
+        raise _ConditionError(node, f"{_word(node)} is {_SAID[found]}, not {_SAID[kind]}")
 
 
-def _compared(op: ast.cmpop, one: ast.expr, other: ast.expr) -> None:
-    left, right = _kind(one), _kind(other)
+def _check_comparison(op: ast.cmpop, one: ast.expr, other: ast.expr) -> None:
+    left, right = _check_kind(one), _check_kind(other)
     if isinstance(op, ast.In | ast.NotIn):
         if right not in ("list", "text"):
-            raise _Bad(other, f"{_word(other)} is {_SAID[right]}: in looks into a list or a text")
+            raise _ConditionError(other, f"{_word(other)} is {_SAID[right]}: in looks into a list or a text")
         if right == "text" and left not in ("text", "isa"):
-            raise _Bad(one, f"{_word(one)} is {_SAID[left]}, and a text has only texts in it: write a list")
+            raise _ConditionError(one, f"{_word(one)} is {_SAID[left]}, and a text has only texts in it: write a list")
         if left == "isa" and isinstance(other, ast.List | ast.Tuple):
             for item in other.elts:
-                _level(item)
+                _check_level(item)
         return
     if type(op) not in _COMPARED:
-        raise _Bad(one, "is and is not are not understood: == and != are")
+        raise _ConditionError(one, "is and is not are not understood: == and != are")
     if "isa" in (left, right) and {left, right} <= {"isa", "text"}:
-        _level(one)
-        _level(other)
+        _check_level(one)
+        _check_level(other)
         return
     if "nothing" in (left, right) and not isinstance(op, ast.Eq | ast.NotEq):
-        raise _Bad(one, "nothing is neither more nor less")
+        raise _ConditionError(one, "nothing is neither more nor less")
     if left != right and "nothing" not in (left, right):
         hint = ": versions are texts, in quotes" if {left, right} == {"number", "text"} else ""
-        raise _Bad(one, f"{_word(one)} is {_SAID[left]}, {_word(other)} is {_SAID[right]}{hint}")
+        raise _ConditionError(one, f"{_word(one)} is {_SAID[left]}, {_word(other)} is {_SAID[right]}{hint}")
     if type(op) in _ORDERED and left not in ("number", "text"):
-        raise _Bad(one, f"{_word(one)} is {_SAID[left]}: only numbers, versions and instruction sets have an order")
+        raise _ConditionError(
+            one, f"{_word(one)} is {_SAID[left]}: only numbers, versions and instruction sets have an order"
+        )
 
 
-def _level(node: ast.expr) -> None:
+def _check_level(node: ast.expr) -> None:
     """A text beside an instruction set must be one."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
-        raise _Bad(node, f"'{printable(node.value)}' is no instruction set{nearest(node.value, ORDER)}")
+        raise _ConditionError(
+            node, f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, ORDER)}"
+        )
 
 
-def _constant(node: ast.expr, value: object) -> Kind:
+def _constant_kind(node: ast.expr, value: object) -> Kind:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -197,17 +203,17 @@ def _constant(node: ast.expr, value: object) -> Kind:
         return "number"
     if isinstance(value, str):
         return "text"
-    raise _Bad(node, f"{_word(node)} is not understood")
+    raise _ConditionError(node, f"{_word(node)} is not understood")
 
 
-def _named(node: ast.expr, name: str) -> Kind:
+def _name_kind(node: ast.expr, name: str) -> Kind:
     if name in _CONSTANTS:
-        return _constant(node, _CONSTANTS[name])
+        return _constant_kind(node, _CONSTANTS[name])
     if name in ORDER:
         return "isa"
     if name in names():
         return names()[name]
-    raise _Bad(node, f"there is no fact '{printable(name)}'{nearest(name, [*names(), *ORDER])}")
+    raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names(), *ORDER])}")
 
 
 def _word(node: ast.expr) -> str:
@@ -229,81 +235,81 @@ def _word(node: ast.expr) -> str:
 # ---------------------------------------------------------------------------------------------------- what it comes to
 
 
-def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _evaluate_node(node: ast.expr, known: Mapping[str, Any]) -> Any:
     """The value of a part that `_kind` has let pass."""
     match node:
         case ast.BoolOp(op=op, values=values):
-            return _joined(isinstance(op, ast.Or), values, known)
+            return _evaluate_bool_op(isinstance(op, ast.Or), values, known)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, known)
+            return not _evaluate_node(operand, known)
         case ast.UnaryOp(operand=operand):
-            return -_value(operand, known)
+            return -_evaluate_node(operand, known)
         case ast.BinOp(left=left, op=op, right=right):
             try:
-                return _ARITHMETIC[type(op)](_value(left, known), _value(right, known))
+                return _ARITHMETIC[type(op)](_evaluate_node(left, known), _evaluate_node(right, known))
             except (ZeroDivisionError, OverflowError):
-                raise Unknown("a division by nothing") from None
+                raise UnknownFact("a division by nothing") from None
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             pairs = zip(ops, [left, *comparators], comparators, strict=False)
-            return all(_compare(op, one, other, known) for op, one, other in pairs)
+            return all(_evaluate_comparison(op, one, other, known) for op, one, other in pairs)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value(item, known) for item in items]
+            return [_evaluate_node(item, known) for item in items]
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return _fact(name, known)
+            return _read_fact(name, known)
     raise AssertionError("refused when it was read")
 
 
-def _joined(any_: bool, values: list[ast.expr], known: Mapping[str, Any]) -> bool:
+def _evaluate_bool_op(any_: bool, values: list[ast.expr], known: Mapping[str, Any]) -> bool:
     """``and`` and ``or``: what is not known does not matter where the others decide."""
-    unknown: Unknown | None = None
+    unknown: UnknownFact | None = None
     for value in values:
         try:
-            if bool(_value(value, known)) is any_:
+            if bool(_evaluate_node(value, known)) is any_:
                 return any_
-        except Unknown as why:
+        except UnknownFact as why:
             unknown = why
     if unknown:
         raise unknown
     return not any_
 
 
-def _fact(name: str, known: Mapping[str, Any]) -> Any:
+def _read_fact(name: str, known: Mapping[str, Any]) -> Any:
     if name in _CONSTANTS:
         return _CONSTANTS[name]
     if name in ORDER:
         return name
     value = known.get(name)
     if value is None:
-        raise Unknown(name)
+        raise UnknownFact(name)
     return value.split() if name == "flags" and isinstance(value, str) else value
 
 
-def _compare(op: ast.cmpop, one: ast.expr, other: ast.expr, known: Mapping[str, Any]) -> bool:
-    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_kind(one), _kind(other)):
-        return (_or_none(one, known) == _or_none(other, known)) is isinstance(op, ast.Eq)
-    left, right = _value(one, known), _value(other, known)
+def _evaluate_comparison(op: ast.cmpop, one: ast.expr, other: ast.expr, known: Mapping[str, Any]) -> bool:
+    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_check_kind(one), _check_kind(other)):
+        return (_evaluate_or_none(one, known) == _evaluate_or_none(other, known)) is isinstance(op, ast.Eq)
+    left, right = _evaluate_node(one, known), _evaluate_node(other, known)
     if isinstance(op, ast.In | ast.NotIn):
         return (left in right) is isinstance(op, ast.In)
     if isinstance(op, ast.Eq | ast.NotEq):
         return (left == right) is isinstance(op, ast.Eq)
-    if "isa" in (_kind(one), _kind(other)):
+    if "isa" in (_check_kind(one), _check_kind(other)):
         if left not in ORDER or right not in ORDER:
-            raise Unknown("isa_level")
+            raise UnknownFact("isa_level")
         left, right = -ORDER.index(left), -ORDER.index(right)
     elif isinstance(left, str):
-        left, right = _version(left), _version(right)
+        left, right = _split_version(left), _split_version(right)
     return _ORDERED[type(op)](left, right)
 
 
-def _or_none(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _evaluate_or_none(node: ast.expr, known: Mapping[str, Any]) -> Any:
     try:
-        return _value(node, known)
-    except Unknown:
+        return _evaluate_node(node, known)
+    except UnknownFact:
         return None
 
 
-def _version(text: str) -> list[tuple[int, int, str]]:
+def _split_version(text: str) -> list[tuple[int, int, str]]:
     """Numbers in a text are compared as numbers: 2.9 is before 2.28."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]

@@ -7,36 +7,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.input_errors import nearest
+from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DialectOutput:
     """A file's text, and one sentence for each thing it could not carry (also in the text, as comments)."""
 
     text: str
     warnings: tuple[str, ...] = ()
 
 
-def write(inventory: Inventory, dialect: str) -> Written:
+def write_inventory(inventory: Inventory, dialect: str) -> DialectOutput:
     """``dialect`` is one of `DIALECTS`. Raises `UsageError` for another."""
     writer = DIALECTS.get(dialect)
     if writer is None:
-        raise UsageError(f"--as '{printable(dialect)}' is not known{nearest(dialect, DIALECTS)}")
+        raise UsageError(f"--as '{printable(dialect)}' is not known{suggest_nearest(dialect, DIALECTS)}")
     return writer(inventory)
 
 
-def _ipexctl(inventory: Inventory) -> Written:
+def _write_ipexctl(inventory: Inventory) -> DialectOutput:
     """Our own dialect, which carries everything. Keys of others are read only in a file with a section."""
     foreign = any(
         key not in validators.KEYS and not key.startswith("ansible_") for host in inventory for key in host.vars
     )
     lines = ["[ungrouped]"] if foreign else []
     for host in inventory:
-        words = [_bracketed(host.name)]
+        words = [_bracket_ipv6(host.name)]
         given = {
             "address": host.address if host.address != host.name else None,
             "slots": host.slots,
@@ -45,52 +45,54 @@ def _ipexctl(inventory: Inventory) -> Written:
             "key": host.key,
             **host.vars,
         }
-        words += [f"{key}={_quoted(str(value))}" for key, value in given.items() if value is not None]
+        words += [f"{key}={_quote(str(value))}" for key, value in given.items() if value is not None]
         lines.append(" ".join(words))
-    for group, members in _groups(inventory).items():
-        lines += ["", f"[{group}]", *(_bracketed(host.name) for host in members)]
-    return Written("\n".join(lines) + "\n")
+    for group, members in _hosts_by_group(inventory).items():
+        lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
+    return DialectOutput("\n".join(lines) + "\n")
 
 
-def _mpi(inventory: Inventory) -> Written:
+def _write_mpi(inventory: Inventory) -> DialectOutput:
     """Intel MPI and MPICH: ``address:slots user=…``. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
 
     def line(host: Host) -> str:
         slots = f":{host.slots}" if host.slots else ""
         user = f" user={host.user}" if host.user else ""
-        return f"{_bracketed(host.address)}{slots}{user}"
+        return f"{_bracket_ipv6(host.address)}{slots}{user}"
 
     def lost(host: Host) -> list[str]:
         ipv6 = ["IPv6 (Hydra reads an address up to its first colon)"] if ":" in host.address else []
-        return [*ipv6, *_lost(host, port=True)]
+        return [*ipv6, *_list_lost_keys(host, port=True)]
 
-    return _flat(inventory, "Intel MPI and MPICH", line, lost)
+    return _write_lines(inventory, "Intel MPI and MPICH", line, lost)
 
 
-def _openmpi(inventory: Inventory) -> Written:
+def _write_openmpi(inventory: Inventory) -> DialectOutput:
     """Open MPI: ``user@address slots=n max_slots=n port=n``; the port needs Open MPI 5."""
 
     def line(host: Host) -> str:
         user = f"{host.user}@" if host.user else ""
         given = {"slots": host.slots, "max_slots": host.vars.get("max_slots"), "port": host.port}
-        return " ".join([user + _bracketed(host.address), *(f"{key}={value}" for key, value in given.items() if value)])
+        return " ".join(
+            [user + _bracket_ipv6(host.address), *(f"{key}={value}" for key, value in given.items() if value)]
+        )
 
-    return _flat(inventory, "Open MPI", line, lambda host: _lost(host, carried={"max_slots"}))
+    return _write_lines(inventory, "Open MPI", line, lambda host: _list_lost_keys(host, carried={"max_slots"}))
 
 
-def _deepspeed(inventory: Inventory) -> Written:
+def _write_deepspeed(inventory: Inventory) -> DialectOutput:
     """DeepSpeed: ``address slots=n``; the slots are not optional there."""
 
     def line(host: Host) -> str:
-        return f"{_bracketed(host.address)} slots={host.slots or 1}"
+        return f"{_bracket_ipv6(host.address)} slots={host.slots or 1}"
 
     def guessed(host: Host) -> str:
         return "" if host.slots else "its slots are not known, DeepSpeed is told 1"
 
-    return _flat(inventory, "DeepSpeed", line, lambda host: _lost(host, user=True, port=True), guessed)
+    return _write_lines(inventory, "DeepSpeed", line, lambda host: _list_lost_keys(host, user=True, port=True), guessed)
 
 
-def _ansible(inventory: Inventory) -> Written:
+def _write_ansible(inventory: Inventory) -> DialectOutput:
     """A YAML inventory, which carries everything; groups of groups are written flat."""
     lines = ["all:", "  hosts:"]
     for host in inventory:
@@ -103,17 +105,17 @@ def _ansible(inventory: Inventory) -> Written:
             "slots": host.slots,
             **{key: value for key, value in host.vars.items() if (key, value) != ("local", "yes")},
         }
-        words = [f"      {key}: {_json(value)}" for key, value in given.items() if value is not None]
-        lines += [f"    {_json(_bracketed(host.name))}:{'' if words else ' {}'}", *words]
-    groups = _groups(inventory)
+        words = [f"      {key}: {_quote_json(value)}" for key, value in given.items() if value is not None]
+        lines += [f"    {_quote_json(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
+    groups = _hosts_by_group(inventory)
     lines += ["  children:"] if groups else []
     for group, members in groups.items():
-        lines += [f"    {_json(group)}:", "      hosts:"]
-        lines += [f"        {_json(_bracketed(host.name))}: {{}}" for host in members]
-    return Written("\n".join(lines) + "\n")
+        lines += [f"    {_quote_json(group)}:", "      hosts:"]
+        lines += [f"        {_quote_json(_bracket_ipv6(host.name))}: {{}}" for host in members]
+    return DialectOutput("\n".join(lines) + "\n")
 
 
-def _accelerate(inventory: Inventory) -> Written:
+def _write_accelerate(inventory: Inventory) -> DialectOutput:
     """A ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
     ranks = sum(host.slots or 1 for host in inventory)
     warnings = [f"{host.name}: its slots are not known, counted as 1 rank" for host in inventory if not host.slots]
@@ -126,7 +128,7 @@ debug: false
 distributed_type: MULTI_CPU
 downcast_bf16: 'no'
 machine_rank: 0
-main_process_ip: {_json(inventory.head.address)}
+main_process_ip: {_quote_json(inventory.head.address)}
 main_process_port: 29500
 main_training_function: main
 mixed_precision: bf16
@@ -139,27 +141,27 @@ rdzv_backend: static
 same_network: true
 use_cpu: true
 """
-    return Written(text, tuple(warnings))
+    return DialectOutput(text, tuple(warnings))
 
 
-DIALECTS: Mapping[str, Callable[[Inventory], Written]] = {
-    "ipexctl": _ipexctl,
-    "mpi": _mpi,
-    "openmpi": _openmpi,
-    "deepspeed": _deepspeed,
-    "ansible": _ansible,
-    "accelerate": _accelerate,
+DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
+    "ipexctl": _write_ipexctl,
+    "mpi": _write_mpi,
+    "openmpi": _write_openmpi,
+    "deepspeed": _write_deepspeed,
+    "ansible": _write_ansible,
+    "accelerate": _write_accelerate,
 }
 """What ``hosts --as`` can write."""
 
 
-def _flat(
+def _write_lines(
     inventory: Inventory,
     tool: str,
     line: Callable[[Host], str],
     lost: Callable[[Host], list[str]],
     guessed: Callable[[Host], str] = lambda _: "",
-) -> Written:
+) -> DialectOutput:
     """One line a host, its name as a comment where it is not the address; above it what is lost, and guessed."""
     lines: list[str] = []
     warnings: list[str] = []
@@ -170,10 +172,12 @@ def _flat(
             warnings.append(f"{host.name}: {what}")
             lines.append(f"# {printable(warnings[-1], 500)}")
         lines.append(line(host) + (f"  # {host.name}" if host.name != host.address else ""))
-    return Written("\n".join(lines) + "\n", tuple(warnings))
+    return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
 
 
-def _lost(host: Host, *, user: bool = False, port: bool = False, carried: set[str] | None = None) -> list[str]:
+def _list_lost_keys(
+    host: Host, *, user: bool = False, port: bool = False, carried: set[str] | None = None
+) -> list[str]:
     """What a dialect loses of a host; ``user`` and ``port`` say that it loses those as well."""
     lost = {
         "user": host.user if user else None,
@@ -184,7 +188,7 @@ def _lost(host: Host, *, user: bool = False, port: bool = False, carried: set[st
     return [f"{key}={value}" for key, value in lost.items() if value is not None]
 
 
-def _groups(inventory: Inventory) -> dict[str, list[Host]]:
+def _hosts_by_group(inventory: Inventory) -> dict[str, list[Host]]:
     groups: dict[str, list[Host]] = {}
     for host in inventory:
         for group in host.groups:
@@ -192,21 +196,21 @@ def _groups(inventory: Inventory) -> dict[str, list[Host]]:
     return groups
 
 
-def _bracketed(name: str) -> str:
+def _bracket_ipv6(name: str) -> str:
     return f"[{name}]" if validators.ipv6(name) else name
 
 
-def _json(value: str | int) -> str:
+def _quote_json(value: str | int) -> str:
     """A scalar that JSON and YAML read alike."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def _plain(value: str) -> bool:
+def _is_plain(value: str) -> bool:
     return bool(value) and not set(value) & set(" \t'\"#\\")
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """A value as `lines` reads it back: bare where that is enough, else in double quotes."""
-    if _plain(value):
+    if _is_plain(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.input_errors import InputErrors, nearest
+from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Host, Inventory
@@ -52,7 +52,7 @@ class Tree:
         for entry in entries:
             if len(self.entries) >= MAX_HOSTS:
                 problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
-                problems.refuse()  # at once: expanding on could take hours
+                problems.raise_if_any()  # at once: expanding on could take hours
             self.entries.append(entry)
 
     def group(self, name: str, origin: Origin, problems: InputErrors) -> Group | None:
@@ -68,7 +68,7 @@ class Tree:
         return self.groups.setdefault(name, Group(origin))
 
 
-def put(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *, open_keys: bool) -> None:
+def set_key(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *, open_keys: bool) -> None:
     """Files one ``key=value``, under the name that we use for it; says what is wrong with it."""
     name = validators.ALIASES.get(key.text, key.text)
     if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
@@ -82,7 +82,7 @@ def put(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *
         if validators.SECRET.search(name):
             return  # someone else's secret: neither kept nor shown
         if not open_keys and not name.startswith("ansible_"):
-            problems.add(key.origin, f"unknown key '{printable(key.text)}'{nearest(name, validators.KEYS)}")
+            problems.add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
             return
         if validators.group(name):  # a name from a YAML file can be any text
             problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", found=key.text)
@@ -97,21 +97,21 @@ def put(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *
             problems.add(value.origin, "ansible_connection must be ssh or local", found=value.text)
             return
         value = Word("yes", value.origin)
-    if why := validators.KEYS.get(name, validators.value)(_bare(name, value.text)):
+    if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, value.text)):
         problems.add(value.origin, why, found=value.text or f"{key.text}=")
         return
     words[name] = value
 
 
-def _bare(key: str, text: str) -> str:
+def _strip_prefix(key: str, text: str) -> str:
     """An address may be written with the brackets that IPv6 needs elsewhere."""
     return text[1:-1] if key == "address" and text[:1] == "[" and text[-1:] == "]" else text
 
 
-def assemble(tree: Tree, source: str, problems: InputErrors) -> Inventory:
+def assemble_inventory(tree: Tree, source: str, problems: InputErrors) -> Inventory:
     """Hosts in the order of their first mention, group words below their own. What is wrong goes to ``problems``."""
-    merged = _merge(tree.entries, problems)
-    depth, above = _order(tree.groups, problems)
+    merged = _merge_entries(tree.entries, problems)
+    depth, above = _order_groups(tree.groups, problems)
     hosts = []
     for entry, sections in merged:
         groups = {name for section in sections for name in (section, *above.get(section, ()))} - {""}
@@ -119,13 +119,13 @@ def assemble(tree: Tree, source: str, problems: InputErrors) -> Inventory:
         words: dict[str, Word] = {}
         for name in inherited:  # as in Ansible: deeper groups win, then the alphabet
             words |= tree.groups[name].words if name in tree.groups else {}
-        hosts.append(_host(entry, words | entry.words, tuple(sorted(groups - EVERYONE)), problems))
+        hosts.append(_make_host(entry, words | entry.words, tuple(sorted(groups - EVERYONE)), problems))
     if not hosts and not problems:
         problems.add(Origin(source), "names no host")
     return Inventory(tuple(hosts), source)
 
 
-def _host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
+def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
     rest = {key: word.text for key, word in words.items()}
     slots, most = rest.pop("slots", None), rest.get("max_slots")
     if slots and most and int(most) < int(slots):
@@ -135,7 +135,7 @@ def _host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problem
     port = rest.pop("port", None)
     return Host(
         name=entry.name,
-        address=_bare("address", rest.pop("address", entry.name)),
+        address=_strip_prefix("address", rest.pop("address", entry.name)),
         user=rest.pop("user", None),
         port=int(port) if port else None,
         slots=int(slots) if slots else None,
@@ -146,7 +146,7 @@ def _host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problem
     )
 
 
-def _merge(entries: list[Entry], problems: InputErrors) -> list[tuple[Entry, list[str]]]:
+def _merge_entries(entries: list[Entry], problems: InputErrors) -> list[tuple[Entry, list[str]]]:
     """One entry a host. Twice in one section is an error; in several groups, its words must not contradict."""
     merged: dict[str, tuple[Entry, list[str]]] = {}
     first: dict[tuple[str, str], Origin] = {}
@@ -170,7 +170,7 @@ def _merge(entries: list[Entry], problems: InputErrors) -> list[tuple[Entry, lis
     return list(merged.values())
 
 
-def _order(groups: dict[str, Group], problems: InputErrors) -> tuple[dict[str, int], dict[str, frozenset[str]]]:
+def _order_groups(groups: dict[str, Group], problems: InputErrors) -> tuple[dict[str, int], dict[str, frozenset[str]]]:
     """How deep each group lies below ``all``, and the groups above it. Without recursion: depth is the user's."""
     parents: dict[str, set[str]] = {name: set() for name in groups}
     for name, group in groups.items():
@@ -178,7 +178,7 @@ def _order(groups: dict[str, Group], problems: InputErrors) -> tuple[dict[str, i
             if child in groups:
                 parents[child].add(name)
             else:
-                problems.add(origin, f"group is not defined{nearest(child, groups)}", found=child)
+                problems.add(origin, f"group is not defined{suggest_nearest(child, groups)}", found=child)
     depth: dict[str, int] = {}
     above: dict[str, frozenset[str]] = {}
     waiting = dict(parents)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from ipexctl.decide.parsing import validators
-from ipexctl.decide.parsing.host_entries import Entry, Tree, Word, put
+from ipexctl.decide.parsing.host_entries import Entry, Tree, Word, set_key
 from ipexctl.decide.parsing.input_errors import InputErrors
-from ipexctl.decide.parsing.ranges import RangeError, expand
+from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.model.errors import Origin
 from ipexctl.model.text import printable
 
@@ -28,7 +28,7 @@ _RANGE = re.compile(r"[0-9a-zA-Z]+([-,:][0-9a-zA-Z]+)*")
 def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
     """A whole hostfile or INI inventory. Ends of lines may be CRLF; the last may lack its end."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    sections = [_section(line) for line in lines]
+    sections = [_parse_section(line) for line in lines]
     tree = Tree(open=any(sections))
     group, kind = "", "hosts"
     for number, (line, section) in enumerate(zip(lines, sections, strict=True), 1):
@@ -41,9 +41,9 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
         elif line.strip(_BLANK)[:1] in {"", "#", ";"}:
             continue
         elif kind == "vars":
-            _group_word(line, origin, tree, group, problems)
+            _parse_group_variable(line, origin, tree, group, problems)
         elif kind == "children":
-            _child(line, origin, tree, group, problems)
+            _parse_child(line, origin, tree, group, problems)
         else:
             entries = read_host(line, origin=Origin(source, number, 1), problems=problems, open_keys=tree.open)
             for entry in entries:
@@ -55,7 +55,7 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
 def read_list(text: str, source: str, problems: InputErrors) -> Tree:
     """``a,b:4,node[01-16]``: host lines between commas, as in ``--hosts``. Comments and further lines are not known."""
     tree = Tree()
-    for start, item in _items(text):
+    for start, item in _split_items(text):
         if item.strip(_BLANK):
             origin = Origin(source, 1, start + 1)
             commas = "separate hosts with commas"
@@ -83,16 +83,16 @@ def read_host(
     end = next((i for i in range(start, len(line)) if line[i] in _BLANK or (comments and line[i] == "#")), len(line))
     host = Word(line[start:end], at(start))
     own = dict(words)
-    for key, value in _pairs(line, end, at, host, problems, comments=comments, apart=apart):
-        put(own, key, value, problems, open_keys=open_keys)
-    names = _names(host, own, problems, ansible=open_keys)
+    for key, value in _parse_pairs(line, end, at, host, problems, comments=comments, apart=apart):
+        set_key(own, key, value, problems, open_keys=open_keys)
+    names = _expand_names(host, own, problems, ansible=open_keys)
     if "address" in own and len(names) > 1:
         problems.add(own["address"].origin, f"one address for {len(names)} hosts", found=own["address"].text)
         return []
     return [Entry(name, host.origin, dict(own)) for name in names]
 
 
-def _section(line: str) -> tuple[str, str] | None:
+def _parse_section(line: str) -> tuple[str, str] | None:
     """The group and kind of a section line; ``[fe80::1]`` and ``[01-16]`` are hosts."""
     text = line.strip(_BLANK)
     found = _SECTION.fullmatch(text)
@@ -101,7 +101,7 @@ def _section(line: str) -> tuple[str, str] | None:
     return found[1], found[2] or "hosts"
 
 
-def _items(text: str) -> Iterator[tuple[int, str]]:
+def _split_items(text: str) -> Iterator[tuple[int, str]]:
     """Splits at commas outside brackets, with the offset of each piece."""
     depth, start = 0, 0
     for i, char in enumerate(text):
@@ -112,7 +112,7 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
     yield start, text[start:]
 
 
-def _names(word: Word, words: dict[str, Word], problems: InputErrors, *, ansible: bool) -> list[str]:
+def _expand_names(word: Word, words: dict[str, Word], problems: InputErrors, *, ansible: bool) -> list[str]:
     """The host names a word like ``alice@node[1-4]:8`` stands for; its user and slots go to ``words``.
 
     What follows the colon is slots for MPI and a port for ``ansible``: there we refuse to guess.
@@ -122,7 +122,7 @@ def _names(word: Word, words: dict[str, Word], problems: InputErrors, *, ansible
     if "@" in rest:
         user, _, rest = rest.partition("@")
         given = Word(user, word.origin)
-        put(words, Word("user", word.origin), given, problems, open_keys=False)
+        set_key(words, Word("user", word.origin), given, problems, open_keys=False)
         column += len(user) + 1
     origin = Origin(word.origin.file, word.origin.line, column)
     if why := validators.host_range(rest):
@@ -141,7 +141,7 @@ def _names(word: Word, words: dict[str, Word], problems: InputErrors, *, ansible
             hint = f"write port={slots} for an SSH port" if slots.isdigit() and not validators.port(slots) else None
             problems.add(at, validators.slots(slots) or "", found=rest, hint=hint)
         else:
-            put(words, Word("slots", at), Word(slots, at), problems, open_keys=False)
+            set_key(words, Word("slots", at), Word(slots, at), problems, open_keys=False)
     names = _hosts(host, origin, problems)
     return names if len(problems) == before else []
 
@@ -164,7 +164,7 @@ def _hosts(text: str, origin: Origin, problems: InputErrors) -> list[str]:
             problems.add(origin, "host in brackets is not an IPv6 address", found=text)
             return []
     try:
-        names = expand(text)
+        names = expand_ranges(text)
     except RangeError as error:
         problems.add(origin, str(error), found=text)
         return []
@@ -175,7 +175,7 @@ def _hosts(text: str, origin: Origin, problems: InputErrors) -> list[str]:
     return names
 
 
-def _pairs(
+def _parse_pairs(
     line: str, i: int, at: Callable[[int], Origin], host: Word, problems: InputErrors, *, comments: bool, apart: str
 ) -> Iterator[tuple[Word, Word]]:
     """The ``key=value`` words of a line from offset ``i`` on. Values may be quoted; nothing is ever expanded."""
@@ -205,7 +205,7 @@ def _pairs(
             i = end
 
 
-def _group_word(line: str, origin: Origin, tree: Tree, name: str, problems: InputErrors) -> None:
+def _parse_group_variable(line: str, origin: Origin, tree: Tree, name: str, problems: InputErrors) -> None:
     """A line of ``[group:vars]``: the value reaches to the end of the line, as in Ansible."""
     group = tree.groups.get(name)
     start = origin.column - 1
@@ -218,10 +218,10 @@ def _group_word(line: str, origin: Origin, tree: Tree, name: str, problems: Inpu
     value = (quoted[1] or quoted[2] or "") if quoted else re.split(r"[ \t]#", rest, maxsplit=1)[0].strip(_BLANK)
     if group is not None:
         at = Origin(origin.file, origin.line, key.end() + 1)
-        put(group.words, Word(key[1], origin), Word(value, at), problems, open_keys=True)
+        set_key(group.words, Word(key[1], origin), Word(value, at), problems, open_keys=True)
 
 
-def _child(line: str, origin: Origin, tree: Tree, name: str, problems: InputErrors) -> None:
+def _parse_child(line: str, origin: Origin, tree: Tree, name: str, problems: InputErrors) -> None:
     group = tree.groups.get(name)
     child = re.split(r"[ \t]*#", line, maxsplit=1)[0].strip(_BLANK)
     if group is not None:

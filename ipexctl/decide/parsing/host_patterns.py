@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from ipexctl.decide.parsing.input_errors import InputErrors, nearest
-from ipexctl.decide.parsing.ranges import RangeError, expand
+from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
+from ipexctl.decide.parsing.ranges import RangeError, expand_ranges
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import printable
@@ -16,7 +16,7 @@ _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]]|[\[\]])+")
 _PIECE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]])+|[\[\]]")
 
 
-def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory:
+def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") -> Inventory:
     """The hosts that ``text`` chooses, in their own order; the first of them is the head.
 
     Pieces stand between commas or colons: a host's name or address, a group, ``all``, a glob (``node*``), a range
@@ -24,8 +24,8 @@ def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory
     Raises `UsageError` for a name that no host or group has, with the nearest ones, and when no host is left.
     """
     problems = InputErrors(source)
-    index = _index(inventory)
-    pieces = _pieces(text, index)
+    index = _index_names(inventory)
+    pieces = _split_pattern(text, index)
     if not pieces:
         raise UsageError(f"{source} is empty: it would choose nothing")
     chosen: set[str] = set()
@@ -34,7 +34,7 @@ def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory
     additive = False
     for piece in pieces:
         sign = piece[0] if piece[0] in "!&" else ""
-        hit = _match(index, piece.removeprefix(sign), Origin(source), problems)
+        hit = _match_piece(index, piece.removeprefix(sign), Origin(source), problems)
         if sign == "!":
             removed |= hit
         elif sign == "&":
@@ -42,7 +42,7 @@ def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory
         else:
             additive = True
             chosen |= hit
-    problems.refuse()
+    problems.raise_if_any()
     if not additive:
         chosen = set(inventory.names)
     left = chosen - removed if kept is None else (chosen & kept) - removed
@@ -52,7 +52,7 @@ def limit(inventory: Inventory, text: str, source: str = "--limit") -> Inventory
     return Inventory(hosts, inventory.source, inventory.warnings)
 
 
-def _index(inventory: Inventory) -> dict[str, set[str]]:
+def _index_names(inventory: Inventory) -> dict[str, set[str]]:
     """Every word that names hosts (names and addresses in lower case, groups as they are), and the hosts it names."""
     index: dict[str, set[str]] = {"all": set(inventory.names)}
     for host in inventory:
@@ -61,7 +61,7 @@ def _index(inventory: Inventory) -> dict[str, set[str]]:
     return index
 
 
-def _pieces(text: str, index: Mapping[str, set[str]]) -> list[str]:
+def _split_pattern(text: str, index: Mapping[str, set[str]]) -> list[str]:
     """Splits at commas and colons, but not inside brackets, nor at the colons of a known IPv6 address."""
     pieces: list[str] = []
     for item in _ITEM.findall(text):
@@ -70,7 +70,7 @@ def _pieces(text: str, index: Mapping[str, set[str]]) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def _match(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: InputErrors) -> set[str]:
+def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: InputErrors) -> set[str]:
     if piece == "*":
         return index["all"]
     bare = piece.removeprefix("[").removesuffix("]") if piece.count(":") > 1 else piece
@@ -82,14 +82,14 @@ def _match(index: Mapping[str, set[str]], piece: str, origin: Origin, problems: 
         missing = [] if hit else [piece]
     else:
         try:
-            wanted = expand(piece)
+            wanted = expand_ranges(piece)
         except RangeError as error:
             problems.add(origin, str(error), found=piece)
             return set()
         hit = set().union(*(index.get(name.lower(), ()) for name in wanted))
         missing = [name for name in wanted if name.lower() not in index]
     for name in missing[:10]:
-        near = nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
+        near = suggest_nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
         problems.add(origin, f"no host or group has this name{near}", found=name)
     if len(missing) > 10:
         problems.add(origin, f"{len(missing) - 10} more names of this range are not known", found=piece)

@@ -24,7 +24,7 @@ class InputError:
 
 
 class InputErrors:
-    """Collects what is wrong while reading goes on; `refuse` raises all of it, in the order of the file."""
+    """Collects what is wrong while reading goes on; `raise_if_any` raises all of it, in the order of the file."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -38,12 +38,12 @@ class InputErrors:
         text = what if found is None else f"{what}, found '{printable(found)}'"
         self._all.setdefault((origin, text), InputError(origin, text, hint))
         if len(self._all) >= _ENOUGH:
-            self.refuse()
+            self.raise_if_any()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def refuse(self) -> None:
+    def raise_if_any(self) -> None:
         """Raises `UsageError` if there is anything to say."""
         if not self._all:
             return
@@ -58,17 +58,17 @@ class InputErrors:
         raise UsageError(f"{printable(self.source, 300)} has {count}", reasons=reasons, hint=hint)
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
+def suggest_nearest(word: str, valid: Iterable[str]) -> str:
     """`` (did you mean …?)`` with up to three close words; where none is close, the valid ones or the nearest."""
     known = sorted(set(valid))
     close = difflib.get_close_matches(word[:100], known, n=3, cutoff=0.5)
     if close:
-        return f" (did you mean {_or(close)}?)"
+        return f" (did you mean {_join_or(close)}?)"
     if len(known) > 16:
         return f" (nearest: {printable(difflib.get_close_matches(word[:100], known, n=1, cutoff=0.0)[0])})"
     return f" (valid: {', '.join(printable(each) for each in known)})" if known else ""
 
 
-def _or(words: list[str]) -> str:
+def _join_or(words: list[str]) -> str:
     shown = [printable(word) for word in words]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"

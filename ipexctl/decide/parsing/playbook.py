@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipexctl.decide.parsing import ansible_keys, validators, yaml_nodes
-from ipexctl.decide.parsing.host_entries import assemble
-from ipexctl.decide.parsing.host_patterns import limit as limited
-from ipexctl.decide.parsing.input_errors import InputErrors, nearest
+from ipexctl.decide.parsing.host_entries import assemble_inventory
+from ipexctl.decide.parsing.host_patterns import limit_inventory as limited
+from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.yaml_inventory import read_node
 from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq
 from ipexctl.model.errors import Origin, UsageError
@@ -62,7 +62,7 @@ def parse(
     ``strict`` those that the playbook neither sets nor uses are errors.
     """
     problems = InputErrors(source)
-    root = yaml_nodes.read(text.removeprefix("\ufeff"), source, problems)
+    root = yaml_nodes.read_yaml_node(text.removeprefix("\ufeff"), source, problems)
     if not isinstance(root, Map):
         if not problems:
             origin = root.origin if root else Origin(source)
@@ -70,26 +70,26 @@ def parse(
                 f"playbook must be a mapping with steps, not {yaml_nodes.kind(root)}" if root else "playbook is empty"
             )
             problems.add(origin, what)
-        problems.refuse()
+        problems.raise_if_any()
         raise AssertionError("unreachable: a root that is no mapping is a problem")
-    play = _play(root, source, base, environ, variables, problems)
+    play = _parse_play(root, source, base, environ, variables, problems)
     if strict:
         for name in variables.keys() - play.variables:
-            what = f"the playbook has no variable '{printable(name)}'{nearest(name, play.variables)}"
+            what = f"the playbook has no variable '{printable(name)}'{suggest_nearest(name, play.variables)}"
             problems.add(Origin(""), what)
-    problems.refuse()
+    problems.raise_if_any()
     return play
 
 
-def schema() -> dict[str, Any]:
+def playbook_schema() -> dict[str, Any]:
     """The JSON schema of a playbook, for editors."""
     text = {"type": ["string", "number", "boolean"]}
     definitions: dict[str, Any] = {}
     actions = {}
-    for action, model in _models().items():
+    for action, model in _task_models().items():
         body = model.model_json_schema(by_alias=True)
         definitions |= body.pop("$defs", {})
-        definitions[action] = _lenient(body)
+        definitions[action] = _allow_text(body)
         actions[action] = {"anyOf": [{"$ref": f"#/$defs/{action}"}, {"type": "null"}]}
     words = {"anyOf": [text, {"type": "array", "items": text}]}
     truth = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": r"\$\{"}]}
@@ -131,10 +131,10 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _lenient(value: Any) -> Any:
+def _allow_text(value: Any) -> Any:
     """A schema that also takes what the reader takes: any scalar for text, ``${name}`` for a number or a choice."""
     if isinstance(value, list):
-        return [_lenient(item) for item in value]
+        return [_allow_text(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("type") == "string" and "enum" not in value:
@@ -143,10 +143,10 @@ def _lenient(value: Any) -> Any:
         said = {key: value[key] for key in ("title", "description", "default") if key in value}
         rest = {key: inner for key, inner in value.items() if key not in said}
         return {"anyOf": [rest, {"type": "string", "pattern": r"\$\{"}], **said}
-    return {key: _lenient(inner) for key, inner in value.items()}
+    return {key: _allow_text(inner) for key, inner in value.items()}
 
 
-def _models() -> dict[str, type[Task]]:
+def _task_models() -> dict[str, type[Task]]:
     from ipexctl.model import tasks
 
     return {
@@ -160,23 +160,23 @@ def _models() -> dict[str, type[Task]]:
     }
 
 
-def _play(
+def _parse_play(
     root: Map, source: str, base: str, environ: Mapping[str, str], given: Mapping[str, str], problems: InputErrors
 ) -> Play:
     _check_keys(root, PLAY_KEYS, "a playbook", problems, ansible_keys.PLAY)
     # Allowed names are read before anything is replaced: they say what may be.
-    allowed = _validate(PlayKeys, _only(root, ("env_allow",)), problems) or PlayKeys()
+    allowed = _validate_keys(PlayKeys, _select_keys(root, ("env_allow",)), problems) or PlayKeys()
     scope = _Scope({}, environ, allowed.env_allow, problems)
-    scope.variables = _variables(root.get("vars"), given, scope, problems)
+    scope.variables = _parse_variables(root.get("vars"), given, scope, problems)
     hostfile, inventory = _hosts(scope.fill(root.get("hosts")), source, base, problems)
-    plain = _only(scope.fill(root), PlayKeys.model_fields.keys() - {"env_allow"})
-    keys = _validate(PlayKeys, plain, problems) or PlayKeys()
+    plain = _select_keys(scope.fill(root), PlayKeys.model_fields.keys() - {"env_allow"})
+    keys = _validate_keys(PlayKeys, plain, problems) or PlayKeys()
     steps = root.get("steps")
     read: list[Step | None] = []
     if isinstance(steps, Seq):
         for item in steps.items:
-            read.append(_step(scope.fill(item), base, inventory, keys, _last_source(read, base), problems))
-    if steps is None or _empty(steps) or steps == Seq((), steps.origin):
+            read.append(_parse_step(scope.fill(item), base, inventory, keys, _last_source(read, base), problems))
+    if steps is None or _is_empty(steps) or steps == Seq((), steps.origin):
         problems.add(steps.origin if steps else root.origin, "playbook has no steps")
     elif not isinstance(steps, Seq):
         problems.add(steps.origin, f"steps must be a list, not {yaml_nodes.kind(steps)}")
@@ -190,7 +190,7 @@ def _play(
     )
 
 
-def _step(
+def _parse_step(
     node: Node, base: str, inventory: Inventory | None, play: PlayKeys, source: str | None, problems: InputErrors
 ) -> Step | None:
     """``source`` is where a fetch looks by default."""
@@ -199,7 +199,7 @@ def _step(
         return None
     unknown = _check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", problems, ansible_keys.STEP)
     actions = [(key, value) for key, value in node.pairs if key.text in ACTIONS]
-    keys = _validate(StepKeys, _only(node, StepKeys.model_fields.keys() - {"when"}), problems) or StepKeys()
+    keys = _validate_keys(StepKeys, _select_keys(node, StepKeys.model_fields.keys() - {"when"}), problems) or StepKeys()
     if keys.limit is not None and inventory is not None:
         try:
             limited(inventory, keys.limit, "limit")
@@ -215,8 +215,8 @@ def _step(
     if action in TOGETHER and any(share != Share(100.0, True) for share in keys.serial):
         what = f"serial does not fit {action}: its hosts work together, all at once"
         problems.add((node.get("serial") or node).origin, what, hint="limit: HOSTS chooses a part of them")
-    when = _when(node.get("when"), problems)
-    tasks = [_task(key, value, base, source, problems) for key, value in actions]
+    when = _parse_when(node.get("when"), problems)
+    tasks = [_parse_task(key, value, base, source, problems) for key, value in actions]
     if len(tasks) != 1 or tasks[0] is None:
         return None
     inherited = {name: getattr(play, name) for name in FailurePolicy.model_fields if name not in keys.model_fields_set}
@@ -235,7 +235,7 @@ def _last_source(before: Sequence[Step | None], base: str) -> str | None:
     return base or None
 
 
-def _when(node: Node | None, problems: InputErrors) -> str:
+def _parse_when(node: Node | None, problems: InputErrors) -> str:
     """One expression; of a list, all must be true."""
     if node is None:
         return ""
@@ -246,7 +246,7 @@ def _when(node: Node | None, problems: InputErrors) -> str:
     for part in parts:
         if not isinstance(part, Scalar):
             problems.add(part.origin, f"when must be an expression, not {yaml_nodes.kind(part)}")
-        elif bad := when.refusal(part.text):
+        elif bad := when.find_error(part.text):
             column = part.origin.column + (bad[0] if part.plain else 0)
             problems.add(replace(part.origin, column=column), bad[1])
         else:
@@ -254,11 +254,11 @@ def _when(node: Node | None, problems: InputErrors) -> str:
     return " and ".join(f"({text})" for text in good) if len(good) > 1 else "".join(good)
 
 
-def _only(node: Map, keys: Collection[str]) -> Map:
+def _select_keys(node: Map, keys: Collection[str]) -> Map:
     return Map(tuple((key, value) for key, value in node.pairs if key.text in keys), node.origin)
 
 
-def _validate(model: type[Model], node: Map, problems: InputErrors, action: str = "") -> Model | None:
+def _validate_keys(model: type[Model], node: Map, problems: InputErrors, action: str = "") -> Model | None:
     """The model of a mapping; each error of the schema is added with the place of its value. None if there are any.
 
     ``action`` is the step's for the keys of its task; the keys of a play or a step themselves have none.
@@ -271,10 +271,10 @@ def _validate(model: type[Model], node: Map, problems: InputErrors, action: str 
             if isinstance(value, Scalar) and (why := validators.value(value.text)):
                 problems.add(value.origin, why, found=value.text)
     try:
-        read = model.model_validate({key.text: _plain(value) for key, value in node.pairs})
+        read = model.model_validate({key.text: _to_plain(value) for key, value in node.pairs})
     except ValidationError as error:
         for each in error.errors(include_url=False):
-            wrong = _at(node, each["loc"])
+            wrong = _find_node(node, each["loc"])
             path = ".".join(str(part) for part in (action, *each["loc"])) if action else str(each["loc"][0])
             found = wrong.text if isinstance(wrong, Scalar) else None if action else yaml_nodes.kind(wrong)
             problems.add(wrong.origin, f"{path} {said(each)}", found=None if each["type"] == "missing" else found)
@@ -282,27 +282,29 @@ def _validate(model: type[Model], node: Map, problems: InputErrors, action: str 
     return read if len(problems) == before else None
 
 
-def _task(action: Scalar, body: Node, base: str, source: str | None, problems: InputErrors) -> Task | None:
+def _parse_task(action: Scalar, body: Node, base: str, source: str | None, problems: InputErrors) -> Task | None:
     """The task of one step, checked by its schema."""
-    model = _models()[action.text]
-    if _empty(body):
+    model = _task_models()[action.text]
+    if _is_empty(body):
         body = Map((), action.origin)
     if not isinstance(body, Map):
         problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {yaml_nodes.kind(body)}")
         return None
     valid = [field.alias or name for name, field in model.model_fields.items()]
     _check_keys(body, valid, action.text, problems)
-    pairs = [(key, _anchored(action.text, key, value, base, problems)) for key, value in _only(body, valid).pairs]
-    defaults = {"into": _join(base, "fetched"), "source": (source if action.text == "fetch" else base) or "."}
+    pairs = [
+        (key, _anchor_paths(action.text, key, value, base, problems)) for key, value in _select_keys(body, valid).pairs
+    ]
+    defaults = {"into": _join_base(base, "fetched"), "source": (source if action.text == "fetch" else base) or "."}
     pairs += [
         (Scalar(name, action.origin, plain=True), Scalar(value, action.origin, plain=False))
         for name, value in defaults.items()
         if name in valid and body.get(name) is None
     ]
-    return _validate(model, Map(tuple(pairs), action.origin), problems, action.text)
+    return _validate_keys(model, Map(tuple(pairs), action.origin), problems, action.text)
 
 
-def _at(node: Node, path: Sequence[int | str]) -> Node:
+def _find_node(node: Node, path: Sequence[int | str]) -> Node:
     """The node a path of the schema leads to, or the last one on the way that was written."""
     for part in path:
         inner: Node | None = None
@@ -316,29 +318,29 @@ def _at(node: Node, path: Sequence[int | str]) -> Node:
     return node
 
 
-def _plain(node: Node) -> Any:
+def _to_plain(node: Node) -> Any:
     """Text, lists and dicts for the schema, which converts texts to the numbers and booleans it wants."""
     if isinstance(node, Scalar):
         return None if node.is_null else node.text
     if isinstance(node, Seq):
-        return [_plain(item) for item in node.items]
-    return {key.text: _plain(value) for key, value in node.pairs}
+        return [_to_plain(item) for item in node.items]
+    return {key.text: _to_plain(value) for key, value in node.pairs}
 
 
-def _anchored(action: str, key: Scalar, value: Node, base: str, problems: InputErrors) -> Node:
+def _anchor_paths(action: str, key: Scalar, value: Node, base: str, problems: InputErrors) -> Node:
     """Relative paths on this machine start at the playbook. An empty path is an error: it would mean ``base``."""
     if isinstance(value, Seq):
-        return Seq(tuple(_anchored(action, key, item, base, problems) for item in value.items), value.origin)
+        return Seq(tuple(_anchor_paths(action, key, item, base, problems) for item in value.items), value.origin)
     if not isinstance(value, Scalar) or value.is_null or key.text not in _NEVER_EMPTY:
         return value
     if not value.text.strip():
         problems.add(value.origin, f"{action}.{key.text} is empty")
     if key.text not in _PATHS or not value.text:
         return value
-    return Scalar(_join(base, value.text), value.origin, value.plain)
+    return Scalar(_join_base(base, value.text), value.origin, value.plain)
 
 
-def _join(base: str, path: str) -> str:
+def _join_base(base: str, path: str) -> str:
     if path.startswith(("/", "~")) or re.match(r"[a-z+]+:", path):  # absolute, somebody's home, a page
         return path
     path = path.removeprefix("./") if path not in {".", "./"} else ""
@@ -353,12 +355,12 @@ def _hosts(
     if isinstance(node, Scalar):
         if not node.text.strip() or node.is_null:
             problems.add(node.origin, "hosts is empty")
-        return _join(base, node.text), None
+        return _join_base(base, node.text), None
     before = len(problems)
     tree = read_node(node, problems)
     if not tree.entries and len(problems) == before:
         problems.add(node.origin, "hosts names no host")
-    inventory = assemble(tree, source, problems)
+    inventory = assemble_inventory(tree, source, problems)
     return None, inventory if len(problems) == before else None
 
 
@@ -372,18 +374,18 @@ def _check_keys(
         said = printable(key.text)
         if key.text in STEP_KEYS and of in ACTIONS:
             problems.add(key.origin, f"'{said}' stands beside {of}, not below it: it is a key of the step")
-        elif why := ansible_keys.instead(key.text, others, names) if others else None:
+        elif why := ansible_keys.suggest_replacement(key.text, others, names) if others else None:
             problems.add(key.origin, f"'{said}' is left out on purpose: {why}")
         else:
-            problems.add(key.origin, f"unknown key '{said}' of {of}{nearest(key.text, names)}")
+            problems.add(key.origin, f"unknown key '{said}' of {of}{suggest_nearest(key.text, names)}")
     return bool(unknown)
 
 
-def _variables(
+def _parse_variables(
     node: Node | None, given: Mapping[str, str], scope: _Scope, problems: InputErrors
 ) -> Mapping[str, str]:  # fmt: skip
     """The playbook's own variables, each of which may use those above it, under the ones given from outside."""
-    if node is None or _empty(node):
+    if node is None or _is_empty(node):
         return dict(given)
     if not isinstance(node, Map):
         problems.add(node.origin, f"vars must be a mapping, not {yaml_nodes.kind(node)}")
@@ -401,7 +403,7 @@ def _variables(
     return variables
 
 
-def _empty(node: Node) -> bool:
+def _is_empty(node: Node) -> bool:
     return isinstance(node, Scalar) and node.is_null
 
 
@@ -444,7 +446,7 @@ class _Scope:
                 return found[0] if value is None else value
             self.known.add(name)
             if name not in self.variables:
-                what = f"variable '{printable(name)}' is not set{nearest(name, self.variables)}"
+                what = f"variable '{printable(name)}' is not set{suggest_nearest(name, self.variables)}"
                 hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else "$${ is a literal ${"
                 self.problems.add(node.origin, what, found=node.text, hint=hint)
                 return found[0]

@@ -17,7 +17,7 @@ class RangeError(ValueError):
     """The text of a range that means nothing, with the reason."""
 
 
-def expand(text: str) -> list[str]:
+def expand_ranges(text: str) -> list[str]:
     """All names a text stands for, in order. A text without brackets is itself. Raises `RangeError`."""
     if "[" not in text and "]" not in text:
         return [text]
@@ -27,7 +27,7 @@ def expand(text: str) -> list[str]:
         if part.start() != end:
             raise RangeError("brackets do not match")
         end = part.end()
-        values = _values(part[2])
+        values = _range_values(part[2])
         total *= len(values)
         if total > MAX_HOSTS:
             raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
@@ -38,16 +38,16 @@ def expand(text: str) -> list[str]:
     return ["".join(chosen) for chosen in itertools.product(*pieces, [rest])]
 
 
-def _values(inside: str) -> list[str]:
+def _range_values(inside: str) -> list[str]:
     values: list[str] = []
     for item in inside.split(","):
-        values += _item(item.strip(" \t"))
+        values += _expand_item(item.strip(" \t"))
         if len(values) > MAX_HOSTS:
             raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
     return values
 
 
-def _item(item: str) -> list[str]:
+def _expand_item(item: str) -> list[str]:
     if numbers := _NUMBERS.fullmatch(item):
         low, high, step = numbers[1], numbers[2] or numbers[1], int(numbers[3] or 1)
         if int(high) < int(low):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ipexctl.decide.parsing import validators, yaml_nodes
-from ipexctl.decide.parsing.host_entries import Group, Tree, Word, put
+from ipexctl.decide.parsing.host_entries import Group, Tree, Word, set_key
 from ipexctl.decide.parsing.host_lines import read_host
-from ipexctl.decide.parsing.input_errors import InputErrors, nearest
+from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq
 from ipexctl.model.text import printable
 
@@ -13,7 +13,7 @@ _PARTS = ("hosts", "children", "vars")
 
 
 def read_yaml(text: str, source: str, problems: InputErrors) -> Tree:
-    node = yaml_nodes.read(text, source, problems)
+    node = yaml_nodes.read_yaml_node(text, source, problems)
     return Tree() if node is None else read_node(node, problems)
 
 
@@ -45,7 +45,9 @@ def _group(name: Scalar, body: Node, tree: Tree, problems: InputErrors) -> None:
         return
     for key, value in body.pairs:
         if key.text not in _PARTS:
-            problems.add(key.origin, f"unknown key '{printable(key.text)}' of a group{nearest(key.text, _PARTS)}")
+            problems.add(
+                key.origin, f"unknown key '{printable(key.text)}' of a group{suggest_nearest(key.text, _PARTS)}"
+            )
         elif isinstance(value, Scalar) and value.is_null:
             continue
         elif key.text == "hosts":
@@ -125,6 +127,6 @@ def _words(value: Map, words: dict[str, Word], problems: InputErrors) -> None:
     for key, node in value.pairs:
         if isinstance(node, Scalar):
             if not node.is_null:
-                put(words, Word(key.text, key.origin), Word(node.text, node.origin), problems, open_keys=True)
+                set_key(words, Word(key.text, key.origin), Word(node.text, node.origin), problems, open_keys=True)
         elif validators.ALIASES.get(key.text, key.text) in validators.KEYS:
             problems.add(node.origin, f"{key.text} must be a single value, not {yaml_nodes.kind(node)}")

@@ -59,7 +59,7 @@ def kind(node: Node) -> str:
     return "a list" if isinstance(node, Seq) else "a mapping"
 
 
-def read(text: str, source: str, problems: InputErrors) -> Node | None:
+def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None:
     """The one document of a text; None if it is empty or cannot be read (``problems`` says why)."""
     import yaml
 
@@ -71,7 +71,7 @@ def read(text: str, source: str, problems: InputErrors) -> Node | None:
         problems.add(origin, "character is not allowed in YAML", found=text[error.position : error.position + 1])
     except yaml.MarkedYAMLError as error:
         said = error.problem or error.context or ""
-        words, begun = _plainly(said)
+        words, begun = _explain_yaml_error(said)
         mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
         problems.add(origin, f"not YAML: {words}")
@@ -102,7 +102,7 @@ _PLAIN = (
 """What the parser's commonest errors mean, and whether the place to look at is where the thing begins."""
 
 
-def _plainly(error: str) -> tuple[str, bool]:
+def _explain_yaml_error(error: str) -> tuple[str, bool]:
     for pattern, words, begun in _PLAIN:
         if found := re.fullmatch(pattern, error):
             return found.expand(words), begun

@@ -14,7 +14,7 @@ from ipexctl.decide.checks.cluster import size
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
-from ipexctl.decide.parsing.dialects import write
+from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack
@@ -92,7 +92,7 @@ def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
     )
 
 
-def questions(
+def list_questions(
     answers: Answers,
     inventory: Inventory,
     facts: Mapping[str, Facts],
@@ -104,13 +104,13 @@ def questions(
         why = "the only script here" if len(scripts) == 1 else "one of " + ", ".join(scripts[:5]) if scripts else ""
         yield Question("script", "Which script shall be started?", scripts[0] if len(scripts) == 1 else "", why)
     if answers.ppn is None:
-        count, why = _ranks(inventory, facts, config)
+        count, why = _suggest_ranks(inventory, facts, config)
         yield Question("ppn", "How many ranks on each host?", str(count), why)
     if answers.ipex is None:
         wish, why = _wants_ipex(facts, config)
         yield Question("ipex", "Use Intel Extension for PyTorch (IPEX)?", "yes" if wish else "no", why, ("yes", "no"))
     if answers.precision is None:
-        precision, why = _precision(facts, config)
+        precision, why = _suggest_precision(facts, config)
         yield Question("precision", "Mixed precision?", precision, why, ("bf16", "no"))
     if answers.port is None:
         port = config.port if config and config.port else 0
@@ -124,7 +124,7 @@ def backend_question(stack: Stack) -> Question:
     return Question("backend", "Which collectives?", stack.backend, why, ("ccl", "impi", "gloo"))
 
 
-def answered(answers: Answers, key: str, text: str) -> Answers | str:
+def apply_answer(answers: Answers, key: str, text: str) -> Answers | str:
     """The answers with one more, or what is wrong with it."""
     text = text.strip()
     match key:
@@ -154,7 +154,9 @@ def answered(answers: Answers, key: str, text: str) -> Answers | str:
     raise ValueError(f"no such question: {key}")
 
 
-def _ranks(inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[int, str]:
+def _suggest_ranks(
+    inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateConfig | None
+) -> tuple[int, str]:
     if config and config.ranks > 1 and config.ranks % len(inventory) == 0:
         return config.ranks // len(inventory), f"num_processes {config.ranks} of the configuration"
     slots = {host.slots for host in inventory}
@@ -168,14 +170,14 @@ def _ranks(inventory: Inventory, facts: Mapping[str, Facts], config: AccelerateC
 def _wants_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
-    weak = [host for host, found in facts.items() if not _at_least(found, "AVX2")]
+    weak = [host for host, found in facts.items() if not _has_isa_level(found, "AVX2")]
     if weak:
         return False, f"{weak[0]} has no AVX2, which IPEX needs"
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
-def _precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
-    weak = [host for host, found in facts.items() if not _at_least(found, "AVX512_BF16")]
+def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
+    weak = [host for host, found in facts.items() if not _has_isa_level(found, "AVX512_BF16")]
     if weak:
         return "no", f"bf16 would be emulated on {weak[0]} ({facts[weak[0]].isa_level or 'unknown'})"
     if config and config.precision == "no":
@@ -183,24 +185,24 @@ def _precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> t
     return "bf16", "every host computes it in hardware"
 
 
-def _at_least(facts: Facts, level: str) -> bool:
+def _has_isa_level(facts: Facts, level: str) -> bool:
     return facts.isa_level in ORDER and ORDER.index(facts.isa_level) <= ORDER.index(level)
 
 
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
+def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
     """Our own dialect, with what each host said beside it."""
     lines = [
         f"# Hosts, written by ipexctl init {when}. The first is node0, where mpirun starts.",
         "# Keys: address= user= port= slots= key= venv= workdir= iface=; groups stand in [brackets]",
-        *(f"#   {line}" for line in told(inventory, facts)),
+        *(f"#   {line}" for line in describe_hosts(inventory, facts)),
     ]
-    return "\n".join([*lines, write(inventory, "ipexctl").text])
+    return "\n".join([*lines, write_inventory(inventory, "ipexctl").text])
 
 
-def told(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
+def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
     """A line per host for a comment."""
     width = max(len(host.name) for host in inventory)
     lines = []
@@ -216,7 +218,7 @@ def told(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str]:
     return lines
 
 
-def playbook(
+def format_playbook(
     answers: Answers,
     script: Script,
     stack: Stack,
@@ -242,7 +244,7 @@ def playbook(
     title = f"train {printable(answers.script or '', 100)} on {_hosts(len(inventory))}"
     lines = [
         f"# Written by ipexctl init {when}, from what the hosts said:",
-        *(f"#   {line}" for line in told(inventory, facts)),
+        *(f"#   {line}" for line in describe_hosts(inventory, facts)),
         "#",
         *(f"#   ipexctl play {words:<{len(name) + 8}}     {what}" for words, what in told_of),
         f"name: {_word(title)}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ipexctl.act.inputs import read_input, writable_by_all
+from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
@@ -56,7 +56,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
     Raises `UsageError`.
     """
     if FAILED not in limit:
-        return parsing.limit(inventory, limit)
+        return parsing.limit_inventory(inventory, limit)
     command, failed = _last_failed_hosts(runs) if runs else ("", ())
     known = [name for name in failed if name in inventory.names]
     if not command:
@@ -67,7 +67,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
         names = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
         source = printable(inventory.source)
         raise UsageError(f"--limit {FAILED}: {names}, which failed in {command}, are not among the hosts of {source}")
-    return parsing.limit(inventory, limit.replace(FAILED, ",".join(known)))
+    return parsing.limit_inventory(inventory, limit.replace(FAILED, ",".join(known)))
 
 
 def _last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
@@ -134,7 +134,7 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
         raise UsageError("no hosts were given", reasons=reasons, hint=_HINT)
-    if writable_by_all(cwd):
+    if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
         raise UsageError("no hosts were given", reasons=reasons, hint="name it, if it is yours: -f hostfile")
     return read_hostfile("hostfile", cwd=cwd)

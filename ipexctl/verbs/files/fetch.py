@@ -213,7 +213,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     if task.from_ == "all":
         return list(inventory)
     if not task.from_.startswith("rank:"):
-        return list(parsing.limit(inventory, task.from_, "--from"))
+        return list(parsing.limit_inventory(inventory, task.from_, "--from"))
     numbers = task.from_.removeprefix("rank:").split(",")
     if not all(number.isdigit() for number in numbers):
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ipexctl.act.bundled_files import impi_torch
+from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import hash_file, measure_sizes, probe_index
 from ipexctl.act.packages.resolve import (
@@ -91,7 +91,7 @@ def _adopt_impi_torch(lock: Lock, context: Context) -> Lock:
     local = next((wheel for wheel in lock.wheels if wheel.name == _IMPI), None)
     if local is None or not local.local:
         return lock
-    path = impi_torch(context.cache)
+    path = build_impi_torch(context.cache)
     if hash_file(path) != local.sha256:
         raise UsageError(
             f"the lock holds another impi_torch {local.version} than this ipexctl brings",
@@ -194,7 +194,7 @@ def _create_lock(
 def _extra_requirements(task: Install, stack: Stack, context: Context) -> list[str]:
     """What is asked for beyond the row."""
     # By its path, so that no index can offer something else of that name.
-    own = [f"{_IMPI} @ {impi_torch(context.cache).as_uri()}"] if stack.backend == "impi" else []
+    own = [f"{_IMPI} @ {build_impi_torch(context.cache).as_uri()}"] if stack.backend == "impi" else []
     return own + (["intel-openmp"] if task.omp == "intel" else [])
 
 

@@ -55,7 +55,7 @@ def read_source(path: str, *, cwd: Path) -> Source:
     """An Accelerate ``default_config.yaml``, or hosts in any dialect: DeepSpeed, Ansible, MPI. Raises `UsageError`."""
     given = read_input(path, cwd=cwd)
     root = (
-        yaml_nodes.read(given.text, path, InputErrors(path))
+        yaml_nodes.read_yaml_node(given.text, path, InputErrors(path))
         if path.lower().endswith((".yaml", ".yml", ".json"))
         else None
     )
@@ -83,8 +83,8 @@ def init(
 
     Raises `UsageError` before anything is contacted where a file is in the way or the script is not there.
     """
-    scripts = _scripts(target.playbook.parent)
-    _check(answers, target, scripts, ask)
+    scripts = _find_scripts(target.playbook.parent)
+    _check_answers(answers, target, scripts, ask)
     yield Started("init", f"looking at {len(inventory)} host{'' if len(inventory) == 1 else 's'}", inventory.names)
     seen = yield from probe_hosts(inventory, context)
     facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
@@ -94,27 +94,27 @@ def init(
         yield Ended("init", worst([failure.kind.exit for failure in failures]))
         return
     whys: dict[str, str] = {}
-    for question in planning.questions(answers, inventory, facts, config, scripts):
-        answers = _answer(answers, question, ask, whys)
-    stack = _stack(answers, facts)
+    for question in planning.list_questions(answers, inventory, facts, config, scripts):
+        answers = _ask_question(answers, question, ask, whys)
+    stack = _choose_stack(answers, facts)
     if answers.backend is None:
-        answers = _answer(answers, planning.backend_question(stack), ask, whys)
-    stack = _stack(answers, facts)
+        answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
+    stack = _choose_stack(answers, facts)
     name = answers.script or ""
     script = planning.read_script(*_text(Path(target.playbook.parent, name)))
     hosts = target.hosts or target.hostfile.name
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
-    text = planning.playbook(
+    text = planning.format_playbook(
         answers, script, stack, inventory, facts, hosts=hosts, name=target.playbook.name, when=when, whys=whys
     )
     written = {target.playbook: text}
     if target.hosts is None:
-        written[target.hostfile] = planning.hostfile(inventory, facts, when)
+        written[target.hostfile] = planning.format_hostfile(inventory, facts, when)
     for path, body in written.items():
-        _write(path, body)
+        _write_new_file(path, body)
     for failure in failures:
         yield Message(f"{failure.host} is in the hostfile although it did not answer", "warning")
-    play = f"ipexctl play {printable(str(_shown(target.playbook)), 300)}"
+    play = f"ipexctl play {printable(str(_relative_path(target.playbook)), 300)}"
     yield Answer(
         InitAnswer(
             playbook=str(target.playbook),
@@ -129,13 +129,15 @@ def init(
     yield Ended("init", worst([failure.kind.exit for failure in failures]) if failures else Exit.OK)
 
 
-def _check(answers: Answers, target: Target, scripts: list[str], ask: Ask | None) -> None:
+def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: Ask | None) -> None:
     """What can be known to be wrong before any host is asked. Raises `UsageError`."""
     there = [path for path in (target.playbook, *([] if target.hosts else [target.hostfile])) if os.path.lexists(path)]
     if there and not target.force:
-        question = Question("force", f"Overwrite {' and '.join(str(_shown(path)) for path in there)}?", "no", "", _YES)
+        question = Question(
+            "force", f"Overwrite {' and '.join(str(_relative_path(path)) for path in there)}?", "no", "", _YES
+        )
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            names = " and ".join(printable(str(_shown(path))) for path in there)
+            names = " and ".join(printable(str(_relative_path(path))) for path in there)
             raise UsageError(f"{names} {'is' if len(there) == 1 else 'are'} there already", hint="ipexctl init --force")
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
@@ -148,28 +150,28 @@ def _check(answers: Answers, target: Target, scripts: list[str], ask: Ask | None
 _YES = ("yes", "no")
 
 
-def _answer(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
+def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
     """One answer more; asks again until it can be one."""
     told = question.default if ask is None else ask(question).strip() or question.default
-    found = planning.answered(answers, question.key, told)
+    found = planning.apply_answer(answers, question.key, told)
     while isinstance(found, str):
         if ask is None:
             raise UsageError(f"{question.text} {found}")
         told = ask(replace(question, why=found)).strip() or question.default
-        found = planning.answered(answers, question.key, told)
+        found = planning.apply_answer(answers, question.key, told)
     if told == question.default:
         whys[question.key] = question.why
     return found
 
 
-def _stack(answers: Answers, facts: Mapping[str, Facts]) -> Stack:
+def _choose_stack(answers: Answers, facts: Mapping[str, Facts]) -> Stack:
     """The row that install will take. Raises `UsageError` where the hosts cannot hold what was answered."""
     backend = answers.backend or "auto"
     wish = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
     return resolve(wish, facts, versions())
 
 
-def _scripts(directory: Path) -> list[str]:
+def _find_scripts(directory: Path) -> list[str]:
     """Python files here that could be meant."""
     found = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
     return [name for name in found if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
@@ -184,14 +186,14 @@ def _text(path: Path) -> tuple[str, set[str]]:
         return "", set()
 
 
-def _shown(path: Path) -> Path:
+def _relative_path(path: Path) -> Path:
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
         return path
 
 
-def _write(path: Path, text: str) -> None:
+def _write_new_file(path: Path, text: str) -> None:
     """Whole or not at all, and written by nobody else. Raises `UsageError`."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -208,6 +210,6 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-def parsed(hosts: str) -> Inventory:
+def parse_written_hosts(hosts: str) -> Inventory:
     """Hosts as somebody typed them: names between commas. Raises `UsageError`."""
     return parsing.parse_list(hosts, "hosts")

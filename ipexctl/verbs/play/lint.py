@@ -61,5 +61,5 @@ def _hosts(book: Play, cwd: Path) -> Inventory | None:
     if inventory:
         for step in book.steps:
             if step.limit is not None:
-                parsing.limit(inventory, step.limit, f"{step.origin}: limit" if step.origin else "limit")
+                parsing.limit_inventory(inventory, step.limit, f"{step.origin}: limit" if step.origin else "limit")
     return inventory

@@ -142,7 +142,7 @@ def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
 
 def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
     """The step's hosts. Raises `UsageError`."""
-    return inventory if step.limit is None else parsing.limit(inventory, step.limit)
+    return inventory if step.limit is None else parsing.limit_inventory(inventory, step.limit)
 
 
 def _is_requested(host: str, options: PlayOptions) -> bool:
@@ -231,7 +231,7 @@ def _filter_by_facts(
     step: Step, active: list[Host], hosts: Inventory, state: PlayState, context: Context
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
     """The hosts of which ``when`` is true; the others are skipped. Hosts nobody has looked at yet are looked at."""
-    from ipexctl.decide.parsing.conditions import Unknown, holds, needs_facts
+    from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, needs_facts
     from ipexctl.verbs.common.probe import collect_probe_results
 
     looking = needs_facts(step.when)
@@ -251,8 +251,8 @@ def _filter_by_facts(
             continue
         why = f"when: {step.when}"
         try:
-            true = holds(step.when, host, state.facts[host.name].public() if host.name in state.facts else {})
-        except Unknown as unknown:
+            true = evaluate(step.when, host, state.facts[host.name].public() if host.name in state.facts else {})
+        except UnknownFact as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:
             matching.append(host)

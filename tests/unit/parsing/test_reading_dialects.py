@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.parsing import limit, parse, parse_list
-from ipexctl.decide.parsing.dialects import DIALECTS, write
+from ipexctl.decide.parsing import limit_inventory, parse, parse_list
+from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
 from ipexctl.model.answers import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Message, Started
@@ -69,7 +69,7 @@ def bare(inventory: Inventory) -> list[Host]:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_our_own_dialect_and_ansible_lose_nothing(inventory: Inventory) -> None:
     for dialect in ("ipexctl", "ansible"):
-        written = write(inventory, dialect)
+        written = write_inventory(inventory, dialect)
         assert written.warnings == ()
         assert bare(parse(written.text, "again")) == bare(inventory)
 
@@ -84,7 +84,7 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
         "deepspeed": lambda host: (host.address, host.slots or 1),
     }
     for dialect, of in kept.items():
-        written = write(inventory, dialect)
+        written = write_inventory(inventory, dialect)
         again = parse(written.text, "again")
         assert [of(host) for host in again] == [of(host) for host in inventory]
         for host in inventory:
@@ -130,7 +130,7 @@ def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
             continue
         assert inventory.names
         try:
-            assert set(limit(inventory, text).names) <= set(inventory.names)
+            assert set(limit_inventory(inventory, text).names) <= set(inventory.names)
         except UsageError:
             pass
 
@@ -138,30 +138,30 @@ def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
 def test_each_dialect_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
     inventory = parse(text, "hosts")
-    assert write(inventory, "mpi").text == (
+    assert write_inventory(inventory, "mpi").text == (
         "10.0.0.1:4 user=bob  # node0\n# node1: Intel MPI and MPICH cannot be told port=2222\nnode1:2\n"
     )
-    assert write(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
-    assert write(inventory, "deepspeed").text.splitlines()[1] == "10.0.0.1 slots=4  # node0"
-    assert write(inventory, "ipexctl").text == (
+    assert write_inventory(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
+    assert write_inventory(inventory, "deepspeed").text.splitlines()[1] == "10.0.0.1 slots=4  # node0"
+    assert write_inventory(inventory, "ipexctl").text == (
         "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n\n[amx]\nnode1\n"
     )
-    assert 'ansible_host: "10.0.0.1"' in write(inventory, "ansible").text
-    accelerate = write(inventory, "accelerate").text
+    assert 'ansible_host: "10.0.0.1"' in write_inventory(inventory, "ansible").text
+    accelerate = write_inventory(inventory, "accelerate").text
     assert "num_machines: 2\nnum_processes: 6\n" in accelerate
     assert 'main_process_ip: "10.0.0.1"\n' in accelerate
 
 
 def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
     for dialect in DIALECTS:
-        assert not re.search(r"> *(\./)?hostfile\b", write(parse("n0\nn1 slots=2", "hostfile"), dialect).text)
-    accelerate = write(parse("n0 slots=2", "hostfile"), "accelerate").text
+        assert not re.search(r"> *(\./)?hostfile\b", write_inventory(parse("n0\nn1 slots=2", "hostfile"), dialect).text)
+    accelerate = write_inventory(parse("n0 slots=2", "hostfile"), "accelerate").text
     assert "ipexctl hosts --as mpi > mpi-hostfile\n" in accelerate
     assert "  mpirun_hostfile: mpi-hostfile\n" in accelerate
 
 
 def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
-    written = write(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
+    written = write_inventory(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
     told = ("n0: its slots are not known, DeepSpeed is told 1", "n0: DeepSpeed cannot be told port=2222")
     assert written.warnings == told
     assert written.text == f"# {told[0]}\n# {told[1]}\nn0 slots=1\nn1 slots=2\n"
@@ -169,11 +169,13 @@ def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
 
 def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean openmpi"):
-        write(parse("n1", "hosts"), "open-mpi")
+        write_inventory(parse("n1", "hosts"), "open-mpi")
 
 
 def test_a_head_that_others_cannot_reach_is_said() -> None:
-    assert "cannot reach main_process_ip" in write(parse("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
+    assert (
+        "cannot reach main_process_ip" in write_inventory(parse("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
+    )
 
 
 def test_the_verb_answers_with_hosts_and_text() -> None:
@@ -202,4 +204,4 @@ def test_a_variable_that_looks_like_a_slip_is_said() -> None:
 def test_every_dialect_can_be_written_for_every_host() -> None:
     inventory = parse("bob@[fe80::1]:2 key='/a b' venv=/v\nlocalhost", "hosts")
     for dialect in DIALECTS:
-        assert write(inventory, dialect).text.endswith("\n")
+        assert write_inventory(inventory, dialect).text.endswith("\n")

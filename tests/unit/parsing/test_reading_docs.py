@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.parsing import limit, parse, playbook, validators
+from ipexctl.decide.parsing import limit_inventory, parse, playbook, validators
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
 
@@ -36,7 +36,7 @@ def test_the_two_inventories_of_the_page_are_one() -> None:
     assert [(host.user, host.port, host.slots, host.groups, host.vars) for host in ini] == [
         (host.user, host.port, host.slots, host.groups, host.vars) for host in yaml
     ]
-    assert limit(ini, "cpu:&amx:!xeon02").names == ("xeon01",)
+    assert limit_inventory(ini, "cpu:&amx:!xeon02").names == ("xeon01",)
 
 
 def test_the_refusals_of_the_pages_are_what_is_said() -> None:
@@ -58,7 +58,7 @@ def test_the_pages_name_every_key_and_no_other() -> None:
     assert all(f"--as {dialect}`" in HOSTFILE for dialect in DIALECTS if dialect != "ipexctl")
     keys = {
         key
-        for body in (playbook.schema()["$defs"][action] for action in playbook.ACTIONS)
+        for body in (playbook.playbook_schema()["$defs"][action] for action in playbook.ACTIONS)
         for key in body["properties"]
     }
     assert first_column(PLAYBOOK) == keys | {*playbook.PLAY_KEYS, *playbook.STEP_KEYS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.parsing import limit, parse
+from ipexctl.decide.parsing import limit_inventory, parse
 from ipexctl.model.errors import UsageError
 
 INVENTORY = parse(
@@ -40,12 +40,12 @@ INVENTORY = parse(
     ],
 )
 def test_pieces_choose_hosts_in_the_order_of_the_file(text: str, names: str) -> None:
-    assert " ".join(limit(INVENTORY, text).names) == names
+    assert " ".join(limit_inventory(INVENTORY, text).names) == names
 
 
 def test_the_first_host_left_is_the_head() -> None:
-    assert limit(INVENTORY, "!node1").head.name == "node2"
-    assert limit(INVENTORY, "!node1").source == "hosts"
+    assert limit_inventory(INVENTORY, "!node1").head.name == "node2"
+    assert limit_inventory(INVENTORY, "!node1").source == "hosts"
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_the_first_host_left_is_the_head() -> None:
 )
 def test_what_names_nothing_is_refused_with_the_nearest_names(text: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
-        limit(INVENTORY, text)
+        limit_inventory(INVENTORY, text)
     assert why in str(caught.value)
     assert "\x1b" not in str(caught.value)
 
 
 def test_a_large_range_of_a_large_inventory_is_quick() -> None:
     many = parse("n[0001-4096]", "hosts")
-    assert len(limit(many, "n[0001-4096]:!n0001")) == 4095
+    assert len(limit_inventory(many, "n[0001-4096]:!n0001")) == 4095

@@ -345,11 +345,11 @@ def test_any_json_is_a_playbook_or_refused(value: object) -> None:
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_nodes_or_problems(text: str) -> None:
     problems = InputErrors("x")
-    assert yaml_nodes.read(text, "x", problems) is None or len(problems) >= 0
+    assert yaml_nodes.read_yaml_node(text, "x", problems) is None or len(problems) >= 0
 
 
 def test_the_schema_has_exactly_the_keys_of_the_tasks() -> None:
-    schema = playbook.schema()
+    schema = playbook.playbook_schema()
     json.dumps(schema)
     assert set(schema["properties"]) == set(playbook.PLAY_KEYS)
     assert set(schema["properties"]["steps"]["items"]["properties"]) == {*playbook.STEP_KEYS, *playbook.ACTIONS}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.parsing.conditions import Unknown, holds, names, refusal
+from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, names
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 
@@ -28,8 +28,8 @@ FACTS: dict[str, Any] = Facts(
 
 
 def true(text: str) -> bool:
-    assert refusal(text) is None, refusal(text)
-    return holds(text, HOST, FACTS)
+    assert find_error(text) is None, find_error(text)
+    return evaluate(text, HOST, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,16 @@ def test_what_is_true_of_a_host(text: str) -> None:
     "text", ["load > 3", "not load > 3", "sockets == 2 and load > 3", "sockets / (sockets - 2) > 1"]
 )
 def test_what_a_host_cannot_tell_is_not_guessed(text: str) -> None:
-    assert refusal(text) is None
-    with pytest.raises(Unknown):
-        holds(text, HOST, FACTS)
+    assert find_error(text) is None
+    with pytest.raises(UnknownFact):
+        evaluate(text, HOST, FACTS)
 
 
 def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ladder = list(reversed(ORDER))
     for number, level in enumerate(ladder):
         facts = {"isa_level": level}
-        assert [other for other in ladder if holds(f"isa_level >= {other}", HOST, facts)] == ladder[: number + 1]
+        assert [other for other in ladder if evaluate(f"isa_level >= {other}", HOST, facts)] == ladder[: number + 1]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int, why: str) -> None:
-    found = refusal(text)
+    found = find_error(text)
     assert found is not None
     assert why in found[1]
     assert found[0] == column or why == "when is"
@@ -143,13 +143,13 @@ def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
 @given(st.text(alphabet="()[]'\"<>=!&|*/+-%.,: \nabAMXisa_level0123456789andornotin", max_size=60))
 @settings(max_examples=400, deadline=None)
 def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
-    found = refusal(text)
+    found = find_error(text)
     if found is not None:
         assert found[1].isprintable()
         return
     try:
-        assert holds(text, HOST, FACTS) in (True, False)
-    except Unknown:
+        assert evaluate(text, HOST, FACTS) in (True, False)
+    except UnknownFact:
         pass
 
 
@@ -158,6 +158,6 @@ def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
 )
 def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
     """Found before any host was touched: Python would end the play in its middle."""
-    said = refusal(text)
+    said = find_error(text)
     assert said is not None
     assert "a text has only texts in it" in said[1]

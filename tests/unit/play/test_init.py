@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import parse, parse_list
 from ipexctl.decide.parsing import playbook as reading
-from ipexctl.decide.planning.init import Answers, Script, answered, hostfile, playbook, questions, read_script
+from ipexctl.decide.planning.init import (
+    Answers,
+    Script,
+    apply_answer,
+    format_hostfile,
+    format_playbook,
+    list_questions,
+    read_script,
+)
 from ipexctl.decide.releases import resolve
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts
@@ -39,7 +47,7 @@ FACTS = {"node0": machine("AMX"), "node1": machine("AVX512_BF16")}
 def defaults(
     facts: dict[str, Facts], inventory: Inventory = HOSTS, config: AccelerateConfig | None = None
 ) -> dict[str, str]:
-    return {q.key: q.default for q in questions(Answers(), inventory, facts, config, ["train.py"])}
+    return {q.key: q.default for q in list_questions(Answers(), inventory, facts, config, ["train.py"])}
 
 
 def test_what_the_hosts_say_is_the_default() -> None:
@@ -59,13 +67,13 @@ def test_an_accelerate_configuration_answers_what_it_says() -> None:
         "script": "train.py", "ppn": "4", "ipex": "no", "precision": "no", "port": "29500"
     }  # fmt: skip
     assert "mixed_precision of the configuration; every host computes bf16" in next(
-        q.why for q in questions(Answers(), HOSTS, FACTS, config, []) if q.key == "precision"
+        q.why for q in list_questions(Answers(), HOSTS, FACTS, config, []) if q.key == "precision"
     )
 
 
 def test_what_is_answered_is_not_asked() -> None:
     answers = Answers(script="t.py", ppn=1, ipex=True, precision="no", port=0)
-    assert [*questions(answers, HOSTS, FACTS, None, [])] == []
+    assert [*list_questions(answers, HOSTS, FACTS, None, [])] == []
 
 
 @pytest.mark.parametrize(
@@ -80,14 +88,14 @@ def test_what_is_answered_is_not_asked() -> None:
     ],
 )  # fmt: skip
 def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value: object) -> None:
-    found = answered(Answers(), key, text)
+    found = apply_answer(Answers(), key, text)
     assert isinstance(found, str) if value is None else getattr(found, key) == value
 
 
 def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
     stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, versions())
     whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
-    return playbook(
+    return format_playbook(
         answers, script, stack, inventory, FACTS, hosts="hostfile", name="playbook.yaml", when="2026-11-20", whys=whys
     )
 
@@ -134,7 +142,7 @@ def test_any_name_and_any_argument_come_back_as_they_are(name: str, args: list[s
 
 def test_the_hostfile_is_read_back_with_what_the_hosts_said_beside_it() -> None:
     inventory = parse("alice@node0 slots=2 port=2222\nnode1 address=10.0.0.2 venv='/a b'\nnode2\n", "x")
-    text = hostfile(inventory, FACTS, "2026-11-20")
+    text = format_hostfile(inventory, FACTS, "2026-11-20")
     assert [(host.name, host.address, host.user, host.slots, host.vars) for host in parse(text, "hostfile")] == [
         (host.name, host.address, host.user, host.slots, host.vars) for host in inventory
     ]
