@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 
 from ipexctl.model.answers import BenchResult
 from ipexctl.model.json_values import JsonObject
 
-NAMES: Mapping[tuple[str, str], str] = {
-    ("stock", "eager"): "stock torch",
-    ("stock", "compile"): "torch.compile",
-    ("ipex", "eager"): "IPEX",
-}
 MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
 NO_IPEX = "not measured: no IPEX in this environment"
 NO_CLUSTER = "not measured: one host"
 _BAR = 24  # cells of the longest bar
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """One form of the model. Rates in samples per second: ``hosts`` each alone (all at the same time), ``cluster`` all
-    together; None where it was not measured, and ``why``."""
-
-    mode: str
-    engine: str
-    how: str
-    dtype: str
-    hosts: Mapping[str, float]
-    cluster: float | None
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{NAMES[self.engine, self.how]} {self.dtype}"
-
-    @property
-    def host(self) -> float | None:
-        """That of the host in the middle."""
-        return median(self.hosts.values()) if self.hosts else None
-
-    @property
-    def result(self) -> BenchResult:
-        return BenchResult(self.mode, self.engine, self.how, self.dtype, self.hosts, self.cluster, self.why or None)
 
 
 def rows(
@@ -53,11 +19,11 @@ def rows(
     alone: Iterable[tuple[str, JsonObject]],
     together: Iterable[tuple[str, JsonObject]],
     missing: Mapping[str, str],
-) -> tuple[BenchRow, ...]:
+) -> tuple[BenchResult, ...]:
     """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
     ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'."""
     single, joint = list(alone), list(together)
-    made: list[BenchRow] = []
+    made: list[BenchResult] = []
     for mode in modes:
         for engine, how in ways:
             for dtype in ("fp32", "bf16"):
@@ -70,11 +36,11 @@ def rows(
                     whole = sum(hosts.values())
                 said = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
                 why = missing.get(engine) or (f"not measured: {said[0]}" if said else "" if hosts else "not measured")
-                made.append(BenchRow(mode, engine, how, dtype, hosts, whole, why))
+                made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None))
     return tuple(made)
 
 
-def text(found: Sequence[BenchRow], title: str, notes: Sequence[str] = ()) -> str:
+def text(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
     """The table for people: samples a second of a host and of the cluster, against stock torch in fp32."""
     several = any(len(row.hosts) > 1 for row in found)
     lines = [title]
@@ -87,7 +53,7 @@ def text(found: Sequence[BenchRow], title: str, notes: Sequence[str] = ()) -> st
         lines += ["", head.rstrip()]
         for row in mine:
             if row.host is None:
-                lines.append(f"{row.name:<20}{row.why:>10}")
+                lines.append(f"{row.name:<20}{row.why or '':>10}")
                 continue
             cluster = ("-" if row.cluster is None else f"{row.cluster:.1f}") if several else ""
             times = f"{row.host / base:.2f}" if base else "-"

@@ -39,31 +39,6 @@ class Word:
     idle: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One place in a file where a word is used. ``line`` counts from 1; ``text`` is that line, printable."""
-
-    line: int
-    name: str
-    text: str
-    word: Word
-
-    @property
-    def answer(self) -> ScriptUse:
-        word = self.word
-        return ScriptUse(
-            line=self.line,
-            name=self.name,
-            text=self.text,
-            of=word.of,
-            last=word.last,
-            idle=word.idle or None,
-            gone=word.gone,
-            instead=word.instead,
-            source=word.source,
-        )
-
-
 def words(text: str) -> tuple[Word, ...]:
     """The words of ``migrate.toml``."""
     return tuple(Word(**item) for item in parse_toml(text)["word"])
@@ -78,30 +53,33 @@ def of_options(options: Iterable[FrameworkOption]) -> tuple[Word, ...]:
     )
 
 
-def uses(text: str, file: str, known: Sequence[Word]) -> tuple[Use, ...]:
+def uses(text: str, file: str, known: Sequence[Word]) -> tuple[ScriptUse, ...]:
     """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are.
 
     Raises `UsageError` for Python that does not parse.
     """
     found = _python(text, file, known) if file.endswith(".py") else _lines(text, known)
     lines = text.splitlines()
-    told = {(line, name): word for line, name, word in found}  # each name once a line
-    return tuple(
-        Use(line, name, printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else "", word)
-        for (line, name), word in sorted(told.items(), key=lambda item: item[0])
-    )
+    words = {(line, name): word for line, name, word in found}  # each name once a line
+
+    def use(line: int, name: str, word: Word) -> ScriptUse:
+        shown = printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else ""
+        idle = word.idle or None
+        return ScriptUse(line, name, shown, word.of, word.last, idle, word.gone, word.instead, word.source)
+
+    return tuple(use(line, name, word) for (line, name), word in sorted(words.items(), key=lambda item: item[0]))
 
 
-def report(found: Sequence[Use], file: str) -> str:
+def report(found: Sequence[ScriptUse], file: str) -> str:
     """The uses for people: the line, what it became, in which versions it vanishes."""
     if not found:
         return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
     width = len(str(found[-1].line))
     lines: list[str] = []
     for use in found:
-        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {vanishes(use.word)}"]
-        lines.append(f"    instead: {use.word.instead}")
-    names = dict.fromkeys(use.word.of for use in found)
+        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {vanishes(use)}"]
+        lines.append(f"    instead: {use.instead}")
+    names = dict.fromkeys(use.of for use in found)
     places = "1 place" if len(found) == 1 else f"{len(found)} places"
     return "\n".join([*lines, "", f"{places}: {', '.join(names)}"])
 
@@ -131,7 +109,7 @@ def compared(comparison: Comparison) -> str:
     return "\n".join([*lines, f"without IPEX it is {comparison.ratio:.2f} times as fast (by {by})"])
 
 
-def vanishes(word: Word) -> str:
+def vanishes(word: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
     if word.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {word.of} {word.last}, so nothing from torch {word.gone} on"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal, get_args
 
 from ipexctl.model.errors import Kind
@@ -20,7 +21,6 @@ from ipexctl.model.stack import StackSummary
 # doctor -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class HostFailure(JsonRecord):
     """Why a host could not be probed."""
 
@@ -29,7 +29,6 @@ class HostFailure(JsonRecord):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class ChosenInterface(JsonRecord):
     """The network interface that ranks of a host use; ``address`` without a prefix."""
 
@@ -38,7 +37,6 @@ class ChosenInterface(JsonRecord):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class DoctorHost(JsonRecord):
     """One host: its facts, or None and the failure."""
 
@@ -48,7 +46,6 @@ class DoctorHost(JsonRecord):
     failure: HostFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class FailedConnection(JsonRecord):
     """A connection between two hosts that was not made."""
 
@@ -57,7 +54,6 @@ class FailedConnection(JsonRecord):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class SharedDirectory(JsonRecord):
     """A directory that several hosts share."""
 
@@ -65,7 +61,6 @@ class SharedDirectory(JsonRecord):
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class NetworkCheck(JsonRecord):
     """Connections between hosts: ``tried`` counts them, round trips in seconds, rates in bytes a second. ``untried``
     maps hosts that could not take part to the reason."""
@@ -97,7 +92,6 @@ class HostSpeed:
     spread: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class LinkSpeed(JsonRecord):
     """Between two hosts: seconds one way, bytes a second. ``tool`` is "IMB-MPI1 PingPong" or "TCP"."""
 
@@ -108,7 +102,6 @@ class LinkSpeed(JsonRecord):
     tool: str
 
 
-@dataclass(frozen=True, slots=True)
 class UnmeasuredLink(JsonRecord):
     """Two hosts whose link could not be measured, and why."""
 
@@ -117,17 +110,15 @@ class UnmeasuredLink(JsonRecord):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class SpeedCheck(JsonRecord):
     """What ``--bench`` measured; ``missed`` maps hosts that could not be measured to the reason."""
 
-    hosts: tuple[HostSpeed, ...]
-    pairs: tuple[LinkSpeed, ...]
-    missed: Mapping[str, str]
-    pairs_missed: tuple[UnmeasuredLink, ...]
+    hosts: tuple[HostSpeed, ...] = ()
+    pairs: tuple[LinkSpeed, ...] = ()
+    missed: Mapping[str, str] = field(default_factory=dict)
+    pairs_missed: tuple[UnmeasuredLink, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class AppliedFix(JsonRecord):
     """What ``--fix`` did on which hosts; ``code`` is the finding's, empty where it was none."""
 
@@ -136,7 +127,6 @@ class AppliedFix(JsonRecord):
     action: str
 
 
-@dataclass(frozen=True, slots=True)
 class DoctorAnswer(JsonRecord):
     """``doctor``. ``imports`` maps hosts to what went wrong when the stack was imported."""
 
@@ -150,7 +140,6 @@ class DoctorAnswer(JsonRecord):
     fixed: tuple[AppliedFix, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ExplainAnswer(JsonRecord):
     """``doctor --explain``: the text of one code."""
 
@@ -161,7 +150,6 @@ class ExplainAnswer(JsonRecord):
 # stacks and environments ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class DryRun(JsonRecord):
     """A dry run of a verb whose plan says it all."""
 
@@ -169,7 +157,6 @@ class DryRun(JsonRecord):
     dry: Literal[True] = True
 
 
-@dataclass(frozen=True, slots=True)
 class ImportCheck(JsonRecord):
     """What the new environment of one host said when its stack was imported and tried. ``preload`` maps libraries to
     why they cannot be preloaded, empty where they can."""
@@ -185,7 +172,6 @@ class ImportCheck(JsonRecord):
     preload: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class InstallAnswer(JsonRecord):
     """``install``: the environment and its stack, and which hosts changed. ``failed`` maps hosts to the reason.
     Stopped before there was a plan, it has no more than ``changed`` and ``failed``."""
@@ -205,7 +191,6 @@ class InstallAnswer(JsonRecord):
         return bool(self.check)
 
 
-@dataclass(frozen=True, slots=True)
 class VerifiedHost(JsonRecord):
     """What the marker of a host's environment says: its id and its stack, None without one."""
 
@@ -213,7 +198,6 @@ class VerifiedHost(JsonRecord):
     stack: JsonObject | None
 
 
-@dataclass(frozen=True, slots=True)
 class VerifyAnswer(JsonRecord):
     """``verify``: ``failed`` maps hosts whose environment is not what was installed to the reason."""
 
@@ -221,7 +205,6 @@ class VerifyAnswer(JsonRecord):
     failed: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class UninstallAnswer(JsonRecord):
     """``uninstall``."""
 
@@ -229,7 +212,6 @@ class UninstallAnswer(JsonRecord):
     failed: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class WheelsAnswer(JsonRecord):
     """``wheels fetch``: ``fetched`` are those of ``wheels`` that were missing, ``bytes`` their size."""
 
@@ -242,7 +224,6 @@ class WheelsAnswer(JsonRecord):
     plan: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ListedRelease(JsonRecord):
     """A row of the version table. ``fits`` and ``reasons`` only where hosts were asked."""
 
@@ -266,7 +247,6 @@ class ListedRelease(JsonRecord):
     reasons: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class StacksAnswer(JsonRecord):
     """``stacks``: the version table; ``text`` is its form for people."""
 
@@ -274,7 +254,6 @@ class StacksAnswer(JsonRecord):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class StacksWhyAnswer(JsonRecord):
     """``stacks --why``: whether the request can be met, by which stack, and why."""
 
@@ -288,7 +267,6 @@ class StacksWhyAnswer(JsonRecord):
 # files ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class FailedTransfer(JsonRecord):
     """A host whose files could not be sent or fetched."""
 
@@ -296,7 +274,6 @@ class FailedTransfer(JsonRecord):
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class SyncedHost(JsonRecord):
     """What a host's working directory was sent: ``files`` with ``bytes`` in all, and how many were removed."""
 
@@ -307,7 +284,6 @@ class SyncedHost(JsonRecord):
     removed: int
 
 
-@dataclass(frozen=True, slots=True)
 class SyncAnswer(JsonRecord):
     """``sync``."""
 
@@ -316,7 +292,6 @@ class SyncAnswer(JsonRecord):
     plan: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class FetchedHost(JsonRecord):
     """What came from a host into ``directory``; ``same`` counts files that were there already."""
 
@@ -326,7 +301,6 @@ class FetchedHost(JsonRecord):
     same: int
 
 
-@dataclass(frozen=True, slots=True)
 class FetchAnswer(JsonRecord):
     """``fetch``."""
 
@@ -338,7 +312,6 @@ class FetchAnswer(JsonRecord):
 # runs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class RunAnswer(JsonRecord):
     """``run`` and ``attach``: ``reason`` is why the run ended, None while it goes on."""
 
@@ -347,7 +320,6 @@ class RunAnswer(JsonRecord):
     detached: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RunPlanAnswer(JsonRecord):
     """``run --dry-run``."""
 
@@ -356,7 +328,6 @@ class RunPlanAnswer(JsonRecord):
     dry: Literal[True] = True
 
 
-@dataclass(frozen=True, slots=True)
 class EmitAnswer(JsonRecord):
     """``plan --emit``: the launch written for another program, in ``text``."""
 
@@ -364,7 +335,6 @@ class EmitAnswer(JsonRecord):
     plan: PlannedLaunch
 
 
-@dataclass(frozen=True, slots=True)
 class ListedRun(JsonRecord):
     """A run that its head keeps: ``started`` in local time, ``ranks`` counts them."""
 
@@ -380,7 +350,6 @@ class ListedRun(JsonRecord):
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class OrphanDirectory(JsonRecord):
     """The directory of a run that is over, on a host."""
 
@@ -389,7 +358,6 @@ class OrphanDirectory(JsonRecord):
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
 class PsAnswer(JsonRecord):
     """``ps``: the runs on ``hosts``, of which those in ``unreachable`` did not answer."""
 
@@ -399,7 +367,6 @@ class PsAnswer(JsonRecord):
     unreachable: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class StopAnswer(JsonRecord):
     """``stop``: see `RunOutcome` for the last three."""
 
@@ -410,7 +377,6 @@ class StopAnswer(JsonRecord):
     unchecked: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class ReapAnswer(JsonRecord):
     """``reap``: the runs whose processes and directories were removed; see `RunOutcome` for the last three."""
 
@@ -423,7 +389,6 @@ class ReapAnswer(JsonRecord):
 # playbooks --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class PlayedStep(JsonRecord):
     """A step of a play; ``exit`` None: it was not begun."""
 
@@ -433,7 +398,6 @@ class PlayedStep(JsonRecord):
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class PlayAnswer(JsonRecord):
     """``play`` and ``demo``: ``lost`` maps hosts that failed to the step."""
 
@@ -444,7 +408,6 @@ class PlayAnswer(JsonRecord):
     dry: Literal[True] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ListedStep(JsonRecord):
     """A step as ``play --list`` shows it; ``hosts`` and ``tags`` have commas between them."""
 
@@ -456,14 +419,12 @@ class ListedStep(JsonRecord):
     when: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class PlayListAnswer(JsonRecord):
     """``play --list``."""
 
     list_: tuple[ListedStep, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class CommandOutput(JsonRecord):
     """What the step ``command`` wrote on a host."""
 
@@ -473,7 +434,6 @@ class CommandOutput(JsonRecord):
     err: str
 
 
-@dataclass(frozen=True, slots=True)
 class FailedCommand(JsonRecord):
     """A host where the step ``command`` failed, and how."""
 
@@ -481,14 +441,12 @@ class FailedCommand(JsonRecord):
     failed: str
 
 
-@dataclass(frozen=True, slots=True)
 class CommandAnswer(JsonRecord):
     """The step ``command`` of a playbook."""
 
     hosts: tuple[CommandOutput | FailedCommand, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class LintedPlaybook(JsonRecord):
     """A playbook without errors, and how many steps and hosts it has."""
 
@@ -497,14 +455,12 @@ class LintedPlaybook(JsonRecord):
     hosts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class LintAnswer(JsonRecord):
     """``play lint``."""
 
     playbooks: tuple[LintedPlaybook, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class InitAnswer(JsonRecord):
     """``init``: what was written, and the commands that come next."""
 
@@ -520,7 +476,6 @@ class InitAnswer(JsonRecord):
 # hosts, lab, measurements -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class ListedHost(JsonRecord):
     """A host of the inventory; ``origin`` is where it was written (``hosts:3``)."""
 
@@ -536,7 +491,6 @@ class ListedHost(JsonRecord):
     origin: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class HostsAnswer(JsonRecord):
     """``hosts``: ``text`` is the inventory in the dialect that was asked for."""
 
@@ -545,7 +499,6 @@ class HostsAnswer(JsonRecord):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class LabHost(JsonRecord):
     """One SSH server of a lab."""
 
@@ -557,7 +510,6 @@ class LabHost(JsonRecord):
     home: str
 
 
-@dataclass(frozen=True, slots=True)
 class LabAnswer(JsonRecord):
     """``lab up``, ``lab status`` and ``lab down``."""
 
@@ -570,9 +522,9 @@ class LabAnswer(JsonRecord):
     processes_left: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class BenchResult(JsonRecord):
-    """One form of the model: samples a second of each host alone and of all together; ``why`` it was not measured."""
+    """One form of the model. Samples per second: ``hosts`` each alone (all at the same time), ``cluster`` all together;
+    None where it was not measured, and ``why``."""
 
     mode: str
     engine: str
@@ -582,8 +534,18 @@ class BenchResult(JsonRecord):
     cluster: float | None
     why: str | None
 
+    @property
+    def name(self) -> str:
+        """For people: ``stock torch bf16``."""
+        stock = "stock torch" if self.how == "eager" else "torch.compile"
+        return f"{'IPEX' if self.engine == 'ipex' else stock} {self.dtype}"
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def host(self) -> float | None:
+        """The rate of the median host."""
+        return median(self.hosts.values()) if self.hosts else None
+
+
 class BenchAnswer(JsonRecord):
     """``bench``: ``text`` is the table for people."""
 
@@ -595,7 +557,6 @@ class BenchAnswer(JsonRecord):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class AccelerateAnswer(JsonRecord):
     """``accelerate config``: ``text`` is the configuration unless it was written to ``file``."""
 
@@ -606,7 +567,6 @@ class AccelerateAnswer(JsonRecord):
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ScriptUse(JsonRecord):
     """A place of a script that uses something of IPEX or oneCCL. ``last`` and ``gone`` are versions; ``idle`` from
     which one on it does nothing."""
@@ -622,7 +582,6 @@ class ScriptUse(JsonRecord):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
 class ComparedRun(JsonRecord):
     """One of the two runs of ``migrate --compare``."""
 
@@ -634,7 +593,6 @@ class ComparedRun(JsonRecord):
     samples_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class Comparison(JsonRecord):
     """``ratio``: how many times as fast the second run is as the first, by ``samples_per_s`` or ``seconds``."""
 
@@ -644,7 +602,6 @@ class Comparison(JsonRecord):
     by: Literal["samples_per_s", "seconds"] | None
 
 
-@dataclass(frozen=True, slots=True)
 class MigrateAnswer(JsonRecord):
     """``migrate``: ``text`` is the report for people."""
 
@@ -654,7 +611,6 @@ class MigrateAnswer(JsonRecord):
     compare: Comparison | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class UnknownAnswer(JsonRecord):
     """An answer of a saved run that another version of ipexctl wrote."""
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
+
+from typing_extensions import dataclass_transform
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 
+@dataclass_transform(frozen_default=True)
 class JsonRecord:
-    """Base of the dataclasses that are written as JSON objects and read back.
+    """Base of values that are written as JSON objects and read back: each class below it is a frozen dataclass.
 
     A field's key is its name without a trailing underscore. A field whose default is None is left out while it is None;
     every other field is always there.
     """
 
-    __slots__ = ()
-    __pydantic_config__ = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}  # noqa: RUF012
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __pydantic_config__: ClassVar = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
 class CpuList:

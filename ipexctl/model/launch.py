@@ -24,7 +24,6 @@ class Setting:
     by_user: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class PlannedVariable(JsonRecord):
     """A variable for the ranks in JSON; a secret's value is not shown."""
 
@@ -32,7 +31,6 @@ class PlannedVariable(JsonRecord):
     source: str
 
 
-@dataclass(frozen=True, slots=True)
 class PlannedHost(JsonRecord):
     """A host of a launch in JSON."""
 
@@ -45,7 +43,6 @@ class PlannedHost(JsonRecord):
     env: Mapping[str, PlannedVariable]
 
 
-@dataclass(frozen=True, slots=True)
 class PlannedRank(JsonRecord):
     """A rank of a launch in JSON; ``cpus`` and ``workers`` in the kernel's list form."""
 
@@ -58,7 +55,6 @@ class PlannedRank(JsonRecord):
     env: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class PlannedLaunch(JsonRecord):
     """A launch in JSON, as ``run --dry-run`` answers it. ``port`` None: one that is free at the start."""
 

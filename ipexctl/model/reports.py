@@ -16,7 +16,6 @@ from ipexctl.model.json_values import JsonRecord
 RankState = Literal["running", "ok", "failed", "stopped", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
 class HostStep(JsonRecord):
     """A step of a host, and how it ended: ``ok``, ``changed``, ``skipped`` or ``failed``."""
 
@@ -25,7 +24,6 @@ class HostStep(JsonRecord):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
 class HostOutcome(JsonRecord):
     """Steps of one host counted as Ansible's recap does: ``ok`` includes the changed ones."""
 
@@ -62,7 +60,6 @@ class RankOutcome:
     kernel: str = ""  # its host's kernel log about its death
 
 
-@dataclass(frozen=True, slots=True)
 class RunOutcome(JsonRecord):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
     ``followers`` failed after it, ``stopped`` were ended by us. On the hosts in ``clean`` no process of the run is
@@ -84,7 +81,6 @@ class RunOutcome(JsonRecord):
     unchecked: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class LostOutput(JsonRecord):
     """What the record could not store: ``ranks`` maps a rank to bytes, ``bytes`` is their sum, ``events`` counts lines
     of events.jsonl, ``files`` names documents."""
@@ -96,7 +92,6 @@ class LostOutput(JsonRecord):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class CommandReport(JsonRecord):
     """The outcome of a command. ``saved`` is the directory of its record; ``refused`` is why it ended in the middle."""
 

@@ -107,7 +107,6 @@ class MpiLauncher:
         return f"{MPI_NAMES[self.dialect]} {self.version}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
 class StackMpi(JsonRecord):
     """The MPI that starts the ranks; the last three only of one that the hosts have: ``name`` is for people."""
 
@@ -118,7 +117,6 @@ class StackMpi(JsonRecord):
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class StackSummary(JsonRecord):
     """What the marker of an environment and ``--json`` say about a stack."""
 

@@ -7,43 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
-from ipexctl.model.answers import (
-    AccelerateAnswer,
-    AnyAnswer,
-    BenchAnswer,
-    CommandAnswer,
-    CommandOutput,
-    DoctorAnswer,
-    DryRun,
-    EmitAnswer,
-    ExplainAnswer,
-    FailedCommand,
-    FailedTransfer,
-    FetchAnswer,
-    FetchedHost,
-    HostsAnswer,
-    InitAnswer,
-    InstallAnswer,
-    LabAnswer,
-    LintAnswer,
-    MigrateAnswer,
-    PlayAnswer,
-    PlayedStep,
-    PlayListAnswer,
-    PsAnswer,
-    ReapAnswer,
-    RunAnswer,
-    RunPlanAnswer,
-    StacksAnswer,
-    StacksWhyAnswer,
-    StopAnswer,
-    SyncAnswer,
-    SyncedHost,
-    UninstallAnswer,
-    UnknownAnswer,
-    VerifyAnswer,
-    WheelsAnswer,
-)
+from ipexctl.model import answers as a
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.show import phrases
@@ -65,44 +29,58 @@ from ipexctl.show.typeset import (
 )
 
 
-def answer(value: AnyAnswer) -> list[RenderableType]:
+def answer(value: a.AnyAnswer) -> list[RenderableType]:
     """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
     match value:
-        case PlayAnswer():
+        case a.PlayAnswer():
             return steps(value.steps)
-        case PlayListAnswer():
+        case a.PlayListAnswer():
             return generic({"steps": to_json(value.list_)})
-        case DryRun() | RunPlanAnswer():
+        case a.DryRun() | a.RunPlanAnswer():
             return whole(value.plan)
-        case SyncAnswer() | FetchAnswer() | WheelsAnswer() | InstallAnswer() if value.dry:
+        case a.SyncAnswer() | a.FetchAnswer() | a.WheelsAnswer() | a.InstallAnswer() if value.dry:
             return whole(value.plan or "")
-        case DoctorAnswer():
+        case a.DoctorAnswer():
             return doctor(value)
-        case ExplainAnswer():
+        case a.ExplainAnswer():
             return paragraphs(value.text)
-        case InstallAnswer():
+        case a.InstallAnswer():
             return install(value)
-        case CommandAnswer():
+        case a.CommandAnswer():
             return commands(value.hosts)
-        case VerifyAnswer():
+        case a.VerifyAnswer():
             return verified(value)
-        case PsAnswer():
+        case a.PsAnswer():
             return runs(value)
-        case SyncAnswer() | FetchAnswer():
+        case a.SyncAnswer() | a.FetchAnswer():
             return transferred(value.hosts)
-        case RunAnswer():
+        case a.RunAnswer():
             return []
-        case StopAnswer():
+        case a.StopAnswer():
             return [*generic({"run": value.run, "reason": value.reason}), *proof(value.run, value)]
-        case ReapAnswer():
+        case a.ReapAnswer():
             return [*generic({"removed": value.removed}), *proof("", value)]
-        case StacksAnswer() | StacksWhyAnswer() | EmitAnswer() | HostsAnswer() | BenchAnswer() | MigrateAnswer():
+        case (
+            a.StacksAnswer()
+            | a.StacksWhyAnswer()
+            | a.EmitAnswer()
+            | a.HostsAnswer()
+            | a.BenchAnswer()
+            | a.MigrateAnswer()
+        ):
             return whole(value.text)
-        case AccelerateAnswer() if value.text is not None:
+        case a.AccelerateAnswer() if value.text is not None:
             return whole(value.text)
-        case UninstallAnswer() | WheelsAnswer() | LintAnswer() | InitAnswer() | LabAnswer() | AccelerateAnswer():
+        case (
+            a.UninstallAnswer()
+            | a.WheelsAnswer()
+            | a.LintAnswer()
+            | a.InitAnswer()
+            | a.LabAnswer()
+            | a.AccelerateAnswer()
+        ):
             return generic(to_json(value))
-        case UnknownAnswer():
+        case a.UnknownAnswer():
             return generic(value.value)
 
 
@@ -128,7 +106,7 @@ def lost(output: LostOutput) -> list[RenderableType]:
     return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]
 
 
-def install(value: InstallAnswer) -> list[RenderableType]:
+def install(value: a.InstallAnswer) -> list[RenderableType]:
     """Which stack the hosts have now, and on which of them that changed. Failures are shown by themselves."""
     items: list[RenderableType] = []
     if stack := value.stack:
@@ -148,14 +126,14 @@ def install(value: InstallAnswer) -> list[RenderableType]:
     return items
 
 
-def transferred(hosts: Mapping[str, SyncedHost | FetchedHost | FailedTransfer]) -> list[RenderableType]:
+def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:
     """What was sent or fetched, how much of it and where to; equal hosts share a line. Failures are shown by
     themselves."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for host, transfer in hosts.items():
-        if not isinstance(transfer, FailedTransfer):
-            into, name = transfer.workdir if isinstance(transfer, SyncedHost) else transfer.directory, ""
-            if isinstance(transfer, FetchedHost) and into.endswith(f"/{host}"):  # a directory for each host
+        if not isinstance(transfer, a.FailedTransfer):
+            into, name = transfer.workdir if isinstance(transfer, a.SyncedHost) else transfer.directory, ""
+            if isinstance(transfer, a.FetchedHost) and into.endswith(f"/{host}"):  # a directory for each host
                 into, name = into.removesuffix(host), "each"
             groups.setdefault((_amount(transfer), into, name), []).append(host)
     items: list[RenderableType] = []
@@ -165,21 +143,21 @@ def transferred(hosts: Mapping[str, SyncedHost | FetchedHost | FailedTransfer]) 
     return items
 
 
-def _amount(transfer: SyncedHost | FetchedHost) -> str:
+def _amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
     """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
-    sync = isinstance(transfer, SyncedHost)
+    sync = isinstance(transfer, a.SyncedHost)
     parts = [f"{phrases.plural(transfer.files, 'file')}, {phrases.size(transfer.bytes)}"] if transfer.files else []
-    if isinstance(transfer, SyncedHost) and transfer.removed:
+    if isinstance(transfer, a.SyncedHost) and transfer.removed:
         parts.append(f"{transfer.removed} removed")
     if parts:
         return f"{', '.join(parts)} {'to' if sync else 'into'} {{}}"
-    if isinstance(transfer, SyncedHost):
+    if isinstance(transfer, a.SyncedHost):
         return "directories only, to {}" if transfer.changed else "nothing to do, {} is the same"
     same = f"{phrases.plural(transfer.same, 'file')} the same in {{}}"
     return f"nothing to do, {same}" if transfer.same else "nothing there"
 
 
-def verified(value: VerifyAnswer) -> list[RenderableType]:
+def verified(value: a.VerifyAnswer) -> list[RenderableType]:
     """Which stack each host has, by its name; hosts with the same one share a line. Failures are shown by
     themselves."""
     groups: dict[tuple[str, bool], list[str]] = {}
@@ -195,11 +173,11 @@ def verified(value: VerifyAnswer) -> list[RenderableType]:
     return items
 
 
-def commands(rows: Sequence[CommandOutput | FailedCommand]) -> list[RenderableType]:
+def commands(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[RenderableType]:
     """What a command wrote on each host; hosts where it wrote the same share an entry."""
     groups: dict[tuple[int, str, str], list[str]] = {}
     for row in rows:
-        if isinstance(row, CommandOutput):
+        if isinstance(row, a.CommandOutput):
             groups.setdefault((row.status, row.out, row.err), []).append(row.host)
     items: list[RenderableType] = []
     for (status, *output), names in groups.items():
@@ -209,7 +187,7 @@ def commands(rows: Sequence[CommandOutput | FailedCommand]) -> list[RenderableTy
     return items
 
 
-def steps(rows: Sequence[PlayedStep]) -> list[RenderableType]:
+def steps(rows: Sequence[a.PlayedStep]) -> list[RenderableType]:
     """How each step of a play ended."""
     items: list[RenderableType] = []
     for row in rows:

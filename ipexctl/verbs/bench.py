@@ -67,14 +67,13 @@ def bench(
     title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
     if plot:
         groups = {
-            bench_report.MODES[mode]: [(row.name, row.host, row.why) for row in made if row.mode == mode]
+            bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in made if row.mode == mode]
             for mode in modes
         }
         chart.save(plot, chart.draw(title, groups, "samples/s"))
         notes.append(f"drawn in {plot}")
-    results = tuple(row.result for row in made)
     text = bench_report.text(made, title, notes)
-    yield Answer(BenchAnswer(task.model, task.size, task.batch, results, tuple(notes), text))
+    yield Answer(BenchAnswer(task.model, task.size, task.batch, made, tuple(notes), text))
     yield Ended("bench", exit)
 
 

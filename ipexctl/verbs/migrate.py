@@ -53,7 +53,7 @@ def migrate(
     if comparison:
         compared, exit = yield from _compare(file, comparison, context, environ)
         report += "\n\n" + migration.compared(compared)
-    yield Answer(answers.MigrateAnswer(file, tuple(use.answer for use in found), report, compared))
+    yield Answer(answers.MigrateAnswer(file, found, report, compared))
     yield Ended("migrate", exit)
 
 

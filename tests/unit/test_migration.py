@@ -62,7 +62,7 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
     (use, *_) = migration.uses("import torch_ccl\n", "old.py", KNOWN)
-    assert migration.vanishes(use.word) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
+    assert migration.vanishes(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
 def test_shell_files_and_configurations_are_read_line_by_line() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit
-from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
+from ipexctl.model.answers import HostSpeed, SpeedCheck
 
 SLOW = 0.15  # less than the others' by so much is told: repeated measurements of equal hosts stay within 5 to 10 %
 SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
@@ -29,23 +29,6 @@ def _larger(one: float | None, other: float | None) -> float | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """All that was measured; ``missed`` maps hosts that could not be measured to the reason, ``silent`` are pairs that
-    IMB-MPI1 could not measure: first host, second host, why."""
-
-    speeds: tuple[HostSpeed, ...] = ()
-    lines: tuple[LinkSpeed, ...] = ()
-    missed: Mapping[str, str] = field(default_factory=dict)
-    silent: tuple[tuple[str, str, str], ...] = ()
-
-    @property
-    def summary(self) -> SpeedCheck:
-        """What ``--json`` says of it."""
-        unmeasured = tuple(UnmeasuredLink(first, second, why) for first, second, why in self.silent)
-        return SpeedCheck(self.speeds, self.lines, self.missed, unmeasured)
-
-
 def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
     """A ring of pairs, in rounds in which no host takes part twice: so each host is measured with two others."""
     count = len(hosts)
@@ -57,31 +40,31 @@ def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(tuple(one) for one in (even, odd, last) if one)
 
 
-def judge_race(race: Race) -> Iterator[CheckHit]:
+def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
     for figure, what in FIGURES.items():
-        for method in sorted({speed.method for speed in race.speeds}):
+        for method in sorted({speed.method for speed in check.hosts}):
             values = {
                 speed.host: value
-                for speed in race.speeds
+                for speed in check.hosts
                 if (value := getattr(speed, figure)) is not None and speed.method == method
             }
             unit = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
             # A figure that changed from turn to turn tells of other work there: only what is beyond that is told.
-            spread = {speed.host: speed.spread.get(figure, 0.0) for speed in race.speeds}
+            spread = {speed.host: speed.spread.get(figure, 0.0) for speed in check.hosts}
             for host, less, value, usual in _slow(values, SLOW):
                 if less < max(SLOW, 1.5 * spread[host]):
                     continue
                 said = f"{value / unit[0]:.0f} of {usual / unit[0]:.0f} {unit[1]}"
                 yield CheckHit("SPD001", host, {"less": f"−{less:.0%}".replace("%", " %"), "what": what}, said)
     best: dict[str, float] = {}
-    for line in race.lines:
+    for line in check.pairs:
         for host in (line.first, line.second):
             if line.rate is not None:
                 best[host] = max(best.get(host, 0.0), line.rate)
     for host, less, value, usual in _slow(best, SLOW_LINK):
-        said = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({race.lines[0].tool})"
+        said = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
         yield CheckHit("SPD002", host, {"less": f"−{less:.0%}".replace("%", " %")}, said)
-    for host, why in [(speed.host, speed.why) for speed in race.speeds if speed.why] + [*race.missed.items()]:
+    for host, why in [(speed.host, speed.why) for speed in check.hosts if speed.why] + [*check.missed.items()]:
         yield CheckHit("SPD003", host, {}, why)
 
 

@@ -24,7 +24,7 @@ from ipexctl.decide.checks import (
     run_checks,
 )
 from ipexctl.decide.checks import explain as story
-from ipexctl.decide.checks.benchmarks import Race, judge_race
+from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.connectivity import ConnectivityReport, judge_meeting
 from ipexctl.decide.checks.network import on_one_machine
 from ipexctl.decide.checks.software import imports
@@ -39,6 +39,7 @@ from ipexctl.model.answers import (
     DoctorHost,
     ExplainAnswer,
     HostFailure,
+    SpeedCheck,
 )
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Message, Started
@@ -110,11 +111,11 @@ def doctor(
         from ipexctl.verbs.doctor.host_bench import race
 
         measured = yield from race(inventory, cluster.facts, meeting, context)
-    hits = [*judge_meeting(cluster, meeting), *imports(cluster, problems), *judge_race(measured or Race())]
+    hits = [*judge_meeting(cluster, meeting), *imports(cluster, problems), *judge_speeds(measured or SpeedCheck())]
     answer = replace(
         _answer(cluster, run_checks(cluster, known, hits), meeting),
         imports=problems or None,
-        speed=measured.summary if measured else None,
+        speed=measured,
         fixed=tuple(fixed) if allowed else None,
     )
     yield from _report(cluster, answer, failed)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session, load_program
-from ipexctl.decide.checks.benchmarks import FIGURES, Race, better, judge_race, rounds
+from ipexctl.decide.checks.benchmarks import FIGURES, better, judge_speeds, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
 from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
-from ipexctl.model.answers import HostSpeed, LinkSpeed
+from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
@@ -34,7 +34,7 @@ _SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
 
 def race(
     inventory: Inventory, facts: Mapping[str, Facts], meeting: ConnectivityReport, context: Context
-) -> Generator[Event, None, Race]:
+) -> Generator[Event, None, SpeedCheck]:
     """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
     ``meeting`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
     pythons = {host: python for host, fact in facts.items() if (python := choose_python(fact))}
@@ -59,7 +59,7 @@ def race(
     try:
         done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
         speeds = tuple(found for found in done.values() if isinstance(found, HostSpeed))
-        behind = {hit.host for hit in judge_race(Race(speeds)) if hit.code == "SPD001"}
+        behind = {hit.host for hit in judge_speeds(SpeedCheck(speeds)) if hit.code == "SPD001"}
         if behind:  # nobody is called slow for one bad moment
             again = yield from each(
                 together,
@@ -73,13 +73,15 @@ def race(
                 for speed in speeds
             )
         missed |= {host: found.why for host, found in done.items() if isinstance(found, NotReached)}
-        lines, silent = yield from _talk([speed.host for speed in speeds], inventory, facts, sessions, together, turns)
+        lines, unmeasured = yield from _talk(
+            [speed.host for speed in speeds], inventory, facts, sessions, together, turns
+        )
     finally:
         for session in sessions.values():
             session.close()
     if not lines:
         lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in meeting.pairs if pair.rate]
-    return Race(speeds, tuple(lines), missed, tuple(silent))
+    return SpeedCheck(speeds, tuple(lines), missed, tuple(unmeasured))
 
 
 def _computer(host: str, facts: Mapping[str, Facts]) -> str:
@@ -94,7 +96,7 @@ def _talk(
     sessions: Mapping[str, Session],
     context: Context,
     turns: Mapping[str, threading.Lock],
-) -> Generator[Event, None, tuple[list[LinkSpeed], list[tuple[str, str, str]]]]:
+) -> Generator[Event, None, tuple[list[LinkSpeed], list[UnmeasuredLink]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
     choices = choose_interfaces(facts)
     layouts = {host: layout for host in hosts if host in choices and (layout := _layout(facts[host]))}
@@ -102,7 +104,7 @@ def _talk(
     if on_one_machine(facts) or len(layouts) < 2:
         return [], []
     lines: list[LinkSpeed] = []
-    silent: list[tuple[str, str, str]] = []
+    unmeasured: list[UnmeasuredLink] = []
     for pairs in rounds([host for host in hosts if _has_program(sessions[host], programs.get(host))]):
         partner = dict(pairs)
 
@@ -121,10 +123,12 @@ def _talk(
 
         found = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
         lines += [line for line in found.values() if isinstance(line, LinkSpeed)]
-        silent += [
-            (host, partner[host], missed.why) for host, missed in found.items() if isinstance(missed, NotReached)
+        unmeasured += [
+            UnmeasuredLink(host, partner[host], missed.why)
+            for host, missed in found.items()
+            if isinstance(missed, NotReached)
         ]
-    return lines, silent
+    return lines, unmeasured
 
 
 def _measure_pair(

@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ipexctl.act.sessions import load_program
-from ipexctl.decide.checks.benchmarks import Race, better, judge_race, rounds
-from ipexctl.model.answers import HostSpeed, LinkSpeed
+from ipexctl.decide.checks.benchmarks import better, judge_speeds, rounds
+from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.show import hosts_screen
 
 GB = 1e9
 
 
-def race(*memory: float, **more: object) -> Race:
+def race(*memory: float, **more: object) -> SpeedCheck:
     speeds = [HostSpeed(f"n{n}", 8, "2.8.0", 2000.0, 9000.0, value * GB, "triad") for n, value in enumerate(memory)]
-    return Race(tuple(speeds), **more)  # type: ignore[arg-type]
+    return SpeedCheck(tuple(speeds), **more)  # type: ignore[arg-type]
 
 
 def shown(items: list[RenderableType]) -> str:
@@ -31,12 +31,12 @@ def shown(items: list[RenderableType]) -> str:
     return captured.get()
 
 
-def hits(one: Race) -> list[tuple[str, str, object]]:
-    return [(hit.code, hit.host, hit.values.get("less")) for hit in judge_race(one)]
+def hits(one: SpeedCheck) -> list[tuple[str, str, object]]:
+    return [(hit.code, hit.host, hit.values.get("less")) for hit in judge_speeds(one)]
 
 
 def test_a_straggler_is_named_with_how_much_it_is_behind_the_median() -> None:
-    (hit,) = judge_race(race(200, 198, 205, 156))
+    (hit,) = judge_speeds(race(200, 198, 205, 156))
     assert (hit.code, hit.host) == ("SPD001", "n3")
     assert hit.values == {"less": "−22 %", "what": "memory bandwidth"}
     assert hit.evidence == "156 of 199 GB/s"
@@ -52,9 +52,9 @@ def test_hosts_that_differ_as_measurements_do_are_not_named() -> None:
 
 
 def test_a_figure_that_changed_from_turn_to_turn_blames_nobody_for_as_much() -> None:
-    def noisy(spread: float) -> Race:
-        slow = replace(race(150).speeds[0], host="n9", spread={"memory": spread})
-        return Race((*race(200, 200, 200).speeds, slow))
+    def noisy(spread: float) -> SpeedCheck:
+        slow = replace(race(150).hosts[0], host="n9", spread={"memory": spread})
+        return SpeedCheck((*race(200, 200, 200).hosts, slow))
 
     assert hits(noisy(0.02)) == [("SPD001", "n9", "−25 %")]
     assert hits(noisy(0.3)) == []  # 25 % behind, and its own turns differ by 30
@@ -70,14 +70,14 @@ def test_of_two_measurements_of_a_host_the_better_figures_count() -> None:
 
 def test_only_what_was_measured_in_the_same_way_is_compared() -> None:
     copied = HostSpeed("n9", 8, None, None, None, 20 * GB, "copy", "no environment there: no matrix products")
-    mixed = Race((*race(200, 200, 200).speeds, copied))
+    mixed = SpeedCheck((*race(200, 200, 200).hosts, copied))
     assert hits(mixed) == [("SPD003", "n9", None)]
 
 
 def test_a_host_whose_every_pair_is_slow_is_named_and_its_partners_are_not() -> None:
     rates = {("n0", "n1"): 1000, ("n1", "n2"): 300, ("n2", "n3"): 290, ("n3", "n0"): 1000}
     lines = tuple(LinkSpeed(first, second, 1e-5, rate * 1e6, "TCP") for (first, second), rate in rates.items())
-    (hit,) = judge_race(race(200, 200, 200, 200, lines=lines))
+    (hit,) = judge_speeds(race(200, 200, 200, 200, pairs=lines))
     assert (hit.code, hit.host, hit.values["less"]) == ("SPD002", "n2", "−70 %")
 
 
@@ -113,7 +113,7 @@ def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
 
 
 def test_the_longest_bar_is_the_fastest_hosts() -> None:
-    screen = shown(hosts_screen.speed(race(200, 100).summary))
+    screen = shown(hosts_screen.speed(race(200, 100)))
     first, second = (line for line in screen.splitlines() if line.startswith("n"))
     assert "████████" in first
     assert "████ " in second
@@ -122,7 +122,7 @@ def test_the_longest_bar_is_the_fastest_hosts() -> None:
 
 
 def test_of_many_hosts_the_slowest_and_the_median_are_shown() -> None:
-    screen = shown(hosts_screen.speed(race(*[200.0] * 60, 120.0).summary))
+    screen = shown(hosts_screen.speed(race(*[200.0] * 60, 120.0)))
     assert "n60" in screen
     assert "median" in screen
     assert len(screen.splitlines()) < 14
