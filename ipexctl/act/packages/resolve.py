@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from ipexctl.act.packages.download import download_wheels, hash_file, local_path
@@ -226,7 +227,7 @@ def parse_pylock(text: str) -> tuple[Wheel, ...]:
             continue
         file = files[0]
         url = file.get("url") or Path(file["path"]).absolute().as_uri()
-        version = package.get("version") or unquote(url.rpartition("/")[2]).split("-")[1]
+        version = package.get("version") or str(parse_wheel_filename(unquote(url.rpartition("/")[2]))[1])
         wheels.append(Wheel(name, version, url, file["hashes"]["sha256"], int(file.get("size") or 0)))
     if bad:
         raise UsageError("some packages have no wheels that could be checked", reasons=bad, exit=Exit.STEP)

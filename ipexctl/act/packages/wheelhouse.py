@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
-import re
 import shutil
 import stat
 import tarfile
@@ -19,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from ipexctl.model.errors import Exit, UsageError
 
-# {distribution}-{version}(-{build})?-{python}-{abi}-{platform}.whl: nothing of a path, no leading dot
-_WHEEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*(-[A-Za-z0-9_.!+]+){4,5}\.whl")
 _CHUNK = 1 << 20
 _KINDS: dict[str, Literal["w", "w:gz"]] = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _YEAR = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same wheels are the same bytes
@@ -206,9 +205,17 @@ def _plain(archive: Path, special: Iterable[str], names: Iterable[str]) -> None:
         raise UsageError(f"the wheelhouse {archive} is not one to trust", reasons=reasons[:5])
 
 
+def _is_wheel_name(name: str) -> bool:
+    try:
+        parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        return False
+    return name.isascii() and not name.startswith(".")
+
+
 def _check(archive: Path, members: list[Member], free: int) -> None:
     names = [name for name, _, _ in members]
-    reasons = [f"{name!r} is not the name of a wheel" for name in names if not _WHEEL.fullmatch(name)]
+    reasons = [f"{name!r} is not the name of a wheel" for name in names if not _is_wheel_name(name)]
     reasons += [f"{name} is in it twice" for name in sorted({name for name in names if names.count(name) > 1})]
     if not names:
         reasons.append("there are no wheels in it")

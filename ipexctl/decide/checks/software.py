@@ -108,7 +108,7 @@ def pythons(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def _minors(fact: Facts) -> set[str]:
-    return {".".join(python.version.split(".")[:2]) for python in fact.pythons if python.usable and python.version}
+    return {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
 
 
 def _found(fact: Facts) -> str:
@@ -230,7 +230,7 @@ def compiler(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         torch = _package(fact, "torch")
         native = (
-            torch is not None and not _package(fact, "intel-extension-for-pytorch") and parse_version(torch) >= (2,)
+            torch is not None and not _package(fact, "intel-extension-for-pytorch") and parse_version(torch).major >= 2
         )
         if native and fact.tools and "g++" not in fact.tools:
             yield CheckHit("SYS007", host, {})

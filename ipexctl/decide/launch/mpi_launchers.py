@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ipexctl.decide.launch import hydra, openmpi
 from ipexctl.decide.releases.runtime import Runtime
+from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import NodePlan
 from ipexctl.model.stack import Dialect, MpiLauncher
@@ -55,7 +56,7 @@ def parse_answer(name: str, text: str) -> MpiLauncher | str:
             reason = f"{program} is not a known MPI: {output[:80].strip() or 'no output'}" if "/" in name else reason
         elif "/" not in name and launcher.dialect != name:
             continue
-        elif launcher.dialect == "openmpi" and int(launcher.version.split(".")[0]) >= 5:
+        elif launcher.dialect == "openmpi" and parse_version(launcher.version).major >= 5:
             reason = f"{program} is Open MPI {launcher.version}; ipexctl supports Open MPI 4"
         elif PROXIES[launcher.dialect] not in helpers.split():
             reason = f"there is no {PROXIES[launcher.dialect]} beside {program}"

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from packaging.utils import canonicalize_name
+
+from ipexctl.decide.releases.table import public_version
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.stack import Lock, Stack
@@ -118,13 +121,13 @@ class Plan:
 
 def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
-    found = {_name(name): version for name, version in held.items()}
+    found = {canonicalize_name(name): version for name, version in held.items()}
     words = []
     for name, version in sorted(packages.items()):
-        have = found.get(_name(name))
+        have = found.get(canonicalize_name(name))
         if have is None:
             words.append(f"{name} is missing")
-        elif have.partition("+")[0] != version.partition("+")[0]:
+        elif public_version(have) != public_version(version):
             words.append(f"{name} is {have}, not {version}")
     return words
 
@@ -138,10 +141,6 @@ def as_observed(fact: Facts, venv: str, lock: Lock) -> HostState | None:
     if set(there.beside) - {lock.id}:
         return None
     return HostState("ours", active=lock.id, complete=(lock.id,), marker=there.marker, packages=there.packages)
-
-
-def _name(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def origins(lock: Lock) -> list[list[Any]]:

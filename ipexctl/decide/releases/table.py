@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from ipexctl.model.stack import Index, StackRelease
 from ipexctl.model.toml import parse_toml
 
@@ -45,19 +47,28 @@ class ReleaseTable:
 
 
 @lru_cache(4096)
-def parse_version(version: str) -> tuple[int, ...]:
-    """A version as a tuple for comparison: ``2.10.0+cpu`` is (2, 10, 0). Non-numeric parts count as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in public_version(version).split("."))
+def parse_version(version: str) -> Version:
+    """A version for comparison, without its local part; less than any other for a text that is no version."""
+    try:
+        return Version(public_version(version))
+    except InvalidVersion:
+        return Version("0.dev0")
 
 
 def public_version(version: str) -> str:
     """The version without its local part: ``2.8.0+cpu`` is ``2.8.0``. PyPI's and Intel's files differ only there."""
-    return version.partition("+")[0]
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version.partition("+")[0]
 
 
 def minor_version(version: str) -> str:
-    """The first two parts of a version: ``2.8`` of ``2.8.0+cpu``."""
-    return ".".join(public_version(version).split(".")[:2])
+    """The first two parts of a version: ``2.8`` of ``2.8.0+cpu``. A text that is no version stays as it is."""
+    try:
+        return ".".join(map(str, Version(version).release[:2]))
+    except InvalidVersion:
+        return version
 
 
 def parse_table(text: str) -> ReleaseTable:

@@ -151,7 +151,7 @@ def choose_python(fact: Facts) -> str | None:
     if fact.installed and fact.installed.exists:
         return f"{fact.installed.venv}/bin/python"
     for python in fact.pythons:
-        if python.usable and python.version and parse_version(python.version) >= (3, 6):
+        if python.usable and python.version and parse_version(python.version) >= parse_version("3.6"):
             return python.path
     return None
 

@@ -220,7 +220,9 @@ def test_the_rules_of_the_table_hold_in_every_row() -> None:
             assert row.ipex.split(".")[:2] == row.torch.split(".")[:2], row
             assert row.isa in {"AVX2", "AVX512"}
         if row.oneccl:
-            assert row.module == ("torch_ccl" if parse_version(row.torch) < (1, 12) else "oneccl_bindings_for_pytorch")
+            assert row.module == (
+                "torch_ccl" if parse_version(row.torch) < parse_version("1.12") else "oneccl_bindings_for_pytorch"
+            )
             assert row.binding_mpi
         assert set(row.pythons) <= set(row.torch_pythons), row.torch
         assert row.source
