@@ -111,7 +111,7 @@ class RunLog:
         elif isinstance(record, journal.Straggling):
             yield from self._stalled(Stalled(tuple(record.ranks), record.seconds, "stragglers", {}, record.kill))
         elif isinstance(record, journal.Resumed):
-            yield Message("the ranks get on again")
+            yield Message("the stalled ranks make progress again")
         elif isinstance(record, journal.RankStack):
             stack = RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
             self._stacks.append(stack)

@@ -1,4 +1,4 @@
-"""The guard of a run on one host: starts Hydra's proxy when the keeper asks, hears how ranks end, ends everything.
+"""The guard of a run on one host: starts Hydra's proxy when the keeper asks, reports how ranks end, ends everything.
 
 It holds a connection to the keeper on node0. When the keeper has been silent for the node lease, it ends all
 processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family.
@@ -98,27 +98,27 @@ class Guard:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         last = time.monotonic()
         while True:
-            readable, _, _ = select.select(self.sources(), [], [], self.spec.timings.tick)
+            readable, _, _ = select.select(self.list_wakers(), [], [], self.spec.timings.tick)
             now = time.monotonic()
             if now - last > self.spec.timings.node_lease:
-                return self.leave("this host stood still for %.0f s" % (now - last))
+                return self.end_alone("this host stood still for %.0f s" % (now - last))
             last = now
             for message in self.keeper.take() if self.keeper in readable else []:
-                if self.obey(message):
+                if self.execute(message):
                     return None
             gone = self.proxies.intersection(pid for pid, _status in procs.reap())
-            self.tell()  # how its ranks ended comes before the end of their proxy
+            self.report_records()  # how its ranks ended comes before the end of their proxy
             if gone:
                 self.proxies -= gone
                 self.keeper.send(messages.ProxyEnded(time.time()))
             self.keeper.flush()
             if not self.keeper.open:
-                return self.leave("the keeper is gone")
+                return self.end_alone("the keeper is gone")
             if now - self.keeper.heard > self.spec.timings.node_lease:
-                return self.leave("no word from the keeper for %.0f s" % (now - self.keeper.heard))
+                return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
 
-    def sources(self) -> List[Any]:
-        """What wakes us at once: the keeper's word, and the end of a wrapper or a proxy (where the kernel and Python
+    def list_wakers(self) -> List[Any]:
+        """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
         offer it)."""
         watched = {process.pid for process in self.alive.values()} | self.proxies
         for pid in set(self.ends) - watched:
@@ -130,12 +130,12 @@ class Guard:
                 pass  # it has ended, or the kernel is too old: the next tick finds it
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
-    def obey(self, message: rpc.Received) -> bool:
-        """Does what the keeper says; True when that was the last thing. Messages for others are ignored."""
+    def execute(self, message: rpc.Received) -> bool:
+        """Does what the keeper asks; True when that was the last thing. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.keeper.send(messages.Pong(message.sent, time.time()))
         elif isinstance(message, messages.StartProxy):
-            self.start(message.words)
+            self.start_proxy(message.words)
         elif isinstance(message, messages.RanksPort):
             files.write(self.directory, paths.PORT, {"port": message.port})
         elif isinstance(message, messages.Terminate):
@@ -143,11 +143,11 @@ class Guard:
                 files.write(self.directory, paths.ENDING, {"at": time.time()})
             except OSError:
                 pass  # only a wrapper that begins at this moment misses it: the hard stop is for that
-            procs.send(self.ranks(), signal.SIGTERM)
-            procs.send(self.ranks(), signal.SIGCONT)
+            procs.send(self.find_rank_processes(), signal.SIGTERM)
+            procs.send(self.find_rank_processes(), signal.SIGCONT)
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
-            spare = self.spare() | wrappers
+            spare = self.launcher_processes() | wrappers
             living = procs.living(self.mark, os.getpid(), spare, [self.group])
             self.keeper.send(messages.ProcessesKilled(len(living)))
             procs.wipe(self.mark, os.getpid(), spare, patience=self.spec.timings.wipe, groups=[self.group])
@@ -162,7 +162,7 @@ class Guard:
             return True
         return False
 
-    def start(self, words: List[str]) -> None:
+    def start_proxy(self, words: List[str]) -> None:
         """Starts Hydra's proxy as a remote shell would: the words joined, read by a shell."""
         pid = os.fork()
         if pid:
@@ -184,11 +184,11 @@ class Guard:
         finally:
             os._exit(127)
 
-    def ranks(self) -> List[procs.Process]:
+    def find_rank_processes(self) -> List[procs.Process]:
         """Everything of the run here but the guard, the proxies and (on node0) the keeper with its mpirun."""
-        return procs.living(self.mark, os.getpid(), self.spare(), [self.group])
+        return procs.living(self.mark, os.getpid(), self.launcher_processes(), [self.group])
 
-    def spare(self) -> Set[int]:
+    def launcher_processes(self) -> Set[int]:
         """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
         keep = set(self.proxies)
         keeper = files.read_keeper(self.directory)
@@ -198,8 +198,8 @@ class Guard:
                 keep.add(process.pid)
         return keep | own
 
-    def tell(self) -> None:
-        """Passes on what the wrappers wrote, and notices wrappers that died without a word."""
+    def report_records(self) -> None:
+        """Passes on what the wrappers wrote, and notices wrappers that died without a record."""
         try:
             names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_order)
         except OSError:
@@ -207,7 +207,7 @@ class Guard:
         for name in names:
             if name in self.reported or not name.endswith(paths.RECORD):
                 continue
-            record = self.record(name)
+            record = self.read_record(name)
             if record is None:
                 continue
             self.reported.add(name)
@@ -230,14 +230,14 @@ class Guard:
                 os.path.join(self.directory, files.record_path(rank, files.END))
             ):
                 del self.alive[rank]
-                self.missed(rank)
+                self.report_unseen_end(rank)
 
-    def missed(self, rank: int) -> None:
+    def report_unseen_end(self, rank: int) -> None:
         """Nobody saw its end."""
         self.ended.add(rank)
         self.keeper.send(journal.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
 
-    def record(self, name: str) -> Union[messages.RankRecord, Unreadable, None]:
+    def read_record(self, name: str) -> Union[messages.RankRecord, Unreadable, None]:
         """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
@@ -252,13 +252,13 @@ class Guard:
 
     def finish(self) -> None:
         """Ends all that is left but the keeper's own, reports what could not be ended, and takes its files along."""
-        self.tell()
-        own = self.spare() - self.proxies if self.spec.head else set()
+        self.report_records()
+        own = self.launcher_processes() - self.proxies if self.spec.head else set()
         left = procs.wipe(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
         procs.disband(self.group)
-        self.tell()
+        self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
-            self.missed(rank)
+            self.report_unseen_end(rank)
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left]))
         until = time.monotonic() + self.spec.timings.flush
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
@@ -267,7 +267,7 @@ class Guard:
         if self.spec.head is None and not left:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def leave(self, why: str) -> None:
+    def end_alone(self, why: str) -> None:
         """The keeper is lost: ends the run's part on this host alone."""
         left = procs.wipe(self.mark, os.getpid(), patience=self.spec.timings.leave, groups=[self.group])
         procs.disband(self.group)

@@ -47,7 +47,7 @@ def main(argv: List[str]) -> int:
     listener.listen(128)
     print(KINDS.write(messages.KeeperListening(listener.getsockname()[1])).decode())
     if procs.detach():
-        files.survive(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).keep)
+        files.survive(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
     return 0
 
 
@@ -78,14 +78,14 @@ class Keeper:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
+    def serve(self) -> None:
         for number in (signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self.on_sigterm)
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
-        self.publish([os.getpid()])
-        self.note(journal.KeeperStarted(os.getpid()))
+        self.write_address([os.getpid()])
+        self.write_record(journal.KeeperStarted(os.getpid()))
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
             for key, _ in self.selector.select(self.spec.timings.tick):
@@ -93,17 +93,17 @@ class Keeper:
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
-                    self.feed(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
+                    self.handle(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
                 elif now - guard.heard > lease:
-                    self.feed(keeper_state.GuardLost(host, "no sign of life for %.0f s" % (now - guard.heard)))
+                    self.handle(keeper_state.GuardLost(host, "no sign of life for %.0f s" % (now - guard.heard)))
             last = now
-            self.look(now)
+            self.do_periodic_work(now)
         self.journal.close()
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
 
-    def look(self, now: float) -> None:
+    def do_periodic_work(self, now: float) -> None:
         """What is to be done and to be noticed from time to time."""
         if now - self.pinged >= self.spec.timings.ping:
             self.pinged = now
@@ -117,15 +117,15 @@ class Keeper:
             if not link.open or (not link.role and now - link.since > self.spec.timings.greet):
                 self.drop(link)
         if self.terminated:
-            self.feed(messages.StopRun("the keeper was told to end"))
+            self.handle(messages.StopRun("SIGTERM to the keeper"))
         if self.launcher and self.run.launched and self.run.launcher_ended is None:
             status = self.launcher.poll()
             if status is not None:
-                self.feed(keeper_state.LauncherEnded(status))
+                self.handle(keeper_state.LauncherEnded(status))
         if running:
             for alarm in self.monitor.poll(now):
-                self.feed(alarm)
-        self.feed(keeper_state.Tick(self.watchers > 0))
+                self.handle(alarm)
+        self.handle(keeper_state.Tick(self.watchers > 0))
 
     @property
     def watchers(self) -> int:
@@ -133,15 +133,15 @@ class Keeper:
 
     # -- what the run's state asks for --------------------------------------------------------------------------------
 
-    def feed(self, what: keeper_state.Input) -> None:
+    def handle(self, what: keeper_state.Input) -> None:
         self.run, actions = keeper_state.next_step(self.run, what, _now())
         for action in actions:
             if isinstance(action, keeper_state.Send):
                 self.send(action.host, action.message)
             elif isinstance(action, keeper_state.Note):
-                self.note(action.record)
+                self.write_record(action.record)
             elif isinstance(action, keeper_state.StartLauncher):
-                self.feed(self.launch())
+                self.handle(self.start_launcher())
             elif isinstance(action, keeper_state.Disconnect):
                 self.drop(self.guards.pop(action.host))
             elif isinstance(action, keeper_state.ReleaseShims):
@@ -149,7 +149,7 @@ class Keeper:
                     if link.role == Role.SHIM and link.name == action.host:
                         link.send(messages.ShimEnd())
             else:
-                self.close(action.end)
+                self.finish(action.end)
 
     def send(self, host: str, message: messages.Message) -> None:
         """To the guard of a host, to all for ""."""
@@ -157,7 +157,7 @@ class Keeper:
             if host in {"", name}:
                 guard.send(message)
 
-    def launch(self) -> keeper_state.Input:
+    def start_launcher(self) -> keeper_state.Input:
         """All hosts are ready: a free port for the ranks, then mpirun."""
         head = self.spec.keeper
         port = head.port or self.free_port()
@@ -190,8 +190,8 @@ class Keeper:
                 pass  # over the user's pipe quota: the usual 64 KiB do
             base = os.path.join(self.directory, name)
             self.sinks[fd] = spool.Spool(base, head.log_cap, frames.opening(self.spec.nonce))
-            self.selector.register(fd, selectors.EVENT_READ, self.store)
-        self.publish([os.getpid(), self.launcher.pid])
+            self.selector.register(fd, selectors.EVENT_READ, self.store_output)
+        self.write_address([os.getpid(), self.launcher.pid])
         return keeper_state.LauncherStarted(self.launcher.pid, port)
 
     def in_launcher(self) -> None:
@@ -204,7 +204,7 @@ class Keeper:
             probe.bind((self.spec.keeper.address, 0))
             return int(probe.getsockname()[1])
 
-    def close(self, end: journal.RunEnd) -> None:
+    def finish(self, end: journal.RunEnd) -> None:
         """The guards are done: end mpirun itself, store the rest of its output, write the final record."""
         for link in self.wires:
             if link.role == Role.SHIM:  # Open MPI does not wait for them, and they hold its outputs open
@@ -220,14 +220,14 @@ class Keeper:
         while self.sinks and time.monotonic() < until:
             for key, _ in self.selector.select(0.1):
                 if key.fd in self.sinks:
-                    self.store(key.fd)
+                    self.store_output(key.fd)
         for fd in list(self.sinks):
-            self.unplug(fd)
+            self.close_pipe(fd)
         files.free(self.directory)
         end = end._replace(
             launcher=self.launcher.returncode if self.launcher else None, unstored=self.unstored, at=time.time()
         )
-        self.note(end)
+        self.write_record(end)
         files.write(self.directory, paths.END, journal.KINDS.to_object(end))
 
     # -- what arrives -------------------------------------------------------------------------------------------------
@@ -244,10 +244,10 @@ class Keeper:
             self.drop(min(strangers, key=lambda link: link.since))
         link = rpc.Wire(sock, rpc.GREETS)
         self.wires.add(link)
-        self.selector.register(sock, selectors.EVENT_READ, lambda _: self.hear(link))
+        self.selector.register(sock, selectors.EVENT_READ, lambda _: self.receive(link))
         rpc.challenge(link)
 
-    def hear(self, link: rpc.Wire) -> None:
+    def receive(self, link: rpc.Wire) -> None:
         for message in link.take():
             if not link.role:
                 if not rpc.believe(link, message, self.spec.token):
@@ -258,9 +258,9 @@ class Keeper:
                         link.close()
                         break
                     self.guards[link.name] = link
-                    self.feed(keeper_state.GuardConnected(link.name, message.clock or time.time()))
+                    self.handle(keeper_state.GuardConnected(link.name, message.clock or time.time()))
             elif link.role == Role.GUARD:
-                self.hear_guard(link.name, message)
+                self.receive_from_guard(link.name, message)
             elif link.role == Role.SHIM:
                 if link.name in self.guards and isinstance(message, messages.StartProxy):
                     self.send(link.name, message)
@@ -268,12 +268,12 @@ class Keeper:
                     link.close()
             elif link.role == Role.ORDER:
                 if isinstance(message, (messages.StopRun, messages.KillRun)):
-                    self.feed(message)
+                    self.handle(message)
                 link.send(messages.KeeperStatus(self.run.state.value, self.watchers))
         if not link.open:
             self.drop(link)
 
-    def hear_guard(self, host: str, message: rpc.Received) -> None:
+    def receive_from_guard(self, host: str, message: rpc.Received) -> None:
         now = time.monotonic()
         ranks = self.spec.keeper.hosts[host].ranks
         if isinstance(message, messages.RankLoads):
@@ -284,9 +284,9 @@ class Keeper:
             self.monitor.ended(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
             self.monitor.sign(message.rank, now)
-        self.feed(keeper_state.FromGuard(host, message))
+        self.handle(keeper_state.FromGuard(host, message))
 
-    def store(self, fd: int) -> None:
+    def store_output(self, fd: int) -> None:
         while True:
             try:
                 piece = os.read(fd, DRAIN)
@@ -295,17 +295,17 @@ class Keeper:
             except OSError:
                 piece = b""
             if not piece:
-                self.unplug(fd)
+                self.close_pipe(fd)
                 return
             self.monitor.wrote(fd, piece, time.monotonic())
             missing = self.sinks[fd].write(piece)
             if missing and not self.unstored:
-                self.note(journal.Unstored())
+                self.write_record(journal.Unstored())
             self.unstored += missing
             if len(piece) < DRAIN:
                 return
 
-    def unplug(self, fd: int) -> None:
+    def close_pipe(self, fd: int) -> None:
         self.selector.unregister(fd)
         os.close(fd)
         self.sinks.pop(fd).close()
@@ -318,11 +318,11 @@ class Keeper:
             if key.fileobj is link.sock:
                 self.selector.unregister(key.fileobj)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
-            self.feed(keeper_state.GuardLost(link.name, "its guard ended"))
+            self.handle(keeper_state.GuardLost(link.name, "its guard ended"))
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def note(self, record: journal.Record) -> None:
+    def write_record(self, record: journal.Record) -> None:
         self.unwritten += journal.write(record if record.at else record._replace(at=time.time()))
         try:
             while self.unwritten:
@@ -331,7 +331,7 @@ class Keeper:
             if len(self.unwritten) > HELD:
                 files.free(self.directory)  # the next line is written there
 
-    def publish(self, own: List[int]) -> None:
+    def write_address(self, own: List[int]) -> None:
         me = procs.look(os.getpid())
         address, port = self.spec.keeper.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)

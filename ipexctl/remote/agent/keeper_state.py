@@ -329,7 +329,7 @@ def _settled(run: Run, now: Moment) -> bool:
 def _guard_connected(run: Run, guard: GuardConnected, now: Moment) -> Step:
     if guard.host not in run.spec.keeper.hosts:
         return run, ()
-    clocks = _with(run.clocks, guard.host, HostClock(guard.clock - now.clock))
+    clocks = {**run.clocks, guard.host: HostClock(guard.clock - now.clock)}
     run = run._replace(guards=run.guards | {guard.host}, clocks=clocks)
     return run, (Send(guard.host, messages.Ping(now.clock)), Note(journal.GuardJoined(guard.host)))
 
@@ -433,7 +433,7 @@ def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
     known, trip = run.clocks[host], now.clock - pong.sent
     best = trip if known.within is None else min(trip, known.within)
     offset = pong.clock - (pong.sent + now.clock) / 2 if best == trip else known.offset
-    return run._replace(clocks=_with(run.clocks, host, HostClock(offset, 1.1 * best))), ()
+    return run._replace(clocks={**run.clocks, host: HostClock(offset, 1.1 * best)}), ()
 
 
 def _reported(run: Run, host: str, record: Any, now: Moment) -> Step:
@@ -451,9 +451,7 @@ def _rank_started(run: Run, host: str, started: journal.RankStarted, now: Moment
 
 def _rank_ended(run: Run, host: str, end: journal.RankEnded, now: Moment) -> Step:
     end = _timed(run, host, end)
-    ended = dict(run.ended)
-    ended[end.rank] = now.steady
-    run = run._replace(ended=ended, started=run.started | {end.rank})
+    run = run._replace(ended={**run.ended, end.rank: now.steady}, started=run.started | {end.rank})
     running = run.state is State.RUNNING
     alone = run.spec.independent and not run.spec.fail_fast  # the other instances do not need it
     if end.lost and running and not alone:
@@ -489,7 +487,7 @@ def _processes_killed(run: Run, host: str, killed: messages.ProcessesKilled, now
 
 def _cleaned(run: Run, host: str, cleaned: messages.Cleaned, now: Moment) -> Step:
     notes = (Note(journal.Leftovers(host, cleaned.left)),) if cleaned.left else ()
-    return run._replace(cleaned=_with(run.cleaned, host, cleaned.left)), notes
+    return run._replace(cleaned={**run.cleaned, host: cleaned.left}), notes
 
 
 _MESSAGES: Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]] = {
@@ -522,12 +520,3 @@ def _timed(run: Run, host: str, record: R) -> R:
     if hasattr(record, "host"):
         changes["host"] = host
     return named._replace(**changes)  # type: ignore[no-any-return]
-
-
-V = TypeVar("V")
-
-
-def _with(mapping: Dict[str, V], key: str, value: V) -> Dict[str, V]:
-    changed = dict(mapping)
-    changed[key] = value
-    return changed
