@@ -224,14 +224,6 @@ class _Generated:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-class _Command(_Generated, TyperCommand):
-    pass
-
-
-class _Group(_Generated, TyperGroup):
-    pass
-
-
 def command(
     app: typer.Typer,
     name: str = "",
@@ -342,8 +334,8 @@ def make_output_options(values: Mapping[str, Any]) -> OutputOptions:
         json=values.get("json_", False),
         accept_new=values.get("accept_new_host_keys", False),
         label="host" if values.get("label_hosts") else "rank",
-        **{name: values[name] for name in _SAME if name in values},
+        **{name: values[name] for name in _SHARED if name in values},
     )
 
 
-_SAME = ("output", "raw", "connect_timeout", "forks", "ask_pass", "only", "bare", "detachable")
+_SHARED = ("output", "raw", "connect_timeout", "forks", "ask_pass", "only", "bare", "detachable")
