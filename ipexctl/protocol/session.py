@@ -23,33 +23,12 @@ class SessionError(Exception):
 # ---------------------------------------------------------------------------------------------- messages of a host
 
 
-class Ready(NamedTuple):
-    pass
-
-
-class KeepAlive(NamedTuple):
-    pass
-
-
-class Progress(NamedTuple):
-    done: int
-    total: int
-
-
-class Done(NamedTuple):
-    answer: Any
-
-
-class Failed(NamedTuple):
-    code: str
-    what: str
-    details: Dict[str, Any]
-
-
-class Malformed(NamedTuple):
-    pass  # a message of ours whose fields cannot be read
-
-
+Ready = NamedTuple("Ready", [])
+KeepAlive = NamedTuple("KeepAlive", [])
+Progress = NamedTuple("Progress", [("done", int), ("total", int)])
+Done = NamedTuple("Done", [("answer", Any)])
+Failed = NamedTuple("Failed", [("code", str), ("what", str), ("details", Dict[str, Any])])
+Malformed = NamedTuple("Malformed", [])  # a message of ours whose fields cannot be read
 Message = Union[Ready, KeepAlive, Progress, Done, Failed, Malformed]
 
 
@@ -112,8 +91,7 @@ def decode_request(line: bytes) -> Tuple[str, Dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------ answers: install
 
 
-class Nothing(NamedTuple):
-    pass
+Nothing = NamedTuple("Nothing", [])
 
 
 class Inspection(NamedTuple):
@@ -151,52 +129,15 @@ class Shortage(NamedTuple):
     at: str
 
 
-class DownloadRate(NamedTuple):
-    rate: float
-    why: str  # bytes a second
-
-
-class Echo(NamedTuple):
-    size: int
-
-
-class SeenTokens(NamedTuple):
-    seen: List[str]
-
-
-class Cleaned(NamedTuple):
-    removed: int
-
-
-class Offer(NamedTuple):
-    port: int
-    token: str  # of the host's own HTTP server
-
-
-class Fetched(NamedTuple):
-    files: List[str]
-    why: str
-
-
-class Built(NamedTuple):
-    already: bool
-
-
-class Present(NamedTuple):
-    paths: List[str]
-
-
-class Switched(NamedTuple):
-    before: Optional[str]
-
-
-class Used(NamedTuple):
-    used: List[str]
-
-
-class Removed(NamedTuple):
-    used: List[str]
-    removed: List[str]
+DownloadRate = NamedTuple("DownloadRate", [("rate", float)])  # bytes a second, 0: the host cannot download
+SeenTokens = NamedTuple("SeenTokens", [("seen", List[str])])
+Cleaned = NamedTuple("Cleaned", [("removed", int)])
+Offer = NamedTuple("Offer", [("port", int), ("token", str)])  # of the host's own HTTP server
+Fetched = NamedTuple("Fetched", [("files", List[str]), ("why", str)])
+Present = NamedTuple("Present", [("paths", List[str])])
+Switched = NamedTuple("Switched", [("before", Optional[str])])
+Used = NamedTuple("Used", [("used", List[str])])
+Removed = NamedTuple("Removed", [("used", List[str]), ("removed", List[str])])
 
 
 class ImportReport(NamedTuple):
@@ -216,9 +157,7 @@ class ImportReport(NamedTuple):
 # ----------------------------------------------------------------------------------------------- answers: netcheck
 
 
-class Ports(NamedTuple):
-    tcp: int
-    udp: int
+Ports = NamedTuple("Ports", [("tcp", int), ("udp", int)])
 
 
 class Attempt(NamedTuple):
@@ -233,18 +172,9 @@ class Attempt(NamedTuple):
     rate: Optional[float] = None
 
 
-class Attempts(NamedTuple):
-    attempts: List[Attempt]
-
-
-class Signed(NamedTuple):
-    directories: List[str]
-
-
-class SeenSigns(NamedTuple):
-    seen: Dict[str, List[str]]
-
-
+Attempts = NamedTuple("Attempts", [("attempts", List[Attempt])])
+Signed = NamedTuple("Signed", [("directories", List[str])])
+SeenSigns = NamedTuple("SeenSigns", [("seen", Dict[str, List[str]])])
 # -------------------------------------------------------------------------------------------------- answers: bench
 
 
@@ -261,12 +191,8 @@ class Figures(NamedTuple):
     bf16: Optional[float] = None
 
 
-class LaunchRequests(NamedTuple):
-    commands: Dict[str, List[str]]  # words of a shell, by label
-
-
-class Executables(NamedTuple):
-    executable: Dict[str, bool]
+LaunchRequests = NamedTuple("LaunchRequests", [("commands", Dict[str, List[str]])])  # words of a shell, by label
+Executables = NamedTuple("Executables", [("executable", Dict[str, bool])])
 
 
 class PingPong(NamedTuple):

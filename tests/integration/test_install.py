@@ -990,7 +990,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert "impi-rt" not in marker["packages"]
     assert not (bench.venv / "bin/mpiexec.hydra").exists()
     recorded = {"kind": "system", "dialect": "openmpi", "program": str(program), "version": "4.1.4"}
-    assert marker["stack"]["mpi"] == {**recorded, "said": "Open MPI 4.1.4"}
+    assert marker["stack"]["mpi"] == {**recorded, "name": "Open MPI 4.1.4"}
     assert played.answer["hosts"]["node0"]["mpi"] == "mpirun (Open MPI) 4.1.4"
     # `run` takes it without being told, and no other.
     facts = bench.facts()

@@ -29,8 +29,8 @@ _YEAR = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same wheels are th
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all, file name)
 
 
-def opened(archive: Path, cache: Path, tell: Tell = lambda *_: None) -> Path:
-    """The directory below ``cache`` with the wheels of ``archive``; made at the first time, then found.
+def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) -> Path:
+    """The directory below ``cache`` with the wheels of ``archive``; unpacked once.
 
     Only wheels are taken, each under its own name whatever directory it lay in, and only plain files. Raises
     `UsageError`: exit 2 for what is no archive of wheels, exit 4 where there is no room for it.
@@ -81,14 +81,14 @@ def is_archive(name: str) -> bool:
     return name.endswith((*_KINDS, ".zip"))
 
 
-def held(archive: Path) -> dict[str, str]:
-    """The wheels of an archive that `pack` wrote: file name → SHA-256; empty where there is none.
+def hash_wheels(archive: Path) -> dict[str, str]:
+    """The wheels of an archive that `pack_wheels` wrote: file name → SHA-256; empty where there is none.
 
     Raises `UsageError` for what is no archive of wheels.
     """
     if not archive.exists():
         return {}
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     try:
         with _members(archive) as members:
             for name, _, read in members:
@@ -96,14 +96,14 @@ def held(archive: Path) -> dict[str, str]:
                     hashed = hashlib.sha256()
                     while piece := file.read(_CHUNK):
                         hashed.update(piece)
-                    found[name] = hashed.hexdigest()
+                    hashes[name] = hashed.hexdigest()
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
         why = getattr(error, "strerror", None) or "damaged or no archive"
         raise UsageError(f"the wheelhouse {archive} cannot be read: {why}", hint="another name, or remove it") from None
-    return found
+    return hashes
 
 
-def pack(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *_: None) -> None:
+def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *_: None) -> None:
     """Writes ``wheels`` (file name → file) into an archive of the kind that its name says, beside those it has already.
 
     The old archive or the whole new one, nothing between. Raises `UsageError` (exit 4) where it cannot be written.

@@ -1,4 +1,4 @@
-"""What an install will do on each host, from what was seen there. The text of the plan is the dry run."""
+"""What an install will do on each host, from the state of each. The text of the plan is the dry run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One host's part. ``why`` is the cause; ``need`` the bytes that must be free there."""
+    """One host's part. ``why`` is the cause; ``need`` the bytes that must be free."""
 
     do: Do
     why: str
@@ -132,18 +132,18 @@ def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     return words
 
 
-def as_observed(fact: Facts, venv: str, lock: Lock) -> HostState | None:
+def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
     """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
     again; else None."""
-    there = fact.installed
-    if there is None or there.venv != venv or there.marker.get("id") != lock.id or drift(lock.packages, there.packages):
+    state = fact.installed
+    if state is None or state.venv != venv or state.marker.get("id") != lock.id or drift(lock.packages, state.packages):
         return None
-    if set(there.beside) - {lock.id}:
+    if set(state.beside) - {lock.id}:
         return None
-    return HostState("ours", active=lock.id, complete=(lock.id,), marker=there.marker, packages=there.packages)
+    return HostState("ours", active=lock.id, complete=(lock.id,), marker=state.marker, packages=state.packages)
 
 
-def origins(lock: Lock) -> list[list[Any]]:
+def list_origins(lock: Lock) -> list[list[Any]]:
     """[host, port] of every place the hosts themselves would fetch from."""
     found = []
     for wheel in lock.wheels:
@@ -153,7 +153,7 @@ def origins(lock: Lock) -> list[list[Any]]:
     return [list(pair) for pair in dict.fromkeys((host, port) for host, port in found)]
 
 
-def unpacked(lock: Lock) -> int:
+def estimate_unpacked(lock: Lock) -> int:
     """Bytes the environment will take, roughly; 0 if no size is known."""
     return int(lock.size * _SWELLS) + _BESIDES if lock.size else 0
 
@@ -170,37 +170,37 @@ def plan(
     downloads; without them whether a host reaches the index at all."""
     steps: dict[str, Step] = {}
     failures: list[Failure] = []
-    size = unpacked(lock)
-    for host, there in seen.items():
-        if there.kind == "foreign":
-            failures.append(Failure(host, Kind.STEP, there.why, "another place: --venv PATH", "foreign"))
+    size = estimate_unpacked(lock)
+    for host, state in seen.items():
+        if state.kind == "foreign":
+            failures.append(Failure(host, Kind.STEP, state.why, "another place: --venv PATH", "foreign"))
             continue
-        if there.active == lock.id:
-            lost = drift(lock.packages, there.packages) if there.packages is not None else []
+        if state.active == lock.id:
+            lost = drift(lock.packages, state.packages) if state.packages is not None else []
             if not lost:
-                more = f" and {len(there.left) - 2} more" if len(there.left) > 2 else ""
-                rest = f"an install that was cut short left {', '.join(there.left[:2])}{more}"
-                steps[host] = Step("tidy", rest) if there.left else Step("nothing", "it is installed")
+                more = f" and {len(state.left) - 2} more" if len(state.left) > 2 else ""
+                cause = f"an install that was cut short left {', '.join(state.left[:2])}{more}"
+                steps[host] = Step("tidy", cause) if state.left else Step("nothing", "it is installed")
                 continue
             cause = f"repair: {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-        elif lock.id in there.complete:
+        elif lock.id in state.complete:
             steps[host] = Step("switch", "it is there, complete, and not active")
             continue
         else:
-            cause = f"instead of {there.active}" if there.active else "nothing is installed"
+            cause = f"instead of {state.active}" if state.active else "nothing is installed"
         way: From = "controller" if wheels_from == "controller" else "hosts"
-        if wheels_from == "auto" and there.unreachable:
+        if wheels_from == "auto" and state.unreachable:
             way = "controller"
-            cause += f"; this host does not reach {there.unreachable[0]}"
+            cause += f"; this host does not reach {state.unreachable[0]}"
         elif wheels_from == "auto" and rates:
             way, because = rates.way(host, lock.size)
             cause += f"; {because}" if because else ""
         need = size + (lock.size if way == "controller" and size else 0)
-        if there.free < need:
-            what = f"no space left: need {mib(need)}, {mib(there.free)} free in {there.at}"
+        if state.free < need:
+            what = f"no space left: need {mib(need)}, {mib(state.free)} free in {state.at}"
             failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
             continue
-        steps[host] = Step("build", cause, way, need, repair=there.active == lock.id)
+        steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)
     return Plan(venv, lock.id, steps, _text(stack, lock, venv, steps)), failures
 
 
@@ -221,7 +221,7 @@ def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str
     return "\n".join(lines)
 
 
-def pylock(lock: Lock, paths: Mapping[str, str]) -> str:
+def format_pylock(lock: Lock, paths: Mapping[str, str]) -> str:
     """The lock as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where a
     package's wheel lies on that host."""
     lines = ['lock-version = "1.0"', 'created-by = "ipexctl"']
@@ -245,7 +245,7 @@ def mib(size: int) -> str:
     return f"{size / 1024:.0f} KiB"
 
 
-def groups(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def group_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Hosts that share the directory, first host of each group first: a host belongs to the first host whose token it
     sees and that sees its own."""
     found: list[list[str]] = []

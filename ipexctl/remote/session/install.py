@@ -208,14 +208,14 @@ def measure_rate(url: str, login: str, seconds: float, most: int, **_: Any) -> m
                 if not piece:
                     break
                 received += len(piece)
-    except (OSError, ValueError) as error:
-        return messages.DownloadRate(0.0, str(error))
-    return messages.DownloadRate(received / max(time.time() - begun, 1e-6), "")
+    except (OSError, ValueError):
+        return messages.DownloadRate(0.0)
+    return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
 
 
-def echo(data: str, **_: Any) -> messages.Echo:
+def echo(data: str, **_: Any) -> messages.Nothing:
     """Takes data by which the controller measures its upload."""
-    return messages.Echo(len(data))
+    return messages.Nothing()
 
 
 # --------------------------------------------------------------------------------------------- tokens and lock
@@ -470,7 +470,7 @@ def build(
     timeout: float,
     repair: bool,
     **_: Any,
-) -> messages.Built:
+) -> messages.Nothing:
     """Makes the environment ``id`` beside the active one. It has no marker yet, so it does not count.
 
     ``lock`` is a pylock.toml of exact wheels with hashes; ``need`` bytes must be free; ``unpacked`` bytes are
@@ -480,7 +480,7 @@ def build(
     base = store(venv)
     target, tmp = os.path.join(base, id), os.path.join(base, "tmp")
     if read_marker(target) is not None and not repair:
-        return messages.Built(True)
+        return messages.Nothing()
     if os.path.lexists(os.path.join(target, MARKER)):
         os.unlink(os.path.join(target, MARKER))
     discard(target)
@@ -531,7 +531,7 @@ def build(
 
         argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
         run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
-        return messages.Built(False)
+        return messages.Nothing()
     except BaseException:
         discard(target)
         raise

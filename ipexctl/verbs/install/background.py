@@ -1,4 +1,4 @@
-"""Work of this machine that takes a while, told as it goes."""
+"""Work of the controller in a thread, with its progress as events."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Emit = Callable[[Event], None]
 
 
 def in_background(work: Callable[[Emit], T], stop: threading.Event) -> Generator[Event, None, T]:
-    """Runs ``work`` in a thread and passes on the events it tells, a few a second; stops it when we are closed."""
-    told: queue.Queue[Event | None] = queue.Queue(256)
+    """Runs ``work`` in a thread and passes its events on (ten a second); stops it when the generator is closed."""
+    events: queue.Queue[Event | None] = queue.Queue(256)
     results: list[T] = []
     errors: list[BaseException] = []
     last = [0.0]
 
     def tell(event: Event) -> None:
         now = time.monotonic()
-        if now - last[0] >= 0.1 and not told.full():
+        if now - last[0] >= 0.1 and not events.full():
             last[0] = now
-            told.put(event)
+            events.put(event)
 
     def body() -> None:
         try:
             results.append(work(tell))
         except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
-        told.put(None)
+        events.put(None)
 
     thread = threading.Thread(target=body, daemon=True)
     thread.start()
     try:
-        while (event := told.get()) is not None:
+        while (event := events.get()) is not None:
             yield event
     except BaseException:
         stop.set()

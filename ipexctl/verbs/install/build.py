@@ -17,7 +17,7 @@ from ipexctl.act.packages.download import cache_path, download_wheels, read_unpa
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.planning.install import HostState, Plan, pylock, unpacked
+from ipexctl.decide.planning.install import HostState, Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases import build_runtime
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
@@ -26,7 +26,7 @@ from ipexctl.model.events import HostFailed, Message, Progress, StepEnded, StepO
 from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Built, ImportReport, Present
+from ipexctl.protocol.session import ImportReport, Nothing, Present
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import Workflow
@@ -112,9 +112,9 @@ def build_environments(
     lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
     sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
     whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())
-    size = int(sum(sizes.values()) * 1.02) + (16 << 20) if whole else unpacked(job.lock)
+    size = int(sum(sizes.values()) * 1.02) + (16 << 20) if whole else estimate_unpacked(job.lock)
 
-    def build(link: Link, emit: Emit) -> Built:
+    def build(link: Link, emit: Emit) -> Nothing:
         name = link.host.name
         step = plan.steps[name]
         paths = {
@@ -127,11 +127,11 @@ def build_environments(
         return job.sessions.call(
             name,
             "build",
-            Built,
+            Nothing,
             progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
             python=job.stack.interpreters[name],
             uv=states[name].uv or f"{job.venv}.d/{uv_target(tool)}",
-            lock=pylock(lock_with_logins, paths),
+            lock=format_pylock(lock_with_logins, paths),
             need=size,
             unpacked=size,
             stall=job.limits.stall,

@@ -23,10 +23,10 @@ from ipexctl.act.fanout import Emit, each
 from ipexctl.act.packages.download import cache_path, measure_rate
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
-from ipexctl.act.packages.wheelhouse import opened
+from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
-from ipexctl.decide.planning.install import HostState, Plan, Rates, as_observed, origins, plan
+from ipexctl.decide.planning.install import HostState, Plan, Rates, list_origins, plan, state_from_facts
 from ipexctl.decide.releases import parse_table, resolve
 from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.decide.releases.resolve import use_host_mpi
@@ -51,7 +51,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.protocol.session import DownloadRate, Echo, ImportReport, Inspection
+from ipexctl.protocol.session import DownloadRate, ImportReport, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
@@ -110,10 +110,10 @@ def install(
     stack, launcher = resolve(request, facts, releases), None
     if task.mpi not in {"auto", "wheel"}:
         hosts = [inventory[name] for name in facts]
-        found = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
-        if not isinstance(found, MpiLauncher):
-            return (yield from _stop("nothing was changed", {**failed, **found}, len(inventory)))
-        launcher = found
+        result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
+        if not isinstance(result, MpiLauncher):
+            return (yield from _stop("nothing was changed", {**failed, **result}, len(inventory)))
+        launcher = result
         stack = use_host_mpi(stack, launcher)
     venv = _choose_venv(task, inventory, facts)
     stack, lock = yield from load_or_create_lock(task, stack, context, environ, limits, releases, facts)
@@ -172,7 +172,7 @@ def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
     step = "open the wheelhouse"
     yield StepStarted("", step)
     house = yield from in_background(
-        lambda tell: opened(
+        lambda tell: unpack_wheelhouse(
             archive, context.cache, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
         ),
         threading.Event(),
@@ -187,9 +187,9 @@ def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
 def _observe(
     task: Install, inventory: Inventory, context: Context, failed: dict[str, Failure]
 ) -> Workflow[dict[str, Facts]]:
-    seen = yield from probe_hosts(inventory, context, venv=task.venv)
-    failed.update({name: found for name, found in seen.items() if isinstance(found, Failure)})
-    facts = {name: found for name, found in seen.items() if isinstance(found, Facts)}
+    results = yield from probe_hosts(inventory, context, venv=task.venv)
+    failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
+    facts = {name: result for name, result in results.items() if isinstance(result, Facts)}
     named = {
         host.name: path for host in inventory if host.name in facts and (path := _interpreter(task, host)) is not None
     }
@@ -198,13 +198,13 @@ def _observe(
 
     def ask(link: Link, _: Emit) -> Python:
         path = named[link.host.name]
-        said = link.run(Command((path, "-I", "-c", "import platform; print(platform.python_version())")))
-        if said.ok and said.text.strip():
-            return Python(path, said.text.strip())
-        return Python(path, None, False, f"does not run ({said.last_words(1) or f'status {said.status}'})")
+        completed = link.run(Command((path, "-I", "-c", "import platform; print(platform.python_version())")))
+        if completed.ok and completed.text.strip():
+            return Python(path, completed.text.strip())
+        return Python(path, None, False, f"does not run ({completed.last_words(1) or f'status {completed.status}'})")
 
-    found = yield from each(context, [inventory[name] for name in named], "ask the interpreter", ask)
-    for name, python in found.items():
+    pythons = yield from each(context, [inventory[name] for name in named], "ask the interpreter", ask)
+    for name, python in pythons.items():
         if isinstance(python, Failure):
             failed[name] = python
             del facts[name]
@@ -249,7 +249,7 @@ def _choose_venv(task: Install, inventory: Inventory, facts: Mapping[str, Facts]
 def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
-    states = {name: state for name in names if (state := as_observed(job.facts[name], job.venv, job.lock))}
+    states = {name: state for name in names if (state := state_from_facts(job.facts[name], job.venv, job.lock))}
     tool = _NO_TOOL
     if others := [name for name in names if name not in states]:
         tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources, job.limits, job.environ)
@@ -308,7 +308,7 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
     request: dict[str, Any] = {
         "uv": uv,
         "files": visible,
-        "origins": origins(job.lock) if job.task.wheels_from == "auto" else [],
+        "origins": list_origins(job.lock) if job.task.wheels_from == "auto" else [],
     }
 
     def inspect(link: Link, _: Emit) -> HostState:
@@ -342,7 +342,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, HostState]
         rate = 0.0
         for size in (64 << 10, 512 << 10, 4 << 20):  # until one takes long enough to be believed
             begun = time.monotonic()
-            job.sessions.call(link.host.name, "echo", Echo, data="x" * size)
+            job.sessions.call(link.host.name, "echo", Nothing, data="x" * size)
             rate = size / (time.monotonic() - begun)
             if size / rate > _LONG:
                 break

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session, load_program
-from ipexctl.decide.planning.install import groups, mib
+from ipexctl.decide.planning.install import group_by_tokens, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.hosts import Inventory
@@ -118,7 +118,7 @@ class InstallSessions:
         answers = yield from self.request(alive, "look for tokens", "find_tokens", SeenTokens, lambda _: wanted)
         owner = {token: name for name, token in tokens.items()}
         seen = {name: [owner[token] for token in answer.seen if token in owner] for name, answer in answers.items()}
-        result = groups(list(seen), seen)
+        result = group_by_tokens(list(seen), seen)
         for group in result:
             if len(group) > 1:
                 yield Message(f"shared file system: {group[0]} {does} for {', '.join(group[1:])}")

@@ -1,4 +1,4 @@
-"""``ipexctl wheels fetch``: a wheelhouse of one row for some Pythons, to carry to where no index is reached."""
+"""``ipexctl wheels fetch``: a wheelhouse of one release for some Pythons, to carry to where no index is reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import cache_path, download_wheels, hash_file
 from ipexctl.act.packages.sources import Limits
-from ipexctl.act.packages.wheelhouse import held, is_archive, pack
+from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.model.answers import WheelsAnswer
@@ -34,7 +34,7 @@ def wheels_fetch(
     limits: Limits | None = None,
     dry: bool = False,
 ) -> Generator[Event, None, None]:
-    """Fills ``task.directory``, or one file where its name is that of an archive; wheels that are there already, byte
+    """Fills ``task.directory``, or one file where its name is that of an archive; wheels already present, byte
     for byte, are not fetched again.
 
     Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index.
@@ -47,21 +47,21 @@ def wheels_fetch(
         raise UsageError(
             f"{task.directory} is not a directory", hint="an archive of wheels ends in .tar, .tar.gz, .tgz or .zip"
         )
-    there = held(directory) if one_file else {}
+    packed = hash_wheels(directory) if one_file else {}
     rows = table()
     stacks = [_stack(task, python) for python in (task.python or (None,))]
     yield Started("wheels", f"wheels of {stacks[0].release.name}", ())
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
-    asked = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
+    request = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from load_or_create_lock(asked, stack, context, environ, limits, rows, {})
+        _, lock = yield from load_or_create_lock(request, stack, context, environ, limits, rows, {})
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     todo = [
         wheel
         for wheel in wanted.values()
-        if (there.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
+        if (packed.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
     ]
     pythons = [stack.python for stack in stacks]
     plan = _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already")
@@ -79,7 +79,7 @@ def wheels_fetch(
         return
     step, stop = "fetch the wheels", threading.Event()
     yield StepStarted("", step)
-    sources = build_sources(asked, environ)
+    sources = build_sources(request, environ)
     try:
         yield from in_background(
             lambda tell: download_wheels(
@@ -102,7 +102,7 @@ def wheels_fetch(
     if one_file and todo:
         files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
         yield from in_background(
-            lambda tell: pack(
+            lambda tell: pack_wheels(
                 directory, files, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
             ),
             stop,
@@ -126,8 +126,8 @@ def _stack(task: Wheels, python: str | None) -> Stack:
 
 def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
     """For which hosts, each wheel, and how much it is in all (some indexes tell no sizes)."""
-    one = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
-    lines = [f"for hosts with {one}; glibc {task.glibc} or newer"]
+    hosts = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
+    lines = [f"for hosts with {hosts}; glibc {task.glibc} or newer"]
     lines += [f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
     unknown = sum(not wheel.size for wheel in todo)
     more = f", and {unknown} of unknown size" if unknown else ""

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.planning.install import HostState, Rates, drift, groups, mib, origins, plan, pylock
+from ipexctl.decide.planning.install import (
+    HostState,
+    Rates,
+    drift,
+    format_pylock,
+    group_by_tokens,
+    list_origins,
+    mib,
+    plan,
+)
 from ipexctl.decide.releases import parse_table, resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Exit, UsageError
@@ -115,7 +124,7 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
 
 
 def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
-    data = parse_toml(pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
+    data = parse_toml(format_pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
     assert [package["name"] for package in data["packages"]] == ["numpy", "torch"]
     numpy, torch = (package["wheels"][0] for package in data["packages"])
     assert numpy == {"name": NUMPY.filename, "path": '/odd "place"/numpy.whl', "hashes": {"sha256": "b" * 64}}
@@ -124,14 +133,14 @@ def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
 
 
 def test_the_places_hosts_fetch_from_are_asked_once_each() -> None:
-    assert origins(LOCK) == [["other.example", 8080], ["host.example", 443]]
+    assert list_origins(LOCK) == [["other.example", 8080], ["host.example", 443]]
     local = Lock((Wheel("torch", "1", "file:///x/torch.whl", "c" * 64),), "3.11", "")
-    assert origins(local) == []
+    assert list_origins(local) == []
 
 
 def test_hosts_that_see_each_others_tokens_are_one_group() -> None:
     tokens = {"a": ["a", "c"], "b": ["b"], "c": ["a", "c"], "d": ["a", "d"]}
-    assert groups(["a", "b", "c", "d"], tokens) == [["a", "c"], ["b"], ["d"]]
+    assert group_by_tokens(["a", "b", "c", "d"], tokens) == [["a", "c"], ["b"], ["d"]]
 
 
 def test_bytes_are_told_for_people() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.packages.wheelhouse import held, is_archive, opened, pack
+from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels, unpack_wheelhouse
 from ipexctl.model.errors import UsageError
 from tests import wheels
 
@@ -45,23 +45,23 @@ def left(cache: Path) -> list[str]:
 def test_an_archive_is_opened_once_and_holds_its_wheels_side_by_side(tmp_path: Path, name: str) -> None:
     cache, told = tmp_path / "cache", []
     archive = packed(tmp_path / name, FILES)
-    house = opened(archive, cache, lambda done, total, name: told.append((done, total)))
+    house = unpack_wheelhouse(archive, cache, lambda done, total, name: told.append((done, total)))
     assert {path.name: path.read_bytes() for path in house.iterdir()} == {NAME: b"torch" * 100, OTHER: b"numpy"}
     assert told[-1] == (505, 505)
-    assert opened(archive, cache, lambda *_: pytest.fail("opened again")) == house
+    assert unpack_wheelhouse(archive, cache, lambda *_: pytest.fail("opened again")) == house
 
 
 @pytest.mark.parametrize("name", ["house.tar", "house.tar.gz", "house.zip"])
 def test_real_wheels_are_zips_themselves_and_confuse_nobody(tmp_path: Path, name: str) -> None:
     built = wheels.numpy()
-    house = opened(packed(tmp_path / name, {f"house/{built.filename}": built.data}), tmp_path / "cache")
+    house = unpack_wheelhouse(packed(tmp_path / name, {f"house/{built.filename}": built.data}), tmp_path / "cache")
     assert (house / built.filename).read_bytes() == built.data
 
 
 def test_another_archive_of_the_same_name_takes_the_place_of_the_first(tmp_path: Path) -> None:
     cache, archive = tmp_path / "cache", tmp_path / "house.tar"
-    first = opened(packed(archive, FILES), cache)
-    second = opened(packed(archive, {OTHER: b"another one"}), cache)
+    first = unpack_wheelhouse(packed(archive, FILES), cache)
+    second = unpack_wheelhouse(packed(archive, {OTHER: b"another one"}), cache)
     assert not first.exists()
     assert left(cache) == [OTHER]
     assert (second / OTHER).read_bytes() == b"another one"
@@ -88,14 +88,14 @@ def test_an_archive_with_something_odd_in_it_is_refused_and_leaves_nothing(
     tmp_path: Path, files: Mapping[str, bytes], special: tuple[tarfile.TarInfo, ...], said: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        opened(packed(tmp_path / "house.tar", files, special), tmp_path / "cache")
+        unpack_wheelhouse(packed(tmp_path / "house.tar", files, special), tmp_path / "cache")
     assert any(said in reason for reason in refused.value.reasons), refused.value.reasons
     assert left(tmp_path) == ["house.tar"]
 
 
 def test_names_that_lead_outside_are_refused_in_a_zip_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not one to trust"):
-        opened(packed(tmp_path / "house.zip", {f"a/../../{NAME}": b"x"}), tmp_path / "cache")
+        unpack_wheelhouse(packed(tmp_path / "house.zip", {f"a/../../{NAME}": b"x"}), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["house.tar", "house.tar.gz", "house.zip"])
@@ -105,7 +105,7 @@ def test_an_archive_that_is_cut_off_is_refused_and_leaves_nothing(tmp_path: Path
     data = archive.read_bytes()
     archive.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(UsageError):
-        opened(archive, tmp_path / "cache")
+        unpack_wheelhouse(archive, tmp_path / "cache")
     assert left(tmp_path) == [name]
 
 
@@ -117,7 +117,7 @@ def test_an_archive_that_would_not_fit_is_refused_before_anything_is_written(tmp
     with archive.open("r+b") as file:
         file.truncate(512 + entry.size + 1024)  # a hole: it takes no room itself
     with pytest.raises(UsageError, match="no space left"):
-        opened(archive, tmp_path / "cache")
+        unpack_wheelhouse(archive, tmp_path / "cache")
     assert left(tmp_path) == ["house.tar"]
 
 
@@ -128,23 +128,23 @@ def test_what_is_packed_is_what_is_opened_and_the_same_wheels_are_the_same_bytes
     for filename, data in files.items():
         (tmp_path / filename).write_bytes(data)
     archive = tmp_path / name
-    pack(archive, {wheels.numpy().filename: tmp_path / wheels.numpy().filename})
-    pack(archive, {wheels.torch().filename: tmp_path / wheels.torch().filename})  # beside what is in it
-    assert held(archive) == {filename: hashlib.sha256(data).hexdigest() for filename, data in files.items()}
-    house = opened(archive, tmp_path / "cache")
+    pack_wheels(archive, {wheels.numpy().filename: tmp_path / wheels.numpy().filename})
+    pack_wheels(archive, {wheels.torch().filename: tmp_path / wheels.torch().filename})  # beside what is in it
+    assert hash_wheels(archive) == {filename: hashlib.sha256(data).hexdigest() for filename, data in files.items()}
+    house = unpack_wheelhouse(archive, tmp_path / "cache")
     assert {path.name: path.read_bytes() for path in house.iterdir()} == files
     (tmp_path / "again").mkdir()
-    pack(tmp_path / "again" / name, {filename: tmp_path / filename for filename in files})
+    pack_wheels(tmp_path / "again" / name, {filename: tmp_path / filename for filename in files})
     assert (tmp_path / "again" / name).read_bytes() == archive.read_bytes()
 
 
 def test_an_archive_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / OTHER).write_bytes(b"numpy")
     archive = tmp_path / "house.zip"
-    pack(archive, {OTHER: tmp_path / OTHER})
+    pack_wheels(archive, {OTHER: tmp_path / OTHER})
     before = archive.read_bytes()
     with pytest.raises(UsageError, match="cannot be written: No such file"):
-        pack(archive, {OTHER: tmp_path / OTHER, NAME: tmp_path / "gone"})
+        pack_wheels(archive, {OTHER: tmp_path / OTHER, NAME: tmp_path / "gone"})
     assert archive.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["house.zip", OTHER]
 
@@ -152,5 +152,5 @@ def test_an_archive_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) ->
 def test_a_file_that_is_no_archive_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "house.tar").write_text("my notes")
     with pytest.raises(UsageError, match="cannot be read"):
-        held(tmp_path / "house.tar")
-    assert held(tmp_path / "none.zip") == {}
+        hash_wheels(tmp_path / "house.tar")
+    assert hash_wheels(tmp_path / "none.zip") == {}
