@@ -277,7 +277,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     cleaned = yield from lock_environments(job, leaders)
     if cleaned is None:
         return (yield from _report(job, steps))
-    builders = [name for name in leaders if steps.steps[name].do == "build"]
+    builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
     wheels = yield from download_missing_wheels(job, builders, steps, states)
     verified: dict[str, VerifiedEnv] = {}
     if wheels is not None:
