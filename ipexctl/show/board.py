@@ -27,7 +27,7 @@ _ODD = re.compile(rb"Warning|WARN|Error|ERROR|Exception|Traceback|FATAL|Killed|\
 
 def _odd_lines(data: bytes) -> list[bytes]:
     """The lines of these bytes that hold such a word, the last 50 of them."""
-    found: list[bytes] = []
+    lines: list[bytes] = []
     end = -1
     for match in _ODD.finditer(data):
         if match.start() < end:
@@ -35,8 +35,8 @@ def _odd_lines(data: bytes) -> list[bytes]:
         start = data.rfind(b"\n", 0, match.start()) + 1
         end = data.find(b"\n", match.end())
         end = len(data) if end < 0 else end
-        found.append(data[start:end])
-    return found[-50:]
+        lines.append(data[start:end])
+    return lines[-50:]
 
 
 @dataclass(slots=True)
@@ -222,8 +222,8 @@ class Board:
         self.unseen += len(event.data) - len(data)
         if not data:
             return
-        found = data.split(b"\n")[-51:] if event.stream == "err" else _odd_lines(data)
-        for line in found:
+        lines = data.split(b"\n")[-51:] if event.stream == "err" else _odd_lines(data)
+        for line in lines:
             key = line[:400].strip()
             if not key:
                 continue

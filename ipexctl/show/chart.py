@@ -50,6 +50,6 @@ def save(path: Path, picture: str) -> None:
     path.write_text(picture, encoding="utf-8")
 
 
-def _text(x: int, y: int, said: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222") -> str:
-    shown = escape("".join(c if c.isprintable() else "�" for c in said))
+def _text(x: int, y: int, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222") -> str:
+    shown = escape("".join(c if c.isprintable() else "�" for c in words))
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}">{shown}</text>'

@@ -143,11 +143,11 @@ def _names(names: list[str]) -> Text:
 
 def _folded(names: Sequence[str], room: int) -> str:
     """``node[01-04,07]``, cut after a whole number."""
-    names_ = phrases.hosts(names, most=3)
-    if len(names_) <= room:
-        return names_
-    cut = max(names_.rfind(mark, 0, room) for mark in ",[ ") + 1
-    return names_[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in names_[:cut] else "")
+    shown = phrases.hosts(names, most=3)
+    if len(shown) <= room:
+        return shown
+    cut = max(shown.rfind(mark, 0, room) for mark in ",[ ") + 1
+    return shown[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in shown[:cut] else "")
 
 
 def _finding(finding: Finding, count: int) -> list[RenderableType]:

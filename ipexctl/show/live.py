@@ -138,13 +138,13 @@ class View:
             grid.add_column(width=bar)
         grid.add_column(width=max(width - names - bar - 5, 8), no_wrap=True, overflow="ellipsis")
         for host in hosts:
-            mark, said = self._host_state(host, now)
+            mark, state = self._host_state(host, now)
             cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
             if bar:
                 has = host.busy and host.total > 0
                 done = min(host.done, host.total)
                 cells.append(ProgressBar(total=host.total, completed=done, width=bar) if has else Text(""))
-            grid.add_row(*cells, said)
+            grid.add_row(*cells, state)
         return grid
 
     def _host_state(self, host: HostView, now: float) -> tuple[Text, Text]:
@@ -163,8 +163,8 @@ class View:
         if not host.outcome:
             return Text(" "), text(("waits", QUIET))
         mark = {"failed": ("✗", BAD), "skipped": ("-", QUIET), "changed": ("✓", WARN)}.get(host.outcome, ("✓", GOOD))
-        said = " · ".join(word for word in (host.step, host.outcome if host.outcome != "ok" else "", detail) if word)
-        return text(mark), text(said)
+        state = " · ".join(word for word in (host.step, host.outcome if host.outcome != "ok" else "", detail) if word)
+        return text(mark), text(state)
 
     # a run
 
@@ -274,8 +274,8 @@ class View:
             lines.append(
                 _cut(text((set_cell_size(phrases.ranges(line.ranks), label), STRONG), " │ ", line.text, times), width)
             )
-        for said in list(board.launcher)[-2:]:
-            lines.append(_cut(text((set_cell_size("mpirun", label), STRONG), " │ ", said), width))
+        for line_text in list(board.launcher)[-2:]:
+            lines.append(_cut(text((set_cell_size("mpirun", label), STRONG), " │ ", line_text), width))
         return lines[-most:]
 
     def _footer(self, width: int) -> Text:
@@ -347,7 +347,7 @@ class Live:
     """
 
     RATE = 0.1  # seconds between frames
-    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be told together
+    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
     def __init__(
         self,
@@ -404,15 +404,15 @@ class Live:
                 self._dry = is_dry(event.value)
                 self._failures = unexplained(self._failures, event.value)
                 self._head()
-                self._tell_failures()
+                self._show_failures()
                 self._above.append(screens.answer(event.value))
             match event:
                 case e.Output():
                     pass
-                case e.Message(text=said, level=level, host=host):
+                case e.Message(text=message, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
-                    self._tell(typeset.said(of + said.replace("\n", f"\n{of}"), mark))
+                    self._show(typeset.message(of + message.replace("\n", f"\n{of}"), mark))
                 case e.HostFailed(failure=failure):
                     self._first_failure = self._first_failure if self._failures else self._clock()
                     self._failures.append(failure)
@@ -420,7 +420,7 @@ class Live:
                     self._headed = False
                 case e.Ended():
                     self._head()
-                    self._tell_failures()
+                    self._show_failures()
                 case _:
                     pass
         if self._thread is None and not self._closed:
@@ -441,7 +441,7 @@ class Live:
             self._thread.join()
         self._keys.close()
         with self._lock:
-            self._tell_failures()
+            self._show_failures()
             if report:
                 self._above.append([*screens.ending(report, dry=self._dry), *screens.saved(report)])
         self._print_above()
@@ -454,13 +454,13 @@ class Live:
             self._above.append([_ends(self._console.width, _one_line(self._board.title), took)])
         self._headed = True
 
-    def _tell_failures(self) -> None:
+    def _show_failures(self) -> None:
         if self._failures:
-            self._tell(typeset.failures(self._failures))
+            self._show(typeset.failures(self._failures))
             self._failures = []
 
-    def _tell(self, lines: list[Line]) -> None:
-        """Our own talk: above the live part, and where standard error goes if that is not this terminal."""
+    def _show(self, lines: list[Line]) -> None:
+        """Messages of ipexctl: above the live part, and where standard error goes if that is not this terminal."""
         self._above.append([*lines])
         if self._talk is not None:
             self._talk.write("".join(f"{line.plain}\n" for line in lines))
@@ -491,7 +491,7 @@ class Live:
         width, height = self._console.size
         with self._lock:
             if self._failures and not self._explained and self._clock() - self._first_failure >= self.SETTLE:
-                self._tell_failures()
+                self._show_failures()
             above = [item for items in self._above for item in items]
             self._above.clear()
             stamp, then = self._last

@@ -191,13 +191,13 @@ _COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"
 
 def _atoms(line: str, copied: bool) -> list[tuple[int, int]]:
     """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
-    found: list[tuple[int, int]] = []
+    atoms: list[tuple[int, int]] = []
     for start, end in _parts(line) if copied else [(0, len(line))]:
         if copied and _COMMAND.match(line[start:end].lstrip()):
-            found.append((start, end))
+            atoms.append((start, end))
         else:
-            found += [(start + word.start(), start + word.end()) for word in re.finditer(r"\S+", line[start:end])]
-    return [(0, found[0][1]), *found[1:]] if found else []
+            atoms += [(start + word.start(), start + word.end()) for word in re.finditer(r"\S+", line[start:end])]
+    return [(0, atoms[0][1]), *atoms[1:]] if atoms else []
 
 
 def _parts(line: str) -> list[tuple[int, int]]:

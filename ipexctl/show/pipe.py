@@ -41,9 +41,9 @@ class Pipe(io.TextIOBase):
         """How wide the terminal is; 0 where there is none."""
         if not self.isatty():
             return 0
-        said = os.environ.get("COLUMNS", "")
+        columns = os.environ.get("COLUMNS", "")
         try:
-            return int(said) if said.isdigit() else os.get_terminal_size(self.fileno()).columns
+            return int(columns) if columns.isdigit() else os.get_terminal_size(self.fileno()).columns
         except (OSError, ValueError):
             return 80
 

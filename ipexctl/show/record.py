@@ -1,7 +1,7 @@
 """A saved run: ``runs/<time>-<verb>[-<mark>]/`` with events, plan, report and each rank's bytes.
 
 Directories are 0700 and files 0600 from the first instant, whatever the umask. A disk that is full stops nothing: what
-could not be stored is counted, said at once and, where space returns, marked in the files.
+could not be stored is counted, reported at once and, where space returns, marked in the files.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def make_private(directory: Path) -> None:
             raise UsageError(
                 f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP, hint="set XDG_STATE_HOME"
             ) from None
-    found = directory.lstat()
+    status = directory.lstat()
     why = (
         "is not a directory"
-        if not stat.S_ISDIR(found.st_mode)
-        else f"belongs to another user (uid {found.st_uid})"
-        if found.st_uid != os.geteuid()
-        else f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})"
-        if found.st_mode & 0o022
+        if not stat.S_ISDIR(status.st_mode)
+        else f"belongs to another user (uid {status.st_uid})"
+        if status.st_uid != os.geteuid()
+        else f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        if status.st_mode & 0o022
         else ""
     )
     if why:
@@ -130,12 +130,12 @@ class _Reference:
 
 
 class Record:
-    """The sink that saves. ``trouble`` is told once per kind of write error, at once, in one line."""
+    """The sink that saves. ``trouble`` is called once per kind of write error, at once, with one line."""
 
     def __init__(self, directory: Path, trouble: Callable[[str], None] = lambda _: None) -> None:
         self.directory = directory
         self._trouble = trouble
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
@@ -199,7 +199,7 @@ class Record:
                 ranks[str(rank)] = ranks.get(str(rank), 0) + file.lost
         if not (ranks or self._events_lost or self._documents_lost):
             return None
-        why = ", ".join(sorted(self._told))
+        why = ", ".join(sorted(self._reported))
         return LostOutput(sum(ranks.values()), ranks, self._events_lost, tuple(self._documents_lost), why)
 
     def _output(self, at: float, event: e.Output) -> None:
@@ -244,7 +244,7 @@ class Record:
             while done < len(data):
                 done += os.write(number, view[done:])
         except OSError as error:
-            self._tell(error)
+            self._report_error(error)
         file.size += done
         return done
 
@@ -277,7 +277,7 @@ class Record:
         try:
             os.ftruncate(self._number(key, file), before)
         except OSError as error:
-            self._tell(error)
+            self._report_error(error)
 
     def _settle(self) -> None:
         """References that waited for their continuation are written."""
@@ -319,7 +319,7 @@ class Record:
                 if done < len(data):
                     os.ftruncate(self._events, self._events_size)
         except OSError as error:
-            self._tell(error)
+            self._report_error(error)
             return False
         self._events_size += len(data)
         return True
@@ -333,7 +333,7 @@ class Record:
             with os.fdopen(os.open(path, flags) if self._plans else _create(path), "wb") as file:
                 file.write((f"\n# {verb}\n{text}" if self._plans else text).encode("utf-8", "surrogateescape"))
         except OSError as error:
-            self._tell(error)
+            self._report_error(error)
             self._documents_lost.append(PLAN)
         self._plans += 1
 
@@ -346,14 +346,14 @@ class Record:
                 os.fsync(file.fileno())
             new.replace(self.directory / name)
         except OSError as error:
-            self._tell(error)
+            self._report_error(error)
             self._documents_lost.append(name)
             new.unlink(missing_ok=True)
 
-    def _tell(self, error: OSError) -> None:
+    def _report_error(self, error: OSError) -> None:
         why = _reason(error)
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._reported:
+            self._reported.add(why)
             more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
             self._trouble(f"the run's record cannot be written in {visible(str(self.directory))}: {why}{more}")
 
@@ -361,10 +361,10 @@ class Record:
 def saved(runs: Path) -> list[Path]:
     """The saved runs, oldest first. Nothing but directories with an ``events.jsonl`` counts."""
     try:
-        found = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
+        records = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
     except OSError:
         return []
-    return sorted(found, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
+    return sorted(records, key=lambda path: (path.name[:15], path.stat().st_mtime, path.name))
 
 
 _FORMER_KEYS = (("proved", "clean"), ("left", "orphans"), ("unproved", "unchecked"))  # of reports of earlier versions

@@ -91,11 +91,11 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
             2,
         )
     ]
-    said = (rank.traceback or rank.tail).strip("\n") or rank.error
-    lines = visible_lines(said, "drop")[-_LAST_WORDS:]
+    output = (rank.traceback or rank.tail).strip("\n") or rank.error
+    lines = visible_lines(output, "drop")[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
-    if rank.error and rank.error not in said:
+    if rank.error and rank.error not in output:
         items.append(Line(text(f"  {rank.error}"), 2))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
@@ -109,12 +109,12 @@ _LAST_WORDS = 30
 
 def _diagnosis(run: RunOutcome) -> list[RenderableType]:
     """What the failure is known as, and what helps."""
-    found = run.diagnosis
-    if not found:
+    diagnosis = run.diagnosis
+    if not diagnosis:
         return []
-    items: list[RenderableType] = [labelled("  known", (found.title, STRONG))]
-    items += [labelled("", found.why)] if found.why else []
-    return [*items, labelled("  hint", found.fix, copied=True)]
+    items: list[RenderableType] = [labelled("  known", (diagnosis.title, STRONG))]
+    items += [labelled("", diagnosis.why)] if diagnosis.why else []
+    return [*items, labelled("  hint", diagnosis.fix, copied=True)]
 
 
 def how(rank: RankOutcome) -> str:

@@ -84,9 +84,9 @@ def visible(text: str, colours: Colours = "show") -> str:
     for match in _SGR.finditer(text):
         parts += [_UNSAFE.sub(_shown, text[start : match.start()]), match.group()]
         start = match.end()
-    kept = len(parts) > 0
+    coloured = len(parts) > 0
     parts.append(_UNSAFE.sub(_shown, text[start:]))
-    return "".join(parts) + (_RESET if kept else "")
+    return "".join(parts) + (_RESET if coloured else "")
 
 
 def visible_lines(text: str, colours: Colours = "show") -> list[str]:

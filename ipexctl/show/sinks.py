@@ -41,7 +41,7 @@ class Plain:
     """
 
     BAR = 10.0  # seconds between two states of a bar, or two lines of progress of one host
-    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be told together
+    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Plain:
         self._lines: dict[tuple[int, str], tuple[Lines, str]] = {}
         self._unfinished: dict[tuple[int, str], bytes] = {}
         self._prefixes: dict[int, str] = {}
-        self._told: dict[object, float] = {}
+        self._shown_at: dict[object, float] = {}
         self._failures: list[Failure] = []
         self._first_failure = 0.0
         self._explained = False
@@ -74,46 +74,46 @@ class Plain:
             return
         settled = at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)
         if self._failures and settled and not self._explained:
-            self._tell_failures()
+            self._show_failures()
         if isinstance(event, e.Started | e.Answer | e.Ended):
             self._explained = explains_failures(event)
         if isinstance(event, e.Answer):
             self._dry = is_dry(event.value)
             self._failures = unexplained(self._failures, event.value)
-            self._tell_failures()
+            self._show_failures()
             self._result(lambda screens: screens.answer(event.value))
         match event:
             case e.Started(title=title):
                 if title:
-                    self._say(*visible_lines(title))
+                    self._print(*visible_lines(title))
             case e.Message(text=text, level=level, host=host):
                 mark = "warning: " if level == "warning" else ""
-                self._say(*(_of(host) + mark + line for line in visible_lines(text)))
+                self._print(*(_of(host) + mark + line for line in visible_lines(text)))
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
-                if at - self._told.setdefault(host, at) >= self.BAR:
-                    self._told[host] = at
+                if at - self._shown_at.setdefault(host, at) >= self.BAR:
+                    self._shown_at[host] = at
                     now = f" {visible(detail)}" if detail else ""
-                    self._say(f"{_of(host)}{visible(step)}: {amount(done, total, unit)}{now}")
+                    self._print(f"{_of(host)}{visible(step)}: {amount(done, total, unit)}{now}")
             case e.StepStarted(host=host):
-                self._told[host] = at
+                self._shown_at[host] = at
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 first, *more = visible_lines(detail)
-                said = f": {first}" if first else ""
-                self._say(f"{_of(host)}{visible(step)}: {outcome}{said}", *(f"  {line}" for line in more))
+                detail = f": {first}" if first else ""
+                self._print(f"{_of(host)}{visible(step)}: {outcome}{detail}", *(f"  {line}" for line in more))
             case e.HostFailed(failure=failure):
                 self._first_failure = at if not self._failures else self._first_failure
                 self._failures.append(failure)
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
-                self._say(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
+                self._print(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
             case e.LauncherOutput(data=data):
-                self._say(*("mpirun│" + line for line in visible_lines(decode(data.rstrip(b"\n")), self._colours)))
+                self._print(*("mpirun│" + line for line in visible_lines(decode(data.rstrip(b"\n")), self._colours)))
             case e.RankEnded(rank=rank):
                 self._flush(rank)
             case e.RunEnded():
                 self._flush(None)
-            case _:  # plans, stages, facts, findings and proofs are told by the result
+            case _:  # plans, stages, facts, findings and cleanup checks are shown by the result
                 pass
 
     def close(self, report: CommandReport | None = None) -> None:
@@ -121,11 +121,11 @@ class Plain:
             return
         self._closed = True
         self._flush(None)
-        self._tell_failures()
+        self._show_failures()
         if report:
             self._result(lambda screens: screens.ending(report, dry=self._dry))
             if report.saved:
-                self._say(f"saved in {visible(report.saved)}")
+                self._print(f"saved in {visible(report.saved)}")
         self._out.flush()
         self._err.flush()
 
@@ -166,9 +166,9 @@ class Plain:
         if not event.partial and not data.endswith(b"\n"):
             done += lines.flush()
         if done:
-            self._told[key] = at
-        elif lines.redraws and at - self._told.setdefault(key, at) >= self.BAR:
-            self._told[key] = at
+            self._shown_at[key] = at
+        elif lines.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR:
+            self._shown_at[key] = at
             done = [lines.current]
         pipe.write("".join(f"{prefix}{line}\n" for line in done))
         pipe.flush()
@@ -200,14 +200,14 @@ class Plain:
         for key in [key for key in self._unfinished if rank is None or key[0] == rank]:
             self._pass(key, self._prefix(key[0], "").encode(), b"", False, self._out if key[1] == "out" else self._err)
 
-    def _say(self, *lines: str) -> None:
+    def _print(self, *lines: str) -> None:
         self._out.flush()
         self._err.write("".join(f"{line}\n" for line in lines))
         self._err.flush()
 
-    def _tell_failures(self) -> None:
+    def _show_failures(self) -> None:
         if self._failures:
-            self._say(*failure_lines(self._failures))
+            self._print(*failure_lines(self._failures))
             self._failures = []
 
 
@@ -242,12 +242,12 @@ class Answering:
 
     An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
     a program always reads one document with every host's and every rank's outcome. Warnings and failures go to
-    ``err``; steps, and ranks' output, are not told. ``only`` names the one key of the answer that is printed.
+    ``err``; steps, and ranks' output, are not shown. ``only`` names the one key of the answer that is printed.
     """
 
     def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
         self._out, self._only = out, only
-        self._talk = Plain(err, err, results=False)
+        self._messages = Plain(err, err, results=False)
         self._answer: AnyAnswer | None = None
         self._closed = False
 
@@ -256,13 +256,13 @@ class Answering:
         if isinstance(event, e.Answer):
             self._answer = event.value
         elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
-            self._talk.take(stamped)
+            self._messages.take(stamped)
 
     def close(self, report: CommandReport | None = None) -> None:
         if self._closed:
             return
         self._closed = True
-        self._talk.close()
+        self._messages.close()
         value: dict[str, object] = dict(json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
             value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
@@ -283,15 +283,15 @@ class Bare:
     def __init__(self, out: Pipe, err: Pipe) -> None:
         self._out = out
         self._err = err
-        self._talk = Plain(err, err, results=False)
+        self._messages = Plain(err, err, results=False)
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, e.Output):
             (self._out if event.stream == "out" else self._err).send(event.data)
         elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
-            self._talk.take(stamped)
+            self._messages.take(stamped)
 
     def close(self, report: CommandReport | None = None) -> None:
-        self._talk.close()
+        self._messages.close()
         self._out.flush()

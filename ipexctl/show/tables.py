@@ -32,7 +32,7 @@ def generic(value: JsonObject) -> list[RenderableType]:
             single[visible(key.replace("_", " "))] = flat(inner)
     room = max(map(phrases.cells, single), default=0) + 1
     named = [
-        (name if not index else "", line) for name, said in single.items() for index, line in enumerate(lines(said))
+        (name if not index else "", line) for name, value in single.items() for index, line in enumerate(lines(value))
     ]
     return [*(labelled(name, line, room=room) for name, line in named), *items]
 

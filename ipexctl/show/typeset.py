@@ -83,8 +83,8 @@ def paragraphs(words_: str) -> list[RenderableType]:
 _READABLE = 100  # cells: longer lines of prose are hard to read
 
 
-def said(words_: str, *mark: Part) -> list[Line]:
-    """Our own talk: a sentence, or several lines that are laid out already."""
+def message(words_: str, *mark: Part) -> list[Line]:
+    """A message of ipexctl: a sentence, or several lines that are laid out already."""
     lines = visible_lines(words_)
     return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
 
@@ -126,6 +126,6 @@ def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
 
 def labelled(label: str, *value: Part, copied: bool = False, room: int = 10) -> RenderableType:
     """A named line; its further lines are below the first."""
-    said = text(*value)
-    one = " " not in said.plain  # a path stays beside its name
-    return Line(text((label.ljust(room), QUIET), " ") + said, room + 1, copied=copied, whole=one)
+    shown = text(*value)
+    unbroken = " " not in shown.plain  # a path stays beside its name
+    return Line(text((label.ljust(room), QUIET), " ") + shown, room + 1, copied=copied, whole=unbroken)
