@@ -81,21 +81,21 @@ File = tuple[_Option | _Hosts | _Match | _Include, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass over the files for one host; it adds to ``found``. ``original`` is the name that the user gave."""
+    """One pass over the files for one host; it adds to ``options``. ``original`` is the name that the user gave."""
 
     original: str
     target: str
     final: bool
-    found: Any  # an SSHConfigDict; its stubs know of no lists
+    options: Any  # an SSHConfigDict; its stubs know of no lists
 
     def subject(self, kind: str) -> str | None:
         """What the patterns of a criterion are held against; None for one that cannot be judged."""
         if kind == "host":
-            return str(self.found.get("hostname", self.target))
+            return str(self.options.get("hostname", self.target))
         if kind == "originalhost":
             return self.original
         if kind == "user":
-            return str(self.found.get("user") or getpass.getuser())
+            return str(self.options.get("user") or getpass.getuser())
         return getpass.getuser() if kind == "localuser" else None
 
 
@@ -116,11 +116,11 @@ def read_config(path: Path, base: Path, depth: int = 0) -> File:
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
-        found = _LINE.match(line)
+        match = _LINE.match(line)
         try:
-            if not found:
+            if not match:
                 raise ValueError("a keyword without a value")
-            file.append(_parse_line(found[1].lower(), found[2], base, depth))
+            file.append(_parse_line(match[1].lower(), match[2], base, depth))
         except ValueError as error:
             why = printable(f"{error} in '{line}'", 120)
             raise UsageError(f"the SSH configuration cannot be read: {path}:{number}: {why}") from None
@@ -157,7 +157,7 @@ def _find_included(pattern: str, base: Path) -> list[Path]:
 
 
 def _parse_criteria(words: list[str]) -> list[_Criterion]:
-    found = []
+    criteria = []
     while words:
         kind, equals, value = words.pop(0).partition("=")
         bare = kind.removeprefix("!").lower()
@@ -165,8 +165,8 @@ def _parse_criteria(words: list[str]) -> list[_Criterion]:
             if not words and bare in _JUDGED:
                 raise ValueError(f"Match {bare} without a value")
             value = words.pop(0) if words else ""
-        found.append(_Criterion(bare, value, kind.startswith("!")))
-    return found
+        criteria.append(_Criterion(bare, value, kind.startswith("!")))
+    return criteria
 
 
 class OpenSSHConfig(TokenConfig):
@@ -177,50 +177,52 @@ class OpenSSHConfig(TokenConfig):
         self._files = files
         self._two_passes = any(map(_has_final, files))
 
-    def lookup(self, hostname: str, said: Mapping[str, str] | None = None) -> SSHConfigDict:
-        """The options for a host, names in lower case; ``said`` are options given beforehand, which beat the files."""
-        found: Any = SSHConfigDict(said or {})
-        self._run_pass(_Pass(hostname, hostname, False, found))
-        target = found.setdefault("hostname", hostname)
-        canonical = found.get("canonicalizehostname") in ("yes", "always")
-        if canonical and target.count(".") <= int(found.get("canonicalizemaxdots", 1)):
-            target = found["hostname"] = self.canonicalize(target, found, found.get("canonicaldomains", "").split())
+    def lookup(self, hostname: str, given: Mapping[str, str] | None = None) -> SSHConfigDict:
+        """The options for a host, names in lower case; ``given`` are options given beforehand, which beat the files."""
+        options: Any = SSHConfigDict(given or {})
+        self._run_pass(_Pass(hostname, hostname, False, options))
+        target = options.setdefault("hostname", hostname)
+        canonical = options.get("canonicalizehostname") in ("yes", "always")
+        if canonical and target.count(".") <= int(options.get("canonicalizemaxdots", 1)):
+            target = options["hostname"] = self.canonicalize(
+                target, options, options.get("canonicaldomains", "").split()
+            )
         if canonical or self._two_passes:
-            self._run_pass(_Pass(hostname, target, True, found))
-        expanded: SSHConfigDict = self.expand(found, hostname)
+            self._run_pass(_Pass(hostname, target, True, options))
+        expanded: SSHConfigDict = self.expand(options, hostname)
         return expanded
 
-    def _run_pass(self, one: _Pass) -> None:
+    def _run_pass(self, current: _Pass) -> None:
         for file in self._files:
-            self._apply_file(file, one)
+            self._apply_file(file, current)
 
-    def _apply_file(self, file: File, one: _Pass) -> None:
+    def _apply_file(self, file: File, current: _Pass) -> None:
         """A file whose Include line counts: what it says, scope by scope."""
         counts = True
         for entry in file:
             if isinstance(entry, _Hosts):
-                counts = self.matches(entry.patterns, one.target)
+                counts = self.matches(entry.patterns, current.target)
             elif isinstance(entry, _Match):
-                counts = all(self._holds(criterion, one) for criterion in entry.criteria)
+                counts = all(self._holds(criterion, current) for criterion in entry.criteria)
             elif counts and isinstance(entry, _Include):
                 for included in entry.files:
-                    self._apply_file(included, one)
+                    self._apply_file(included, current)
             elif counts and isinstance(entry, _Option):
-                _apply_option(entry, one)
+                _apply_option(entry, current)
 
-    def _holds(self, criterion: _Criterion, one: _Pass) -> bool:
+    def _holds(self, criterion: _Criterion, current: _Pass) -> bool:
         if criterion.kind in _WITHOUT_VALUE:
-            return (criterion.kind == "all" or one.final) != criterion.negated
+            return (criterion.kind == "all" or current.final) != criterion.negated
         if criterion.kind == "exec":
-            return self._exec_succeeds(criterion.value, one) != criterion.negated
-        subject = one.subject(criterion.kind)
+            return self._exec_succeeds(criterion.value, current) != criterion.negated
+        subject = current.subject(criterion.kind)
         if subject is None:
             return False
         return self.matches(criterion.value, subject) != criterion.negated
 
-    def _exec_succeeds(self, command: str, one: _Pass) -> bool:
+    def _exec_succeeds(self, command: str, current: _Pass) -> bool:
         """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. Our own input is not for it to read."""
-        line = self.expand_command(one.found, one.original, command)
+        line = self.expand_command(current.options, current.original, command)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:
@@ -239,13 +241,15 @@ def _has_final(file: File) -> bool:
     )
 
 
-def _apply_option(option: _Option, one: _Pass) -> None:
+def _apply_option(option: _Option, current: _Pass) -> None:
     """The first value counts; identity files are tried one after the other."""
-    name, found = option.name, one.found
+    name, options = option.name, current.options
     if name == "identityfile":
-        if option.value not in found.setdefault(name, []):
-            found[name].append(option.value)
+        if option.value not in options.setdefault(name, []):
+            options[name].append(option.value)
     elif name == "hostname":
-        found.setdefault(name, option.value.replace("%h", one.original))  # at once: `Match host` is held against it
+        # At once: `Match host` is held against it.
+        options.setdefault(name, option.value.replace("%h", current.original))
     else:
-        found.setdefault(name, None if (name, option.value.lower()) == ("proxycommand", "none") else option.value)
+        is_none = name == "proxycommand" and option.value.lower() == "none"
+        options.setdefault(name, None if is_none else option.value)

@@ -171,11 +171,11 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
     """The files ``names`` of a host, one after the other as they come: name, size, contents (to be read before the next
     one). Raises `LinkError` when the link is lost, or the host sends what was not asked for."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in names}
-    asking = b"".join(os.fsencode(name) + b"\0" for name in names)
+    request = b"".join(os.fsencode(name) + b"\0" for name in names)
     command = _command("pack", directory)
     with link.stream(command) as channel, StallTimer(channel.close) as watch:
         pipe = _Pipe(channel, watch)
-        channel.write(asking)
+        channel.write(request)
         channel.end_input()
 
         def broken() -> LinkError:
@@ -241,8 +241,8 @@ class _Pipe(io.RawIOBase):
         return count
 
     def words(self) -> str:
-        said = self._err.decode("utf-8", "replace").strip().splitlines()
-        return f": {printable(said[-1], 160)}" if said else ""
+        lines = self._err.decode("utf-8", "replace").strip().splitlines()
+        return f": {printable(lines[-1], 160)}" if lines else ""
 
 
 def _command(*words: str) -> Command:
@@ -296,10 +296,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def _write_all(file: io.RawIOBase, chunk: bytes, local: str) -> None:
-    rest = memoryview(chunk)
+    remaining = memoryview(chunk)
     try:
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
+        while remaining:
+            remaining = remaining[file.write(remaining) or 0 :]
     except OSError as error:
         raise _local_error(local, error) from None
 

@@ -89,19 +89,19 @@ def _run_rsync(
     if program is None:
         raise RsyncError("there is no rsync on this machine")
     with contextlib.ExitStack() as ending:
-        listed = ending.enter_context(tempfile.TemporaryFile())
-        listed.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
-        listed.seek(0)
-        said = ending.enter_context(tempfile.TemporaryFile())
-        ours, theirs = socket.socketpair(socket.AF_UNIX)
-        ending.enter_context(ours)
-        with theirs:
-            process = _start_rsync([program, *_OPTIONS], words, root, theirs, listed, said)
+        names_file = ending.enter_context(tempfile.TemporaryFile())
+        names_file.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
+        names_file.seek(0)
+        stderr_file = ending.enter_context(tempfile.TemporaryFile())
+        local_end, remote_end = socket.socketpair(socket.AF_UNIX)
+        ending.enter_context(local_end)
+        with remote_end:
+            process = _start_rsync([program, *_OPTIONS], words, root, remote_end, names_file, stderr_file)
         ending.callback(_end_process, process)
-        there, source, sink = _receive_pipes(ours, process, said)
+        remote_words, source, sink = _receive_pipes(local_end, process, stderr_file)
         ending.enter_context(source)
         ending.enter_context(sink)
-        channel = ending.enter_context(_open_channel(link, Command(there, cwd=place)))
+        channel = ending.enter_context(_open_channel(link, Command(remote_words, cwd=place)))
 
         def stop() -> None:
             channel.close()
@@ -127,10 +127,10 @@ def _run_rsync(
         status = 255 if watch.stalled else channel.status()
         sink.close()
         with contextlib.suppress(OSError):
-            ours.send(bytes([min(status, 255)]))
+            local_end.send(bytes([min(status, 255)]))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDING)
-        own = _read_tail(said)
+        own = _read_tail(stderr_file)
     if watch.stalled:
         raise LinkError(Failure(link.host.name, Kind.STEP, f"no progress for {PATIENCE:g} s in rsync", code="stalled"))
     if code := status or process.returncode:
@@ -155,10 +155,10 @@ def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Cal
             err += data[: 4096 - len(err)]
             continue
         down(len(data))
-        rest = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while rest:
-                rest = rest[sink.write(rest) :]
+            while remaining:
+                remaining = remaining[sink.write(remaining) :]
         except BrokenPipeError:
             pass  # ours has ended early and says why: the host's hears of it and ends too
     return bytes(err)
@@ -168,34 +168,34 @@ def _start_rsync(
     program: Sequence[str],
     words: Sequence[str],
     root: Path,
-    theirs: socket.socket,
-    listed: IO[bytes],
-    said: IO[bytes],
+    remote_end: socket.socket,
+    names_file: IO[bytes],
+    stderr_file: IO[bytes],
 ) -> subprocess.Popen[bytes]:
-    proxy = [sys.executable, "-I", "-S", str(Path(__file__).with_name("rsync_shell.py")), str(theirs.fileno())]
+    proxy = [sys.executable, "-I", "-S", str(Path(__file__).with_name("rsync_shell.py")), str(remote_end.fileno())]
     shell = " ".join('"' + word.replace('"', '""') + '"' for word in proxy)
     # Nothing of the user's environment: rsync reads RSYNC_…, and aliases from the home directory.
     env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent", "LC_ALL": "C"}
     return subprocess.Popen(
         [*program, "--rsh", shell, *words],
-        stdin=listed,
+        stdin=names_file,
         stdout=subprocess.DEVNULL,
-        stderr=said,
+        stderr=stderr_file,
         cwd=root,
         env=env,
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(remote_end.fileno(),),
         start_new_session=True,
     )
 
 
 def _receive_pipes(
-    ours: socket.socket, process: subprocess.Popen[bytes], said: IO[bytes]
+    local_end: socket.socket, process: subprocess.Popen[bytes], stderr_file: IO[bytes]
 ) -> tuple[tuple[str, ...], IO[bytes], IO[bytes]]:
     """The words that rsync wants to have executed on the host, and the pipes to it: what it says, what it hears."""
-    ours.settimeout(_STARTING)
+    local_end.settimeout(_STARTING)
     pipes = array.array("i")
     try:
-        data, more, _, _ = ours.recvmsg(1 << 16, socket.CMSG_SPACE(2 * pipes.itemsize))
+        data, more, _, _ = local_end.recvmsg(1 << 16, socket.CMSG_SPACE(2 * pipes.itemsize))
     except OSError:
         raise RsyncError("rsync here does not start") from None
     for _, kind, rights in more:
@@ -213,7 +213,7 @@ def _receive_pipes(
         raise RsyncError("rsync here asks for an unknown command")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_ENDING)
-    raise RsyncError(_explain_status(process.returncode or 0, _read_tail(said)))
+    raise RsyncError(_explain_status(process.returncode or 0, _read_tail(stderr_file)))
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
@@ -227,10 +227,10 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
             process.wait(1.0)
 
 
-def _read_tail(said: IO[bytes]) -> bytes:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - 4096))
-    return said.read()
+def _read_tail(stderr_file: IO[bytes]) -> bytes:
+    size = stderr_file.seek(0, os.SEEK_END)
+    stderr_file.seek(max(0, size - 4096))
+    return stderr_file.read()
 
 
 def _explain_status(status: int, err: bytes) -> str:
