@@ -33,7 +33,7 @@ from ground import (
 )
 
 import ipexctl
-from ipexctl.decide.facts import probe
+from ipexctl.decide.facts import build_probe_command
 
 LIMIT = 600.0
 
@@ -47,7 +47,9 @@ def main() -> None:
     with hosts(given.hosts) as ground:
         end = f"end-{secrets.token_hex(8)}"
         (ground.place / "answer").write_text("x" * 79 * 1 + "\n" + ("y" * 79 + "\n") * 255 + end + "\n")
-        command = probe((Path(ipexctl.__file__).parent / "remote/probe.sh").read_text(), end, venv="", workdir="")
+        command = build_probe_command(
+            (Path(ipexctl.__file__).parent / "remote/probe.sh").read_text(), end, venv="", workdir=""
+        )
         (ground.place / "probe").write_bytes(command.stdin)
         words = " ".join(word or "''" for word in command.argv).replace("sh -s --", f"sh {ground.place}/probe")
         doctor = Case(

@@ -13,7 +13,7 @@ NO_CLUSTER = "not measured: one host"
 _BAR = 24  # cells of the longest bar
 
 
-def rows(
+def build_rows(
     modes: Sequence[str],
     ways: Sequence[tuple[str, str]],
     alone: Iterable[tuple[str, JsonObject]],
@@ -28,10 +28,10 @@ def rows(
         for engine, how in ways:
             for dtype in ("fp32", "bf16"):
                 key = (mode, engine, how, dtype)
-                mine = [(host, line) for host, line in single if _key(line) == key]
-                all_of = [line for _, line in joint if _key(line) == key]
-                hosts = {host: rate for host, line in mine if (rate := _rate(line)) is not None}
-                whole = next((rate for line in all_of if (rate := _rate(line)) is not None), None)
+                mine = [(host, line) for host, line in single if _row_key(line) == key]
+                all_of = [line for _, line in joint if _row_key(line) == key]
+                hosts = {host: rate for host, line in mine if (rate := _read_rate(line)) is not None}
+                whole = next((rate for line in all_of if (rate := _read_rate(line)) is not None), None)
                 if mode == "infer" and len(hosts) > 1:
                     whole = sum(hosts.values())
                 said = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
@@ -40,7 +40,7 @@ def rows(
     return tuple(made)
 
 
-def text(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
+def format_rows(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
     """The table for people: samples a second of a host and of the cluster, against stock torch in fp32."""
     several = any(len(row.hosts) > 1 for row in found)
     lines = [title]
@@ -57,7 +57,7 @@ def text(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) ->
                 continue
             cluster = ("-" if row.cluster is None else f"{row.cluster:.1f}") if several else ""
             times = f"{row.host / base:.2f}" if base else "-"
-            lines.append(f"{row.name:<20}{row.host:>10.1f}{cluster:>10}{times:>8}  {_bar(row.host, most)}")
+            lines.append(f"{row.name:<20}{row.host:>10.1f}{cluster:>10}{times:>8}  {_draw_bar(row.host, most)}")
             if several:
                 slow, fast = min(row.hosts, key=row.hosts.__getitem__), max(row.hosts, key=row.hosts.__getitem__)
                 if row.hosts[fast] > 1.2 * row.hosts[slow]:
@@ -67,15 +67,15 @@ def text(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) ->
     return "\n".join([*lines, "", *notes]).rstrip()
 
 
-def _bar(value: float, most: float) -> str:
+def _draw_bar(value: float, most: float) -> str:
     eighths = round(8 * _BAR * value / most) if most else 0
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _key(line: JsonObject) -> tuple[object, ...]:
+def _row_key(line: JsonObject) -> tuple[object, ...]:
     return line.get("mode"), line.get("engine"), line.get("how"), line.get("dtype")
 
 
-def _rate(line: JsonObject) -> float | None:
+def _read_rate(line: JsonObject) -> float | None:
     rate = line.get("samples_per_s")
     return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None

@@ -25,7 +25,7 @@ _WIDTH = 100  # characters of a source line that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class MigrationRule:
     """Something that is no more. ``gone`` is the first version without it: of torch for what goes with torch (IPEX,
     the bindings), of ``of`` itself for the others."""
 
@@ -39,30 +39,30 @@ class Word:
     idle: str = ""
 
 
-def words(text: str) -> tuple[Word, ...]:
+def parse_rules(text: str) -> tuple[MigrationRule, ...]:
     """The words of ``migrate.toml``."""
-    return tuple(Word(**item) for item in parse_toml(text)["word"])
+    return tuple(MigrationRule(**item) for item in parse_toml(text)["word"])
 
 
-def of_options(options: Iterable[FrameworkOption]) -> tuple[Word, ...]:
+def rules_from_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
     """Those of Accelerate's and the Trainer's options that are gone, or do nothing any more."""
     return tuple(
-        Word(one.name, "option", one.of, "", one.gone, one.instead, one.source, one.idle)
+        MigrationRule(one.name, "option", one.of, "", one.gone, one.instead, one.source, one.idle)
         for one in options
         if one.gone or one.idle
     )
 
 
-def uses(text: str, file: str, known: Sequence[Word]) -> tuple[ScriptUse, ...]:
+def find_hits(text: str, file: str, known: Sequence[MigrationRule]) -> tuple[ScriptUse, ...]:
     """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are.
 
     Raises `UsageError` for Python that does not parse.
     """
-    found = _python(text, file, known) if file.endswith(".py") else _lines(text, known)
+    found = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known)
     lines = text.splitlines()
     words = {(line, name): word for line, name, word in found}  # each name once a line
 
-    def use(line: int, name: str, word: Word) -> ScriptUse:
+    def use(line: int, name: str, word: MigrationRule) -> ScriptUse:
         shown = printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else ""
         idle = word.idle or None
         return ScriptUse(line, name, shown, word.of, word.last, idle, word.gone, word.instead, word.source)
@@ -70,14 +70,14 @@ def uses(text: str, file: str, known: Sequence[Word]) -> tuple[ScriptUse, ...]:
     return tuple(use(line, name, word) for (line, name), word in sorted(words.items(), key=lambda item: item[0]))
 
 
-def report(found: Sequence[ScriptUse], file: str) -> str:
+def format_report(found: Sequence[ScriptUse], file: str) -> str:
     """The uses for people: the line, what it became, in which versions it vanishes."""
     if not found:
         return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
     width = len(str(found[-1].line))
     lines: list[str] = []
     for use in found:
-        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {vanishes(use)}"]
+        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {describe_removal(use)}"]
         lines.append(f"    instead: {use.instead}")
     names = dict.fromkeys(use.of for use in found)
     places = "1 place" if len(found) == 1 else f"{len(found)} places"
@@ -96,7 +96,7 @@ def compare(host: str, runs: Sequence[ComparedRun]) -> Comparison:
     return Comparison(host, tuple(runs), None, None)
 
 
-def compared(comparison: Comparison) -> str:
+def describe_speedup(comparison: Comparison) -> str:
     """The comparison for people."""
     lines = [f"on {comparison.host}:"]
     for run in comparison.runs:
@@ -109,7 +109,7 @@ def compared(comparison: Comparison) -> str:
     return "\n".join([*lines, f"without IPEX it is {comparison.ratio:.2f} times as fast (by {by})"])
 
 
-def vanishes(word: ScriptUse) -> str:
+def describe_removal(word: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
     if word.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
         return f"last in {word.of} {word.last}, so nothing from torch {word.gone} on"
@@ -120,10 +120,10 @@ def vanishes(word: ScriptUse) -> str:
 
 # --- Python ---------------------------------------------------------------------------------------------------------
 
-CheckHit = tuple[int, str, Word]
+CheckHit = tuple[int, str, MigrationRule]
 
 
-def _python(text: str, file: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -131,31 +131,31 @@ def _python(text: str, file: str, known: Sequence[Word]) -> Iterator[CheckHit]:
         raise UsageError(
             f"{file}:{line}: this is not Python of today: {getattr(error, 'msg', '') or 'nested too deeply'}"
         ) from None
-    names = _imported(tree)
+    names = _resolve_imports(tree)
     apis = {word.name: word for word in known if word.kind == "api"}
     inside: set[int] = set()  # parts of a longer dotted name that was looked at
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _api(node.lineno, alias.name, apis)
+                yield from _match_api(node.lineno, alias.name, apis)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                yield from _api(node.lineno, f"{node.module}.{alias.name}", apis)
+                yield from _match_api(node.lineno, f"{node.module}.{alias.name}", apis)
         elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in inside:
             inside.update(id(part) for part in ast.walk(node) if part is not node)
-            dotted = _dotted(node)
+            dotted = _dotted_name(node)
             base, _, rest = dotted.partition(".")
             if base in names and rest:
-                yield from _api(node.lineno, f"{names[base]}.{rest}", apis)
+                yield from _match_api(node.lineno, f"{names[base]}.{rest}", apis)
             elif base in names and isinstance(node, ast.Name) and "." in names[base]:  # from ipex import optimize
-                yield from _api(node.lineno, names[base], apis)
+                yield from _match_api(node.lineno, names[base], apis)
         elif isinstance(node, ast.Call):
-            yield from _call(node, known)
+            yield from _match_call(node, known)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _constant(node.lineno, node.value, known)
+            yield from _match_constant(node.lineno, node.value, known)
 
 
-def _imported(tree: ast.AST) -> dict[str, str]:
+def _resolve_imports(tree: ast.AST) -> dict[str, str]:
     """Local name → the dotted name it stands for, of our modules only."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -171,7 +171,7 @@ def _imported(tree: ast.AST) -> dict[str, str]:
     return found
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """``a.b.c``; "" for anything that does not begin with a name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -180,7 +180,7 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _api(line: int, name: str, apis: Mapping[str, Word]) -> Iterator[CheckHit]:
+def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[CheckHit]:
     """The longest known beginning of a dotted name."""
     at = name
     while at:
@@ -190,9 +190,9 @@ def _api(line: int, name: str, apis: Mapping[str, Word]) -> Iterator[CheckHit]:
         at = at.rpartition(".")[0]
 
 
-def _call(node: ast.Call, known: Sequence[Word]) -> Iterator[CheckHit]:
+def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
     """Backends by name, and keywords that are arguments of the Trainer."""
-    called = _dotted(node.func).rpartition(".")[2]
+    called = _dotted_name(node.func).rpartition(".")[2]
     backends = {word.name.partition(":")[2]: word for word in known if word.kind == "backend"}
     options = {word.name.lstrip("-"): word for word in known if word.kind == "option"}
     given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
@@ -208,23 +208,23 @@ def _call(node: ast.Call, known: Sequence[Word]) -> Iterator[CheckHit]:
                 yield value.lineno, f"{name}={text or ast.unparse(value)}", word
 
 
-def _constant(line: int, text: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
     """A string that is a variable's name, or an option's."""
     for word in known:
-        if (word.kind == "variable" and _variable(text, word.name)) or (word.kind == "option" and text == word.name):
+        if (word.kind == "variable" and _is_variable(text, word.name)) or (word.kind == "option" and text == word.name):
             yield line, text, word
 
 
 # --- all else -------------------------------------------------------------------------------------------------------
 
 
-def _lines(text: str, known: Sequence[Word]) -> Iterator[CheckHit]:
+def _scan_lines(text: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         tokens = re.findall(r"[\w./-]+", line)
         for word in known:
             if word.kind == "variable":
-                yield from ((number, token, word) for token in tokens if _variable(token, word.name))
+                yield from ((number, token, word) for token in tokens if _is_variable(token, word.name))
             elif word.kind in {"word", "option"}:
                 pattern = rf"(?<![\w-]){re.escape(word.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
                 if re.search(pattern, line):
@@ -233,5 +233,5 @@ def _lines(text: str, known: Sequence[Word]) -> Iterator[CheckHit]:
                 yield number, word.name, word
 
 
-def _variable(text: str, name: str) -> bool:
+def _is_variable(text: str, name: str) -> bool:
     return text == name or (name.endswith("_") and bool(re.fullmatch(re.escape(name) + r"[A-Z0-9_]+", text)))

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines
-from ipexctl.decide.diagnosis.stack_traces import alarm, comparison, groups
+from ipexctl.decide.diagnosis.stack_traces import describe_stall, format_comparison, group_stacks
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import (
     Event,
@@ -117,7 +117,7 @@ class RunLog:
             self._stacks.append(stack)
             yield stack
         elif isinstance(record, journal.InquiryEnded):
-            lines = comparison(groups(self._stacks), len({stack.rank for stack in self._stacks}))
+            lines = format_comparison(group_stacks(self._stacks), len({stack.rank for stack in self._stacks}))
             going = self._stall is not None and not self._stall.ends
             yield Message(
                 "\n".join([*lines, "stacks are in the record; " + ("going on" if going else "ending the run")])
@@ -153,7 +153,7 @@ class RunLog:
     def _stalled(self, stall: Stalled) -> Events:
         self._stall, self._stacks = stall, []
         yield stall
-        yield Message(alarm(stall, self._running.hosts), "warning")
+        yield Message(describe_stall(stall, self._running.hosts), "warning")
 
 
 def _ended(record: journal.RankEnded) -> RankEnded:

@@ -63,7 +63,7 @@ def bench(
             missing[engine] = "not measured: the run failed"
             break  # the report is of this run
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
-    made = bench_report.rows(modes, ways, alone, joint, missing)
+    made = bench_report.build_rows(modes, ways, alone, joint, missing)
     title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
     if plot:
         groups = {
@@ -72,7 +72,7 @@ def bench(
         }
         chart.save(plot, chart.draw(title, groups, "samples/s"))
         notes.append(f"drawn in {plot}")
-    text = bench_report.text(made, title, notes)
+    text = bench_report.format_rows(made, title, notes)
     yield Answer(BenchAnswer(task.model, task.size, task.batch, made, tuple(notes), text))
     yield Ended("bench", exit)
 

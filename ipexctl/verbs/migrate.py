@@ -32,11 +32,11 @@ class Comparison:
     args: Sequence[str]
 
 
-def load_words() -> tuple[migration.Word, ...]:
+def load_words() -> tuple[migration.MigrationRule, ...]:
     """All words that are looked for."""
     return (
-        *migration.words(read_data("migrate.toml")),
-        *migration.of_options(parse_options(read_data("options.toml"))),
+        *migration.parse_rules(read_data("migrate.toml")),
+        *migration.rules_from_options(parse_options(read_data("options.toml"))),
     )
 
 
@@ -45,14 +45,14 @@ def migrate(
 ) -> Generator[Event, None, None]:
     """The answer has ``uses``, and with a comparison ``compare``; ``text`` is for people."""
     text = read_input(file).text
-    found = migration.uses(text, file, load_words())
+    found = migration.find_hits(text, file, load_words())
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
-    report = migration.report(found, file)
+    report = migration.format_report(found, file)
     exit = Exit.OK
     compared: answers.Comparison | None = None
     if comparison:
         compared, exit = yield from _compare(file, comparison, context, environ)
-        report += "\n\n" + migration.compared(compared)
+        report += "\n\n" + migration.describe_speedup(compared)
     yield Answer(answers.MigrateAnswer(file, found, report, compared))
     yield Ended("migrate", exit)
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch.build import HostRuntime, build_launch
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.runtime import Runtime
@@ -55,7 +55,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         stations = {
             name: HostRuntime(
                 Facts(home=str(home), user=user, **known),  # type: ignore[arg-type]
-                Choice("lo", "127.0.0.1", Note("test", "test")),
+                InterfaceChoice("lo", "127.0.0.1", Note("test", "test")),
                 runtime,
                 f"{homes['a'] if shared_home else home}/runs/{run}-{name}",
                 str(RANKS),

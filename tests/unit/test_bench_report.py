@@ -29,7 +29,7 @@ TOGETHER = [("node0", line("stock", "eager", "fp32", 48.0)), ("node1", line("sto
 
 
 def rows(mode: str) -> dict[str, BenchResult]:
-    made = bench_report.rows((mode,), WAYS, ALONE, TOGETHER, {"ipex": bench_report.NO_IPEX})
+    made = bench_report.build_rows((mode,), WAYS, ALONE, TOGETHER, {"ipex": bench_report.NO_IPEX})
     return {row.name: row for row in made}
 
 
@@ -54,7 +54,7 @@ def test_every_form_has_a_row_and_says_why_it_was_not_measured() -> None:
 
 
 def test_the_table_compares_with_stock_fp32_and_names_a_slow_host() -> None:
-    text = bench_report.text(tuple(rows("train").values()), "BERT", ["medians of 10 steps"])
+    text = bench_report.format_rows(tuple(rows("train").values()), "BERT", ["medians of 10 steps"])
     lines = text.splitlines()
     (bf16,) = [one for one in lines if one.startswith("stock torch bf16")]
     assert bf16.split()[3:6] == ["40.0", "-", "2.00"]
@@ -66,7 +66,7 @@ def test_the_table_compares_with_stock_fp32_and_names_a_slow_host() -> None:
 
 def test_a_rate_that_is_no_number_is_none() -> None:
     odd = [("node0", line("stock", "eager", "fp32", True)), ("node0", line("stock", "eager", "fp32", -1.0))]
-    (row, _) = bench_report.rows(("train",), [("stock", "eager")], odd, [], {})
+    (row, _) = bench_report.build_rows(("train",), [("stock", "eager")], odd, [], {})
     assert (row.host, row.why) == (None, "not measured")
 
 

@@ -13,8 +13,8 @@ from ipexctl.model.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
-    *migration.words(read_data("migrate.toml")),
-    *migration.of_options(parse_options(read_data("options.toml"))),
+    *migration.parse_rules(read_data("migrate.toml")),
+    *migration.rules_from_options(parse_options(read_data("options.toml"))),
 )
 
 SCRIPT = """\
@@ -37,7 +37,7 @@ print("ipex.optimize in a text, CCL and gloo are nothing", torch.optim, model.op
 
 
 def found(text: str, file: str = "train.py") -> list[tuple[int, str]]:
-    return [(use.line, use.name) for use in migration.uses(text, file, KNOWN)]
+    return [(use.line, use.name) for use in migration.find_hits(text, file, KNOWN)]
 
 
 def test_every_use_in_python_is_found_under_its_whole_name() -> None:
@@ -61,8 +61,8 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
-    (use, *_) = migration.uses("import torch_ccl\n", "old.py", KNOWN)
-    assert migration.vanishes(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
+    (use, *_) = migration.find_hits("import torch_ccl\n", "old.py", KNOWN)
+    assert migration.describe_removal(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
 def test_shell_files_and_configurations_are_read_line_by_line() -> None:
@@ -87,7 +87,7 @@ ipexrun cpu --ninstances 4 infer.py
 
 
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
-    text = migration.report(migration.uses(SCRIPT, "train.py", KNOWN), "train.py")
+    text = migration.format_report(migration.find_hits(SCRIPT, "train.py", KNOWN), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
     assert "instead: leave it out: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text

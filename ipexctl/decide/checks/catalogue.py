@@ -14,7 +14,7 @@ from ipexctl.model.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """What is said of one code. ``title`` and ``fix`` have {words} that the check fills in."""
 
     code: str
@@ -28,7 +28,7 @@ class Entry:
     action: bool = True  # False: nothing has to be done
 
 
-Catalogue = Mapping[str, Entry]
+Catalogue = Mapping[str, CatalogueEntry]
 
 
 def parse_catalogue(text: str) -> Catalogue:
@@ -42,11 +42,11 @@ def parse_catalogue(text: str) -> Catalogue:
         if safe not in ("", "root", "install") or (safe == "root") != bool(do):
             raise ValueError(f"{code}: safe {safe!r} with do {do!r}")
         title, fix, story, action = item["title"], item["fix"], item["story"].strip(), item.get("action", True)
-        found[code] = Entry(code, item["level"], title, fix, story, upstream, safe, do, action)
+        found[code] = CatalogueEntry(code, item["level"], title, fix, story, upstream, safe, do, action)
     return found
 
 
-def document(catalogue: Catalogue) -> str:
+def render_findings_page(catalogue: Catalogue) -> str:
     """The whole catalogue as Markdown: docs/findings.md."""
     levels = {"error": "E", "warning": "W", "info": "i"}
     parts = [
@@ -55,28 +55,28 @@ def document(catalogue: Catalogue) -> str:
         " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` tells one of them.",
         "| code | level | what |\n| --- | --- | --- |\n"
         + "\n".join(
-            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {_named(entry.title)} |"
+            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {_show_placeholders(entry.title)} |"
             for entry in catalogue.values()
         ),
     ]
     for entry in catalogue.values():
         parts += [
             f"## {entry.code}",
-            f"**{entry.level}**: a host {_named(entry.title)}",
+            f"**{entry.level}**: a host {_show_placeholders(entry.title)}",
             entry.story,
-            f"Fix: `{_named(entry.fix)}`",
+            f"Fix: `{_show_placeholders(entry.fix)}`",
         ]
         if entry.upstream:
             parts.append(f"Met by others: {', '.join(entry.upstream)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _named(template: str) -> str:
+def _show_placeholders(template: str) -> str:
     """A word that a check fills in, as in a manual."""
     return template.replace("{", "‹").replace("}", "›")
 
 
-def _near(code: str, catalogue: Catalogue) -> str:
+def _suggest_codes(code: str, catalogue: Catalogue) -> str:
     """Those of the same kind, or of a like name; else the kinds there are."""
     kind = code.rstrip("0123456789")
     alike = [known for known in catalogue if known.rstrip("0123456789") == kind]
@@ -88,12 +88,12 @@ def _near(code: str, catalogue: Catalogue) -> str:
     return f"did you mean {' or '.join(alike)}?" if alike else f"codes begin with {', '.join(kinds)}"
 
 
-def explain(code: str, catalogue: Catalogue) -> str:
+def explain_finding(code: str, catalogue: Catalogue) -> str:
     """The whole story of a code, for people. Raises `UsageError` for a code that does not exist."""
     entry = catalogue.get(code.upper())
     if entry is None:
-        raise UsageError(f"there is no finding {printable(code)}", hint=_near(code.upper(), catalogue))
-    title, fix = _named(entry.title), _named(entry.fix)
+        raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
+    title, fix = _show_placeholders(entry.title), _show_placeholders(entry.fix)
     lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
     if entry.upstream:
         lines += ["", "met by others:", *(f"  {where}" for where in entry.upstream)]

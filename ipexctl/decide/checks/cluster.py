@@ -36,12 +36,12 @@ class Cluster:
     def odd(self, fact: Callable[[Facts], T | None]) -> Iterator[tuple[str, T, T]]:
         """Hosts that differ from most of the hosts that tell: host, its value, the usual one."""
         values = self.known(fact)
-        usual = majority(values)
+        usual = find_majority(values)
         if usual is not None:
             yield from ((host, value, usual) for host, value in values.items() if value != usual)
 
 
-def majority(values: Mapping[str, T]) -> T | None:
+def find_majority(values: Mapping[str, T]) -> T | None:
     """The commonest value; of equally common ones that of the earliest host. None without hosts."""
     counts = Counter(values.values())
     return max(counts, key=lambda value: counts[value]) if counts else None  # max and Counter keep the first
@@ -63,7 +63,7 @@ class CheckHit:
 Check = Callable[[Cluster], Iterator[CheckHit]]
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes for people: ``3.4 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

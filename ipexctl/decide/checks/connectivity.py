@@ -8,7 +8,7 @@ from ipaddress import ip_interface
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried
@@ -35,7 +35,7 @@ class ConnectivityReport:
     ``untried`` maps hosts that could not take part to the reason."""
 
     pairs: tuple[Pair, ...] = ()
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, InterfaceChoice] = field(default_factory=dict)
     shared: tuple[tuple[str, tuple[str, ...]], ...] = ()
     untried: Mapping[str, str] = field(default_factory=dict)
 

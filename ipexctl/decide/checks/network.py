@@ -19,7 +19,7 @@ Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class InterfaceChoice:
     """The interface of one host, its address there without a prefix, and the reason for the choice."""
 
     name: str
@@ -28,7 +28,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _HostAddress:
     """One address of one host."""
 
     interface: Interface
@@ -39,90 +39,94 @@ class _Place:
         return str(self.word.ip)
 
 
-def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, Choice]:
+def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoice]:
     """One choice a host, in the order given (the first is the head). A host without any usable address is left out.
 
     In order: loopback where all hosts are this one machine; else the best subnet in which every host has an address of
     its own (real rather than virtual, the one we came in by, faster, larger MTU, IPv4); else, host by host, the address
     we came in by, or the one of the default route.
     """
-    places = {host: tuple(_places(fact)) for host, fact in facts.items()}
-    if on_one_machine(facts):
-        return {host: _inside(fact, places[host]) for host, fact in facts.items()}
+    places = {host: tuple(_list_addresses(fact)) for host, fact in facts.items()}
+    if is_one_machine(facts):
+        return {host: _choose_loopback(fact, places[host]) for host, fact in facts.items()}
     machines = {host: fact.machine_id or host for host, fact in facts.items()}
-    shared = sorted(_shared(places, machines), key=lambda network: _merit(network, facts, places), reverse=True)
+    shared = sorted(
+        _shared_subnets(places, machines), key=lambda network: _rank_subnet(network, facts, places), reverse=True
+    )
     if shared:
-        return _together(shared, facts, places)
-    chosen = {host: _alone(fact, places[host], len(facts)) for host, fact in facts.items()}
+        return _choose_shared(shared, facts, places)
+    chosen = {host: _choose_single(fact, places[host], len(facts)) for host, fact in facts.items()}
     return {host: choice for host, choice in chosen.items() if choice}
 
 
-def on_one_machine(facts: Mapping[str, Facts]) -> bool:
+def is_one_machine(facts: Mapping[str, Facts]) -> bool:
     """Every host was reached over loopback, or without SSH at all."""
     return bool(facts) and all(_is_loopback(fact.ssh_address) for fact in facts.values())
 
 
-def _places(fact: Facts) -> Iterator[_Place]:
+def _list_addresses(fact: Facts) -> Iterator[_HostAddress]:
     for interface in fact.interfaces:
         for text in interface.addresses:
-            word = _word(text)
+            word = _parse_interface(text)
             if word and not word.ip.is_link_local and not word.ip.is_unspecified:
-                yield _Place(interface, word)
+                yield _HostAddress(interface, word)
 
 
 @lru_cache(4096)  # several checks look at the same addresses, and to read one is much work
-def _word(text: str) -> IPv4Interface | IPv6Interface | None:
+def _parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
     try:
         return ip_interface(text)
     except ValueError:
         return None
 
 
-def _usable(places: tuple[_Place, ...]) -> Iterator[_Place]:
+def _usable_addresses(places: tuple[_HostAddress, ...]) -> Iterator[_HostAddress]:
     """Interfaces of type "unknown" (tun, some virtual drivers) say neither up nor down: they stay in."""
     return (place for place in places if place.interface.up is not False and not place.word.ip.is_loopback)
 
 
 def _is_loopback(address: str | None) -> bool:
     """No address at all is a host reached without SSH: this machine."""
-    word = _word(address) if address is not None else None
+    word = _parse_interface(address) if address is not None else None
     return address is None or (word is not None and word.ip.is_loopback)
 
 
-def _inside(fact: Facts, places: tuple[_Place, ...]) -> Choice:
+def _choose_loopback(fact: Facts, places: tuple[_HostAddress, ...]) -> InterfaceChoice:
     name = next((place.interface.name for place in places if place.word.ip.is_loopback), "lo")
-    return Choice(name, fact.ssh_address or "127.0.0.1", Note("one-machine", "all hosts are this one machine"))
+    return InterfaceChoice(name, fact.ssh_address or "127.0.0.1", Note("one-machine", "all hosts are this one machine"))
 
 
-def _shared(places: Mapping[str, tuple[_Place, ...]], machines: Mapping[str, str]) -> set[Network]:
+def _shared_subnets(places: Mapping[str, tuple[_HostAddress, ...]], machines: Mapping[str, str]) -> set[Network]:
     """Subnets in which every host has an address, and no two machines the same one."""
     if len(places) < 2:
         return set()
-    nets = [{place.word.network for place in _usable(of_host)} for of_host in places.values()]
+    nets = [{place.word.network for place in _usable_addresses(of_host)} for of_host in places.values()]
     common = set.intersection(*nets)
-    return {network for network in common if _distinct(network, places, machines)}
+    return {network for network in common if _has_distinct_addresses(network, places, machines)}
 
 
-def _distinct(network: Network, places: Mapping[str, tuple[_Place, ...]], machines: Mapping[str, str]) -> bool:
+def _has_distinct_addresses(
+    network: Network, places: Mapping[str, tuple[_HostAddress, ...]], machines: Mapping[str, str]
+) -> bool:
     """An address that two machines have (172.17.0.1 of docker0) leads nowhere."""
     owners: dict[str, str] = {}
     for host, of_host in places.items():
-        for place in _usable(of_host):
+        for place in _usable_addresses(of_host):
             if place.word.network == network and owners.setdefault(place.address, machines[host]) != machines[host]:
                 return False
     return True
 
 
-def _in(network: Network, places: tuple[_Place, ...]) -> _Place:
+def _address_in(network: Network, places: tuple[_HostAddress, ...]) -> _HostAddress:
     """The host's place in a network it is in: its fastest, if several."""
-    here = [place for place in _usable(places) if place.word.network == network]
+    here = [place for place in _usable_addresses(places) if place.word.network == network]
     return max(here, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
 
 
-def _merit(
-    network: Network, facts: Mapping[str, Facts], places: Mapping[str, tuple[_Place, ...]]
+def _rank_subnet(
+    network: Network, facts: Mapping[str, Facts], places: Mapping[str, tuple[_HostAddress, ...]]
 ) -> tuple[int, int, int, int, int, str]:
-    ours = [_in(network, of_host).interface for of_host in places.values()]
+    ours = [_address_in(network, of_host).interface for of_host in places.values()]
     came_in = sum(_contains(network, fact.ssh_address) for fact in facts.values())
     return (
         sum(not interface.virtual for interface in ours),
@@ -135,15 +139,19 @@ def _merit(
 
 
 def _contains(network: Network, address: str | None) -> bool:
-    word = _word(address) if address is not None else None
+    word = _parse_interface(address) if address is not None else None
     return word is not None and word.ip in network
 
 
-def strangers(facts: Mapping[str, Facts]) -> dict[str, tuple[tuple[str, ...], bool]]:
+def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tuple[str, ...], bool]]:
     """Real interfaces that are up in a subnet where no other host is ("eth1 10.9.9.1/24"), beside one that is shared;
     and whether that host misses a subnet which all others share, so that the address is probably a mistake."""
     networks = {
-        host: {place.word.network for place in _usable(tuple(_places(fact))) if not place.interface.virtual}
+        host: {
+            place.word.network
+            for place in _usable_addresses(tuple(_list_addresses(fact)))
+            if not place.interface.virtual
+        }
         for host, fact in facts.items()
     }
     counts = Counter(network for of_host in networks.values() for network in of_host)
@@ -152,7 +160,7 @@ def strangers(facts: Mapping[str, Facts]) -> dict[str, tuple[tuple[str, ...], bo
     for host, fact in facts.items():
         words = tuple(
             f"{place.interface.name} {place.word}"
-            for place in _usable(tuple(_places(fact)))
+            for place in _usable_addresses(tuple(_list_addresses(fact)))
             if not place.interface.virtual and counts[place.word.network] == 1
         )
         if words and networks[host] & usual:
@@ -160,13 +168,13 @@ def strangers(facts: Mapping[str, Facts]) -> dict[str, tuple[tuple[str, ...], bo
     return found
 
 
-def _together(
-    shared: list[Network], facts: Mapping[str, Facts], places: Mapping[str, tuple[_Place, ...]]
-) -> dict[str, Choice]:
+def _choose_shared(
+    shared: list[Network], facts: Mapping[str, Facts], places: Mapping[str, tuple[_HostAddress, ...]]
+) -> dict[str, InterfaceChoice]:
     best, others = shared[0], shared[1:]
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, InterfaceChoice] = {}
     for host, of_host in places.items():
-        place = _in(best, of_host)
+        place = _address_in(best, of_host)
         reasons = [f"all {len(facts)} hosts are in {best}"]
         if _contains(best, facts[host].ssh_address):
             reasons.append("SSH came in by it")
@@ -174,17 +182,17 @@ def _together(
             reasons.append(f"{place.interface.speed} Mbit/s")
         faster = [
             other.interface
-            for other in (_in(network, of_host) for network in others)
+            for other in (_address_in(network, of_host) for network in others)
             if (other.interface.speed or 0) > (place.interface.speed or 0)
         ]
         reasons += [f"faster, but not what SSH uses: {other.name} ({other.speed} Mbit/s)" for other in faster[:1]]
-        chosen[host] = Choice(place.interface.name, place.address, Note("shared-subnet", "; ".join(reasons)))
+        chosen[host] = InterfaceChoice(place.interface.name, place.address, Note("shared-subnet", "; ".join(reasons)))
     return chosen
 
 
-def _alone(fact: Facts, places: tuple[_Place, ...], hosts: int) -> Choice | None:
+def _choose_single(fact: Facts, places: tuple[_HostAddress, ...], hosts: int) -> InterfaceChoice | None:
     usable = sorted(
-        _usable(places),
+        _usable_addresses(places),
         key=lambda place: (
             place.address == fact.ssh_address,
             not place.interface.virtual,
@@ -204,4 +212,4 @@ def _alone(fact: Facts, places: tuple[_Place, ...], hosts: int) -> Choice | None
     else:
         why = "nothing better is up"
     note = Note("one-host", why) if hosts == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
-    return Choice(place.interface.name, place.address, note)
+    return InterfaceChoice(place.interface.name, place.address, note)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority, size
-from ipexctl.decide.facts.isa import BELOW, ORDER, isa_level
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
+from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
 from ipexctl.model.facts import Facts, cpu_list
 
 _FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
@@ -17,33 +17,33 @@ def has_bf16(level: str | None) -> bool:
     return level in _FAST_BF16
 
 
-def common_level(cluster: Cluster) -> str | None:
+def find_common_level(cluster: Cluster) -> str | None:
     """The level of what all hosts have in common, None unless all of them tell."""
     facts = [fact for fact in cluster.facts.values() if fact.isa_level is not None]
     if not facts or len(facts) < len(cluster.facts):
         return None
     flags = frozenset.intersection(*(fact.flags for fact in facts))
     refused = any(note.code == "no-tiles" for fact in facts for note in fact.isa_refused.values())
-    return isa_level(flags, tiles="refused" if refused else "")[0]
+    return find_isa_level(flags, tiles="refused" if refused else "")[0]
 
 
-def too_old(cluster: Cluster) -> Iterator[CheckHit]:
+def check_minimum_isa(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.isa_level == BELOW:
             where = " (virtual machine)" if fact.is_vm else ""
             yield CheckHit("CPU001", host, {"level": "below AVX2"}, f"{fact.model_name or 'unknown model'}{where}")
 
 
-def other_architecture(cluster: Cluster) -> Iterator[CheckHit]:
+def check_architecture(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.arch not in (None, "x86_64"):
             yield CheckHit("CPU012", host, {"arch": fact.arch}, fact.model_name or "")
 
 
-def mixed(cluster: Cluster) -> Iterator[CheckHit]:
+def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
     """The hosts that hold the others back: those below the best level that is there."""
     levels = cluster.known(lambda fact: fact.isa_level)
-    common = common_level(cluster)
+    common = find_common_level(cluster)
     if len(set(levels.values())) < 2 or common is None:
         return
     best = min(levels.values(), key=ORDER.index)
@@ -61,12 +61,12 @@ def mixed(cluster: Cluster) -> Iterator[CheckHit]:
             cost, grave = f"others have {best}", False
         fact, note = cluster.facts[host], cluster.facts[host].isa_refused.get(best)
         evidence = f"{level}, {fact.uarch or fact.model_name or 'unknown'}{f'; {note.text}' if note else ''}"
-        shared = isa_level(best_flags & fact.flags)[0]
+        shared = find_isa_level(best_flags & fact.flags)[0]
         values = {"common": shared, "cost": cost}
         yield CheckHit("CPU002", host, values, evidence, None if grave else "warning")
 
 
-def hidden(cluster: Cluster) -> Iterator[CheckHit]:
+def check_hidden_isa(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.silicon is None or fact.isa_level is None or fact.isa_level == fact.silicon:
             continue
@@ -86,21 +86,21 @@ def hidden(cluster: Cluster) -> Iterator[CheckHit]:
         yield CheckHit("CPU003", host, values, note.text if note else "")
 
 
-def tiles(cluster: Cluster) -> Iterator[CheckHit]:
+def check_amx_permission(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         note = fact.isa_refused.get("AMX")
         if note and note.code == "no-tiles":
             yield CheckHit("CPU004", host, {"answer": note.text}, f"kernel {fact.kernel or 'unknown'}")
 
 
-def allowed(cluster: Cluster) -> Iterator[CheckHit]:
+def check_allowed_cpus(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.cpus_allowed is not None and fact.logical_online and len(fact.cpus_allowed) < fact.logical_online:
             values = {"allowed": len(fact.cpus_allowed), "online": fact.logical_online}
             yield CheckHit("CPU005", host, values, f"allowed: {cpu_list(fact.cpus_allowed)}")
 
 
-def quota(cluster: Cluster) -> Iterator[CheckHit]:
+def check_cpu_quota(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         usable = len(fact.cpus_allowed or fact.cpus_online or ())
         if fact.cgroup_cpus is not None and (not usable or fact.cgroup_cpus < usable):
@@ -112,26 +112,26 @@ def quota(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("CPU006", host, values, "", "error" if fact.cgroup_cpus < 1 else None)
 
 
-def governor(cluster: Cluster) -> Iterator[CheckHit]:
+def check_governor(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.governor in ("powersave", "conservative"):
             yield CheckHit("CPU007", host, {"governor": fact.governor})
 
 
-def offline(cluster: Cluster) -> Iterator[CheckHit]:
+def check_offline_cpus(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.cpus_offline:
             yield CheckHit("CPU008", host, {}, cpu_list(fact.cpus_offline))
 
 
-def hybrid(cluster: Cluster) -> Iterator[CheckHit]:
+def check_hybrid_cores(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.hybrid:
             fast, slow = cpu_list(fact.hybrid["p_cpus"]), cpu_list(fact.hybrid["e_cpus"])
             yield CheckHit("CPU009", host, {}, f"performance CPUs {fast}, efficiency CPUs {slow}")
 
 
-def numa(cluster: Cluster) -> Iterator[CheckHit]:
+def check_numa_nodes(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         nodes = fact.numa or ()
         if len(nodes) > 1:
@@ -144,7 +144,7 @@ def numa(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("CPU010", host, {"count": len(nodes), "detail": detail, "ppn": ppn})
 
 
-def busy(cluster: Cluster) -> Iterator[CheckHit]:
+def check_load(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         cpus = fact.logical_online
         if fact.load is None or not cpus:
@@ -153,12 +153,12 @@ def busy(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("CPU011", host, {}, ", ".join([f"load {fact.load:g} on {cpus} CPUs", *fact.busy]))
 
 
-def sizes(cluster: Cluster) -> Iterator[CheckHit]:
+def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
     """Differences that make a straggler; with two hosts nobody knows which of them is the odd one."""
     if len(cluster.facts) < 3:
         return
     cores = cluster.known(lambda fact: fact.physical_cores)
-    usual = majority(cores)
+    usual = find_majority(cores)
     if usual is not None and 2 * list(cores.values()).count(usual) > len(cores):
         for host, count in cores.items():
             if count < usual:
@@ -167,39 +167,43 @@ def sizes(cluster: Cluster) -> Iterator[CheckHit]:
     middle = sorted(memory.values())[len(memory) // 2] if memory else 0
     for host, total in memory.items():
         if total < 0.8 * middle:
-            yield CheckHit("CPU013", host, {"what": f"{size(total * _KIB)} of memory, most have {size(middle * _KIB)}"})
+            yield CheckHit(
+                "CPU013",
+                host,
+                {"what": f"{format_size(total * _KIB)} of memory, most have {format_size(middle * _KIB)}"},
+            )
 
 
-def memory_limit(cluster: Cluster) -> Iterator[CheckHit]:
+def check_memory_limit(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.mem_limit_kb and fact.mem_total_kb and fact.mem_limit_kb < 0.95 * fact.mem_total_kb:
-            values = {"limit": size(fact.mem_limit_kb * _KIB), "total": size(fact.mem_total_kb * _KIB)}
+            values = {"limit": format_size(fact.mem_limit_kb * _KIB), "total": format_size(fact.mem_total_kb * _KIB)}
             yield CheckHit("MEM001", host, values)
 
 
-def memory_left(cluster: Cluster) -> Iterator[CheckHit]:
+def check_free_memory(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         total, available = fact.mem_total_kb, fact.mem_available_kb
         if total and available is not None and (available < 0.25 * total or available < 2 << 20):
-            yield CheckHit("MEM002", host, {}, f"{size(available * _KIB)} of {size(total * _KIB)}")
+            yield CheckHit("MEM002", host, {}, f"{format_size(available * _KIB)} of {format_size(total * _KIB)}")
 
 
-def huge_pages(cluster: Cluster) -> Iterator[CheckHit]:
+def check_huge_pages(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.thp == "never":
             yield CheckHit("MEM003", host)
 
 
-def shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
+def check_shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.shm_free is not None and fact.shm_free < 1 << 30:
-            yield CheckHit("MEM004", host, {}, f"{size(fact.shm_free)} free")
+            yield CheckHit("MEM004", host, {}, f"{format_size(fact.shm_free)} free")
 
 
-def advice(cluster: Cluster) -> tuple[str, ...]:
+def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     """Which number format, and how many ranks where: sentences."""
     said = []
-    common = common_level(cluster)
+    common = find_common_level(cluster)
     if common == BELOW:
         said.append("plain torch in float32: IPEX needs AVX2")
     elif common is not None and has_bf16(common):
@@ -208,7 +212,7 @@ def advice(cluster: Cluster) -> tuple[str, ...]:
         fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
         only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""
         said.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
-    shapes = {_shape(fact) for fact in cluster.facts.values()}
+    shapes = {_node_shape(fact) for fact in cluster.facts.values()}
     if len(shapes) == 1 and (shape := shapes.pop()) is not None:
         nodes, cores = shape
         each = max(1, cores // nodes)
@@ -221,7 +225,7 @@ def advice(cluster: Cluster) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _shape(fact: Facts) -> tuple[int, int] | None:
+def _node_shape(fact: Facts) -> tuple[int, int] | None:
     """Nodes that can hold ranks, and cores that this login may use."""
     allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
     fast = set((fact.hybrid or {}).get("p_cpus", allowed_cpus))

@@ -13,45 +13,45 @@ from ipexctl.model.findings import Finding, Level
 from ipexctl.model.text import printable
 
 CHECKS: tuple[Check, ...] = (
-    system.unreachable,
-    system.unanswered,
-    system.unknown,
-    system.duplicates,
-    processor.other_architecture,
-    processor.too_old,
-    processor.mixed,
-    processor.hidden,
-    processor.tiles,
-    processor.allowed,
-    processor.quota,
-    processor.governor,
-    processor.offline,
-    processor.hybrid,
-    processor.numa,
-    processor.busy,
-    processor.sizes,
-    processor.memory_limit,
-    processor.memory_left,
-    processor.huge_pages,
-    processor.shared_memory,
-    system.limits,
-    system.disks,
-    system.own_name,
-    system.other_names,
-    system.leads_nowhere,
-    system.network,
-    system.clock,
-    system.distributions,
-    system.scheduler,
-    software.glibc,
-    software.glibcxx,
-    software.libraries,
-    software.pythons,
-    software.stack,
-    software.drift,
-    software.other_mpi,
-    software.end_of_life,
-    software.compiler,
+    system.check_reachability,
+    system.check_unread_facts,
+    system.check_required_facts,
+    system.check_duplicates,
+    processor.check_architecture,
+    processor.check_minimum_isa,
+    processor.check_mixed_isa,
+    processor.check_hidden_isa,
+    processor.check_amx_permission,
+    processor.check_allowed_cpus,
+    processor.check_cpu_quota,
+    processor.check_governor,
+    processor.check_offline_cpus,
+    processor.check_hybrid_cores,
+    processor.check_numa_nodes,
+    processor.check_load,
+    processor.check_host_sizes,
+    processor.check_memory_limit,
+    processor.check_free_memory,
+    processor.check_huge_pages,
+    processor.check_shared_memory,
+    system.check_limits,
+    system.check_disks,
+    system.check_own_name,
+    system.check_name_resolution,
+    system.check_virtual_interfaces,
+    system.check_network,
+    system.check_clock,
+    system.check_distributions,
+    system.check_scheduler,
+    software.check_glibc,
+    software.check_glibcxx,
+    software.check_libraries,
+    software.check_pythons,
+    software.check_installed_stack,
+    software.check_stack_drift,
+    software.check_other_mpi,
+    software.check_end_of_life,
+    software.check_compiler,
 )
 _GRAVITY: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
 _EVIDENCE = 6  # lines shown of one finding
@@ -65,7 +65,7 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
         entry = catalogue[hit.code]
         level = hit.level or entry.level
         words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
-        title = entry.title.format_map(_Words(words))
+        title = entry.title.format_map(_Placeholders(words))
         key = (hit.code, level, title, tuple(sorted(words.items())))
         group = groups.setdefault(key, _Group(hit.code, level, title, entry.fix, words, entry.action and hit.action))
         lines = group.evidence.setdefault(hit.host, [])
@@ -74,7 +74,7 @@ def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] 
     return tuple(group.finding() for group in ordered)
 
 
-class _Words(dict[str, str]):
+class _Placeholders(dict[str, str]):
     """A word that the check did not fill stays as it is written."""
 
     def __missing__(self, key: str) -> str:
@@ -94,7 +94,7 @@ class _Group:
     def finding(self) -> Finding:
         hosts = tuple(self.evidence)
         out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
-        fix = self.fix.format_map(_Words({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
+        fix = self.fix.format_map(_Placeholders({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
         return Finding(self.code, self.level, hosts, self.title, self._said(), fix, self.action)
 
     def _said(self) -> str:
@@ -106,12 +106,12 @@ class _Group:
         said = [
             line
             if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
-            else f"{_few(hosts)}: {line}"
+            else f"{_shorten_hosts(hosts)}: {line}"
             for line, hosts in hosts_of.items()
         ]
         more = len(said) - _EVIDENCE
         return "\n".join([*said[:_EVIDENCE], f"and {more} more"] if more > 0 else said)
 
 
-def _few(hosts: list[str]) -> str:
+def _shorten_hosts(hosts: list[str]) -> str:
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")

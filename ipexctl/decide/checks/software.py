@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
@@ -13,19 +13,19 @@ from ipexctl.model.stack import StackRelease
 _STACK = {"torch": "torch", "intel-extension-for-pytorch": "ipex", "oneccl-bind-pt": "oneccl", "impi-rt": "impi-rt"}
 
 
-def _rows(table: ReleaseTable) -> list[StackRelease]:
+def _recommended_releases(table: ReleaseTable) -> list[StackRelease]:
     """Rows with IPEX that the table does not advise against."""
     return [row for row in table.releases if row.ipex and not row.avoid]
 
 
-def glibc(cluster: Cluster) -> Iterator[CheckHit]:
-    yield from _demand(
+def check_glibc(cluster: Cluster) -> Iterator[CheckHit]:
+    yield from _check_requirement(
         cluster, "SYS002", lambda fact: fact.glibc, lambda row: row.glibc, lambda own: {"glibc": own, "what": "glibc"}
     )
 
 
-def glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
-    yield from _demand(
+def check_glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
+    yield from _check_requirement(
         cluster,
         "SYS003",
         lambda fact: fact.glibcxx.removeprefix("GLIBCXX_") if fact.glibcxx else None,
@@ -34,7 +34,7 @@ def glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
     )
 
 
-def _demand(
+def _check_requirement(
     cluster: Cluster,
     code: str,
     own: Callable[[Facts], str | None],
@@ -46,72 +46,74 @@ def _demand(
         if version is None:
             continue
         lost = [
-            row for row in _rows(cluster.table) if demand(row) and parse_version(version) < parse_version(demand(row))
+            row
+            for row in _recommended_releases(cluster.table)
+            if demand(row) and parse_version(version) < parse_version(demand(row))
         ]
         if lost:
-            yield _lost(
+            yield _report_lost_releases(
                 cluster, code, host, lost, values(version), f"{max(map(demand, lost), key=parse_version)} is needed"
             )
 
 
-def libraries(cluster: Cluster) -> Iterator[CheckHit]:
+def check_libraries(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if not fact.libraries:
             continue
-        for library in sorted({name for row in _rows(cluster.table) for name in row.libraries}):
+        for library in sorted({name for row in _recommended_releases(cluster.table) for name in row.libraries}):
             if library not in fact.libraries:
-                lost = [row for row in _rows(cluster.table) if library in row.libraries]
-                yield _lost(cluster, "SYS004", host, lost, {"library": library}, "")
+                lost = [row for row in _recommended_releases(cluster.table) if library in row.libraries]
+                yield _report_lost_releases(cluster, "SYS004", host, lost, {"library": library}, "")
 
 
-def _lost(
+def _report_lost_releases(
     cluster: Cluster, code: str, host: str, lost: Sequence[StackRelease], values: dict[str, object], evidence: str
 ) -> CheckHit:
     """Grave if no row is left, a warning if the newest is lost, else good to know."""
-    rows = _rows(cluster.table)
+    rows = _recommended_releases(cluster.table)
     left = [row for row in rows if row not in lost]
     newest = left[-1].torch if left else ""
     level: Level = "error" if not left else "warning" if rows[-1] in lost else "info"
     remedy = f"install an older release: ipexctl install --torch {newest}" if left else "a newer system there"
     if level == "info":
         remedy = "nothing to do with the newest release (the default)"
-    said = {**values, "rows": _named(lost, rows), "remedy": remedy}
+    said = {**values, "rows": _name_releases(lost, rows), "remedy": remedy}
     return CheckHit(code, host, said, evidence, level, action=level != "info")
 
 
-def _named(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:
+def _name_releases(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:
     if len(lost) == len(rows):
         return "IPEX at all"
     versions = list(dict.fromkeys(row.ipex for row in lost))
     return f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
 
 
-def pythons(cluster: Cluster) -> Iterator[CheckHit]:
+def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
     known = {minor for row in cluster.table.releases if row.ipex for minor in row.pythons}
     plain_torch = {minor for row in cluster.table.releases for minor in row.torch_pythons}
-    have = {host: _minors(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
+    have = {host: _python_versions(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
     if cluster.live:
         have.update({host: set() for host, fact in cluster.facts.items() if not fact.pythons and not fact.unread})
     for host, minors in have.items():
         if not minors:
-            usable = _minors(cluster.facts[host]) & plain_torch
+            usable = _python_versions(cluster.facts[host]) & plain_torch
             native = "; plain torch works: ipexctl install --track native" if usable else ""
-            said = f"{_found(cluster.facts[host])}{native}"
-            yield CheckHit("PY001", host, {"needed": _span(known)}, said, "warning" if usable else None)
+            said = f"{_describe_pythons(cluster.facts[host])}{native}"
+            yield CheckHit("PY001", host, {"needed": _describe_range(known)}, said, "warning" if usable else None)
     fit = {host: minors for host, minors in have.items() if minors}
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
-    usual = majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
+    usual = find_majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
     for host, minors in fit.items():
         if usual not in minors:
             yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
 
 
-def _minors(fact: Facts) -> set[str]:
+def _python_versions(fact: Facts) -> set[str]:
     return {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
 
 
-def _found(fact: Facts) -> str:
+def _describe_pythons(fact: Facts) -> str:
     words = [
         python.version if python.usable and python.version else f"{python.path}: {python.why}"
         for python in fact.pythons
@@ -119,7 +121,7 @@ def _found(fact: Facts) -> str:
     return ", ".join(dict.fromkeys(words)) or "none found"
 
 
-def _span(minors: set[str]) -> str:
+def _describe_range(minors: set[str]) -> str:
     ordered = sorted(minors, key=parse_version)
     return f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
 
@@ -127,7 +129,7 @@ def _span(minors: set[str]) -> str:
 # --- the stack that is there -----------------------------------------------------------------------------------------
 
 
-def stack(cluster: Cluster) -> Iterator[CheckHit]:
+def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
     """Torch under the wrong IPEX or binding, half an environment, no environment."""
     exists = {host for host, fact in cluster.facts.items() if fact.installed and fact.installed.exists}
     for host, fact in cluster.facts.items():
@@ -142,7 +144,9 @@ def stack(cluster: Cluster) -> Iterator[CheckHit]:
             what = "no torch" if packages else "no packages"
             yield CheckHit("STK006", host, {"venv": fact.installed.venv, "what": what})
         elif ipex is not None and minor_version(ipex) != minor_version(torch):
-            yield CheckHit("STK001", host, {"torch": torch, "ipex": ipex, "wanted": _torch_of(cluster.table, ipex)})
+            yield CheckHit(
+                "STK001", host, {"torch": torch, "ipex": ipex, "wanted": _find_torch_for(cluster.table, ipex)}
+            )
         elif oneccl is not None and minor_version(oneccl) != minor_version(torch):
             wanted = next(
                 (row.torch for row in reversed(cluster.table.releases) if row.oneccl == public_version(oneccl)),
@@ -151,14 +155,14 @@ def stack(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": wanted})
 
 
-def _torch_of(table: ReleaseTable, ipex: str) -> str:
+def _find_torch_for(table: ReleaseTable, ipex: str) -> str:
     return next(
         (row.torch for row in reversed(table.releases) if row.ipex == public_version(ipex)),
         f"{minor_version(ipex)}.0",
     )
 
 
-def doubtful(installed: Installed) -> bool:
+def needs_import_check(installed: Installed) -> bool:
     """Whether nobody has imported this stack yet: ipexctl did not make it, or its parts were exchanged since then."""
     held = installed.packages
     torch = held.get("torch")
@@ -168,16 +172,16 @@ def doubtful(installed: Installed) -> bool:
     )
 
 
-def imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
+def check_imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
     """``problems`` is what each host said when its stack was imported, in Python's words."""
     for host, said in problems.items():
         if said:
             installed = cluster.facts[host].installed
             packages = installed.packages if installed else {}
-            yield CheckHit("STK007", host, {"what": _meaning(said[0], packages)}, "\n".join(said))
+            yield CheckHit("STK007", host, {"what": _explain_import_error(said[0], packages)}, "\n".join(said))
 
 
-def _meaning(said: str, packages: Mapping[str, str]) -> str:
+def _explain_import_error(said: str, packages: Mapping[str, str]) -> str:
     """What an import error of this stack means; else its own words."""
     torch = packages.get("torch", "")
     if "undefined symbol" in said:
@@ -199,15 +203,17 @@ def _meaning(said: str, packages: Mapping[str, str]) -> str:
     return "it ends with an error"
 
 
-def drift(cluster: Cluster) -> Iterator[CheckHit]:
+def check_stack_drift(cluster: Cluster) -> Iterator[CheckHit]:
     stacks = {
         host: tuple(
-            (short, public_version(version)) for name, short in _STACK.items() if (version := _package(fact, name))
+            (short, public_version(version))
+            for name, short in _STACK.items()
+            if (version := _package_version(fact, name))
         )
         for host, fact in cluster.facts.items()
-        if fact.installed and fact.installed.exists and _package(fact, "torch")
+        if fact.installed and fact.installed.exists and _package_version(fact, "torch")
     }
-    usual = majority(stacks)
+    usual = find_majority(stacks)
     for host, own in stacks.items():
         if usual is not None and own != usual:
             words = " ".join(f"{name} {version}" for name, version in own)
@@ -216,37 +222,39 @@ def drift(cluster: Cluster) -> Iterator[CheckHit]:
             )
 
 
-def _package(fact: Facts, name: str) -> str | None:
+def _package_version(fact: Facts, name: str) -> str | None:
     return fact.installed.packages.get(name) if fact.installed else None
 
 
-def end_of_life(cluster: Cluster) -> Iterator[CheckHit]:
+def check_end_of_life(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
-        if ipex := _package(fact, "intel-extension-for-pytorch"):
+        if ipex := _package_version(fact, "intel-extension-for-pytorch"):
             yield CheckHit("EOL001", host, {}, f"intel_extension_for_pytorch {ipex}")
 
 
-def compiler(cluster: Cluster) -> Iterator[CheckHit]:
+def check_compiler(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
-        torch = _package(fact, "torch")
+        torch = _package_version(fact, "torch")
         native = (
-            torch is not None and not _package(fact, "intel-extension-for-pytorch") and parse_version(torch).major >= 2
+            torch is not None
+            and not _package_version(fact, "intel-extension-for-pytorch")
+            and parse_version(torch).major >= 2
         )
         if native and fact.tools and "g++" not in fact.tools:
             yield CheckHit("SYS007", host, {})
 
 
-def other_mpi(cluster: Cluster) -> Iterator[CheckHit]:
+def check_other_mpi(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         for text in fact.mpi:
             path, _, said = text.partition(": ")
             venv = fact.installed.venv if fact.installed else ""
-            flavour = _flavour(said)
+            flavour = _mpi_flavour(said)
             if flavour and path.endswith("/mpirun") and not (venv and path.startswith(venv)):
                 yield CheckHit("MPI001", host, {"flavour": flavour}, path)
 
 
-def _flavour(said: str) -> str:
+def _mpi_flavour(said: str) -> str:
     for word, flavour in (
         ("Open MPI", "Open MPI"),
         ("OpenRTE", "Open MPI"),

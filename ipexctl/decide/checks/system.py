@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from statistics import median
 
-from ipexctl.decide.checks.cluster import CheckHit, Cluster, majority, size
-from ipexctl.decide.checks.network import choose_interfaces, strangers
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
+from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
@@ -26,32 +26,32 @@ _SSH_FINDINGS = {
 _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 
 
-def unreachable(cluster: Cluster) -> Iterator[CheckHit]:
+def check_reachability(cluster: Cluster) -> Iterator[CheckHit]:
     for host, failure in cluster.failures.items():
-        remedy = failure.hint or shlex.join([*_ssh(cluster.inventory[host]), "true"])
-        yield CheckHit(_code(failure), host, {"what": failure.what, "remedy": remedy})
+        remedy = failure.hint or shlex.join([*_ssh_command(cluster.inventory[host]), "true"])
+        yield CheckHit(_failure_finding(failure), host, {"what": failure.what, "remedy": remedy})
 
 
-def _ssh(host: Host) -> list[str]:
+def _ssh_command(host: Host) -> list[str]:
     """The ssh that goes where we went: what the hostfile says, the rest from SSH's own configuration."""
     port = ["-p", str(host.port)] if host.port else []
     key = ["-i", host.key] if host.key else []
     return ["ssh", *port, *key, f"{host.user}@{host.address}" if host.user else host.address]
 
 
-def _code(failure: Failure) -> str:
+def _failure_finding(failure: Failure) -> str:
     if failure.kind is not Kind.UNREACHABLE:
         return "DOC003"
     return _SSH_FINDINGS.get(failure.code, "SSH001")
 
 
-def unanswered(cluster: Cluster) -> Iterator[CheckHit]:
+def check_unread_facts(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.unread:
             yield CheckHit("DOC001", host, {}, "\n".join(f"{item}: {why}" for item, why in fact.unread.items()))
 
 
-def unknown(cluster: Cluster) -> Iterator[CheckHit]:
+def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         missing = [name for name in _REQUIRED if getattr(fact, name) is None]
         if fact.arch not in (None, "x86_64"):
@@ -60,7 +60,7 @@ def unknown(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("DOC002", host, {"facts": ", ".join(missing)}, "", None if cluster.live else "info")
 
 
-def duplicates(cluster: Cluster) -> Iterator[CheckHit]:
+def check_duplicates(cluster: Cluster) -> Iterator[CheckHit]:
     """Hosts of one lab are one machine on purpose."""
     machines: dict[tuple[str, str], list[str]] = {}
     for host in cluster.inventory:
@@ -75,7 +75,7 @@ def duplicates(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("DUP001", name, {"machine": machine}, same)
 
 
-def limits(cluster: Cluster) -> Iterator[CheckHit]:
+def check_limits(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         files, tasks = fact.limits.get("nofile"), fact.limits.get("nproc")
         if files is not None and files < 4096:  # 1024 is the usual default, and enough for few ranks
@@ -85,10 +85,10 @@ def limits(cluster: Cluster) -> Iterator[CheckHit]:
         devices = [card.name for card in fact.interfaces if card.name.startswith(("ib", "opa", "hsi", "roce"))]
         locked = fact.limits.get("memlock")
         if devices and locked is not None and locked < 1 << 30:
-            yield CheckHit("LIM002", host, {"value": size(locked), "devices": ", ".join(devices)})
+            yield CheckHit("LIM002", host, {"value": format_size(locked), "devices": ", ".join(devices)})
 
 
-def disks(cluster: Cluster) -> Iterator[CheckHit]:
+def check_disks(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         venv = fact.installed.venv if fact.installed else None
         seen = set()
@@ -99,14 +99,14 @@ def disks(cluster: Cluster) -> Iterator[CheckHit]:
             fresh = disk.path == venv and not (fact.installed and fact.installed.exists)
             needed = NEEDED if fresh else _LITTLE
             if disk.free < needed:
-                values = {"path": disk.path, "needed": size(needed)}
-                room = f"{size(disk.free)} free on {disk.mount} {disk.filesystem}".strip()
+                values = {"path": disk.path, "needed": format_size(needed)}
+                room = f"{format_size(disk.free)} free on {disk.mount} {disk.filesystem}".strip()
                 yield CheckHit("DSK001", host, values, room)
             if fresh and disk.writable is False:
                 yield CheckHit("DSK002", host, {"path": disk.path}, f"mount {disk.mount} {disk.filesystem}".strip())
 
 
-def own_name(cluster: Cluster) -> Iterator[CheckHit]:
+def check_own_name(cluster: Cluster) -> Iterator[CheckHit]:
     """On a host of its own this is harmless: nobody else asks for it."""
     if len(cluster.inventory) < 2:
         return
@@ -127,7 +127,7 @@ def _is_global(word: str) -> bool:
     return not word.startswith("fe80:")
 
 
-def other_names(cluster: Cluster) -> Iterator[CheckHit]:
+def check_name_resolution(cluster: Cluster) -> Iterator[CheckHit]:
     """Names that the hostfile connects to, and that a host of it does not resolve (where it resolves anything)."""
     wanted = [host.address for host in cluster.inventory if not _is_address(host.address)]
     for host, fact in cluster.facts.items():
@@ -144,18 +144,18 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def leads_nowhere(cluster: Cluster) -> Iterator[CheckHit]:
+def check_virtual_interfaces(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         names = [card.name for card in fact.interfaces if card.virtual and any(map(_is_global, card.addresses))]
         if names and any(not card.virtual and card.name != "lo" for card in fact.interfaces):
             yield CheckHit("NET002", host, {}, ", ".join(names[:8]))
 
 
-def network(cluster: Cluster) -> Iterator[CheckHit]:
+def check_network(cluster: Cluster) -> Iterator[CheckHit]:
     """Of the interfaces that a run would use: same subnet, same MTU, same speed."""
     if len(cluster.facts) < 2:
         return
-    for host, (words, mistaken) in strangers(cluster.facts).items():
+    for host, (words, mistaken) in find_isolated_interfaces(cluster.facts).items():
         yield CheckHit("NET013", host, {"names": ", ".join(words)}, "", None if mistaken else "info")
     chosen = choose_interfaces(cluster.facts)
     cards = {}
@@ -163,31 +163,31 @@ def network(cluster: Cluster) -> Iterator[CheckHit]:
         choice = chosen.get(host)
         if choice is None:
             if fact.interfaces:
-                yield CheckHit("NET003", host, {}, _addresses(fact))
+                yield CheckHit("NET003", host, {}, _list_interface_addresses(fact))
             continue
         cards[host] = next((card for card in fact.interfaces if card.name == choice.name), None)
         if choice.reason.code == "no-shared-subnet":
-            yield CheckHit("NET003", host, {}, f"{_addresses(fact)}; {choice.reason.text}", "warning")
+            yield CheckHit("NET003", host, {}, f"{_list_interface_addresses(fact)}; {choice.reason.text}", "warning")
     mtus = {host: card.mtu for host, card in cards.items() if card and card.mtu}
-    usual = majority(mtus)
+    usual = find_majority(mtus)
     for host, mtu in mtus.items():
         if mtu != usual and (card := cards[host]):
             yield CheckHit("NET004", host, {"mtu": mtu, "usual": usual, "interface": card.name})
     speeds = {host: card.speed for host, card in cards.items() if card and card.speed}
     for host, speed in speeds.items():
-        usual_speed = majority(speeds)
+        usual_speed = find_majority(speeds)
         if usual_speed and speed < usual_speed and (card := cards[host]):
             yield CheckHit("NET005", host, {"speed": speed, "usual": usual_speed, "interface": card.name})
 
 
-def _addresses(fact: Facts) -> str:
+def _list_interface_addresses(fact: Facts) -> str:
     words = [
         f"{card.name} {' '.join(card.addresses)}" for card in fact.interfaces if card.addresses and card.name != "lo"
     ]
     return ", ".join(words[:6]) or "none"
 
 
-def clock(cluster: Cluster) -> Iterator[CheckHit]:
+def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
     offsets = cluster.known(lambda fact: fact.clock_offset)
     middle = median(offsets.values()) if offsets else 0.0
     for host, offset in offsets.items():
@@ -200,14 +200,14 @@ def clock(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("SYS001", host, {"direction": direction}, f"{by} {evidence}")
 
 
-def distributions(cluster: Cluster) -> Iterator[CheckHit]:
+def check_distributions(cluster: Cluster) -> Iterator[CheckHit]:
     for host, own, usual in cluster.odd(lambda fact: fact.distribution):
         yield CheckHit(
             "SYS005", host, {"distribution": own, "usual": usual}, f"glibc {cluster.facts[host].glibc or 'unknown'}"
         )
 
 
-def scheduler(cluster: Cluster) -> Iterator[CheckHit]:
+def check_scheduler(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if fact.scheduler:
             yield CheckHit("SYS006", host, {"scheduler": fact.scheduler})

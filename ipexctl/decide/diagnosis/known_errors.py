@@ -57,21 +57,23 @@ def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diag
         text = "\n".join(line[:_LINE] for line in text[-_LOOKED_AT:].splitlines())
         for known in errors:
             if match := known.pattern.search(text):
-                return _told(known, match)
-    return next((_told(known) for known in errors if signal and known.signal == signal), None)
+                return _make_diagnosis(known, match)
+    return next((_make_diagnosis(known) for known in errors if signal and known.signal == signal), None)
 
 
-def _told(known: KnownError, match: re.Match[str] | None = None) -> Diagnosis:
+def _make_diagnosis(known: KnownError, match: re.Match[str] | None = None) -> Diagnosis:
     words = {name: word or "?" for name, word in match.groupdict().items()} if match else {}
     line = ""
     if match:
         start = match.string.rfind("\n", 0, match.start()) + 1
         end = match.string.find("\n", match.start())
         line = match.string[start : end if end >= 0 else None].strip()[:500]
-    return Diagnosis(known.code, _filled(known.title, words), known.why, _filled(known.fix, words), line)
+    return Diagnosis(
+        known.code, _fill_placeholders(known.title, words), known.why, _fill_placeholders(known.fix, words), line
+    )
 
 
-def _filled(text: str, words: dict[str, str]) -> str:
+def _fill_placeholders(text: str, words: dict[str, str]) -> str:
     for name, word in words.items():
         text = text.replace("{" + name + "}", word)
     return text

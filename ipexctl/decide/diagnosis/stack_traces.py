@@ -49,7 +49,7 @@ Stack = tuple[Frame, ...]  # innermost first
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StackGroup:
     """Ranks whose main threads stand at the same place. ``where`` says it in one line."""
 
     ranks: tuple[int, ...]
@@ -59,7 +59,7 @@ class Group:
     waits: bool = False  # for other ranks: in a call of torch.distributed
 
 
-def main_thread(text: str) -> Stack:
+def parse_main_thread(text: str) -> Stack:
     """The stack of the main thread; empty where none is told."""
     threads: list[tuple[str, list[Frame]]] = []
     spied = False
@@ -79,19 +79,19 @@ def main_thread(text: str) -> Stack:
     return tuple(named[0] if named else threads[0][1] if spied else threads[-1][1])
 
 
-def groups(stacks: Sequence[RankStack]) -> tuple[Group, ...]:
+def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
     """Ranks at the same place together, the smallest group first. Of a rank with several processes the one that is
     deepest in the user's work counts: the one with the longest stack."""
     of_rank: dict[int, tuple[RankStack, Stack]] = {}
     for stack in stacks:
-        frames = main_thread(stack.text)
+        frames = parse_main_thread(stack.text)
         if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
             of_rank[stack.rank] = stack, frames
     gathered: dict[tuple[str, Stack], list[RankStack]] = {}
     for stack, frames in of_rank.values():
         gathered.setdefault(("" if frames else _state(stack), frames), []).append(stack)
     found = [
-        Group(
+        StackGroup(
             tuple(sorted(stack.rank for stack in members)),
             tuple(dict.fromkeys(stack.host for stack in members)),
             state or _where(frames),
@@ -115,7 +115,7 @@ def _state(stack: RankStack) -> str:
     return f"{said} (in {stack.wchan})" if stack.wchan and stack.state in "DS" else said
 
 
-def alarm(stalled: Stalled, hosts: Sequence[str]) -> str:
+def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
     """The line that is told at once. ``hosts`` maps ranks to hosts."""
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
@@ -139,7 +139,7 @@ def _states(states: Counter[str]) -> str:
     return ", ".join(f"{count} in state {state}" for state, count in states.most_common())
 
 
-def comparison(found: Sequence[Group], size: int) -> list[str]:
+def format_comparison(found: Sequence[StackGroup], size: int) -> list[str]:
     """What the stacks tell, in lines: who is where, and who is the odd one."""
     if not found:
         return []
@@ -147,7 +147,7 @@ def comparison(found: Sequence[Group], size: int) -> list[str]:
     waiting = [group for group in found if group.waits]
     if 0 < len(waiting) < len(found):  # whoever waits in a collective waits for those who do not
         few = [group for group in found if not group.waits]
-        most = Group(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
+        most = StackGroup(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
     lines = []
     if few and (most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)) and not few[-1].waits:
         odd = [rank for group in few for rank in group.ranks]

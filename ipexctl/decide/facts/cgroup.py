@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipexctl.decide.facts.numbers import cpus, whole
-from ipexctl.decide.facts.probe_output import Bundle
+from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
+from ipexctl.decide.facts.probe_output import ProbeOutput
 
 _ROOT = "/sys/fs/cgroup"
 _PERIOD = 100_000  # microseconds, the kernel's default
@@ -15,7 +15,7 @@ _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
 @dataclass(frozen=True, slots=True)
-class Cgroup:
+class CgroupLimits:
     """``version`` is that of the cpu controller; ``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
 
     version: int | None = None
@@ -26,7 +26,7 @@ class Cgroup:
     malformed: tuple[str, ...] = ()
 
 
-def cgroup(bundle: Bundle) -> Cgroup:
+def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     """A limit of any group above holds too: the lowest one counts."""
     version = _version(bundle)
     path = _path(bundle, version)
@@ -40,15 +40,15 @@ def cgroup(bundle: Bundle) -> Cgroup:
             elif found == "malformed":
                 malformed.append(directory)
         for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = whole(bundle.file(f"{directory}/{name}"))
+            limit = parse_integer(bundle.file(f"{directory}/{name}"))
             if limit is not None and limit < _UNLIMITED:
                 memory.append(limit)
-    return Cgroup(
+    return CgroupLimits(
         version, path, min(quotas, default=None), _cpuset(bundle, path), min(memory, default=None), tuple(malformed)
     )
 
 
-def _version(bundle: Bundle) -> int | None:
+def _version(bundle: ProbeOutput) -> int | None:
     """Of the cpu controller: version 2 may be mounted beside it (…/unified) and control nothing."""
     mounts = [line.split(" - ")[-1].split() for line in bundle.files.get("/proc/self/mountinfo", "").splitlines()]
     kinds = {
@@ -67,7 +67,7 @@ def _version(bundle: Bundle) -> int | None:
     return 1 if names & {"cpu.cfs_quota_us", "cpuset.cpus"} else None
 
 
-def _path(bundle: Bundle, version: int | None) -> str | None:
+def _path(bundle: ProbeOutput, version: int | None) -> str | None:
     for line in bundle.files.get("/proc/self/cgroup", "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -76,7 +76,7 @@ def _path(bundle: Bundle, version: int | None) -> str | None:
     return None
 
 
-def _directories(bundle: Bundle, path: str | None) -> Iterator[str]:
+def _directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
     """Every directory of a controller that our own group is in or below. Inside a container the path may be that of the
     host; then the root is what is ours."""
     paths = {line.rsplit(":", 1)[-1].strip() for line in bundle.files.get("/proc/self/cgroup", "").splitlines()}
@@ -96,11 +96,11 @@ def _quota_v2(text: str | None) -> float | str | None:
     words = (text or "").split()
     if not words or words[0] == "max":
         return None
-    quota, period = whole(words[0]), whole(words[1]) if len(words) > 1 else _PERIOD
+    quota, period = parse_integer(words[0]), parse_integer(words[1]) if len(words) > 1 else _PERIOD
     return quota / period if quota and period else "malformed"
 
 
-def _quota_v1(bundle: Bundle, directory: str) -> float | str | None:
+def _quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
     quota = bundle.file(f"{directory}/cpu.cfs_quota_us")
     if quota is None or quota.startswith("-"):
         return None
@@ -108,11 +108,11 @@ def _quota_v1(bundle: Bundle, directory: str) -> float | str | None:
     return _quota_v2(f"{quota} {period or _PERIOD}")
 
 
-def _cpuset(bundle: Bundle, path: str | None) -> tuple[int, ...] | None:
+def _cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
     """What the process may use: the kernel's word in its status, else the files of its cpuset."""
     status = re.search(r"^Cpus_allowed_list:\s*(\S+)", bundle.files.get("/proc/self/status", ""), re.MULTILINE)
     if status:
-        return cpus(status[1])
+        return parse_cpu_list(status[1])
     own = (bundle.file("/proc/self/cpuset") or "").rstrip("/")
     group = (path or "").rstrip("/")
     for file in (
@@ -124,6 +124,6 @@ def _cpuset(bundle: Bundle, path: str | None) -> tuple[int, ...] | None:
         f"/dev/cpuset{own}/cpus",  # before 2.6.24 files had no prefix, and may be mounted so to this day
         f"{_ROOT}/cpuset/cpuset.cpus",
     ):
-        if found := cpus(bundle.file(file)):
+        if found := parse_cpu_list(bundle.file(file)):
             return found
     return None

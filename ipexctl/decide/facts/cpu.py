@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ipexctl.decide.facts.numbers import MOST_CPUS, cpus, masked_cpus, whole
-from ipexctl.decide.facts.probe_output import Bundle
+from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
+from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Core, NumaNode
 
 _CPU = "/sys/devices/system/cpu"
@@ -34,7 +34,7 @@ class Topology:
     cores: tuple[Core, ...] = ()
 
 
-def blocks(text: str) -> list[dict[str, str]]:
+def parse_cpuinfo(text: str) -> list[dict[str, str]]:
     """/proc/cpuinfo, one dictionary a processor; also of a copy that has lost its empty lines."""
     found: list[dict[str, str]] = [{}]
     for line in text.replace("\r", "").splitlines():
@@ -46,18 +46,18 @@ def blocks(text: str) -> list[dict[str, str]]:
     return [block for block in found if block]
 
 
-def topology(bundle: Bundle, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
-    return _of_sysfs(bundle, processors) or _of_lscpu(lscpu, processors) or _of_cpuinfo(processors)
+def read_topology(bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
+    return _read_sysfs(bundle, processors) or _read_lscpu(lscpu, processors) or _read_cpuinfo(processors)
 
 
-def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | None:
+def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topology | None:
     # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
     cores = _cpus_of_each(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
     siblings = {number: threads for number, threads in cores.items() if threads}
     if not siblings:
         return None
     packages = {
-        int(number): whole(text, MOST_CPUS)
+        int(number): parse_integer(text, MOST_CPUS)
         for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id").items()
     }
     online = _online(bundle, siblings)
@@ -68,7 +68,7 @@ def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | No
     known = [package for package in packaged if package is not None]
     sockets = len(set(known)) if known and len(known) == len(groups) else None
     sizes = {len(group) for group in groups}
-    numa = {cpu: node.id for node in numa_nodes(bundle, {}) or () for cpu in node.cpus}
+    numa = {cpu: node.id for node in read_numa_nodes(bundle, {}) or () for cpu in node.cpus}
     return Topology(
         sockets=sockets,
         cores_per_socket=max(Counter(known).values()) if sockets else None,
@@ -82,9 +82,11 @@ def _of_sysfs(bundle: Bundle, processors: list[dict[str, str]]) -> Topology | No
     )
 
 
-def _cpus_of_each(bundle: Bundle, directory: str, path: str, listed: str, mask: str = "") -> dict[int, tuple[int, ...]]:
+def _cpus_of_each(
+    bundle: ProbeOutput, directory: str, path: str, listed: str, mask: str = ""
+) -> dict[int, tuple[int, ...]]:
     """CPU sets by the number in their path: from the lists, else from the masks."""
-    for suffix, meaning in ((listed, cpus), (mask, masked_cpus)):
+    for suffix, meaning in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
         texts = bundle.under(directory, path + suffix)
         found = {int(number): meaning(text) for number, text in texts.items()}
         if found:
@@ -92,29 +94,31 @@ def _cpus_of_each(bundle: Bundle, directory: str, path: str, listed: str, mask: 
     return {}
 
 
-def _online(bundle: Bundle, siblings: Collection[int]) -> tuple[int, ...]:
-    listed = cpus(bundle.file(f"{_CPU}/online"))
+def _online(bundle: ProbeOutput, siblings: Collection[int]) -> tuple[int, ...]:
+    listed = parse_cpu_list(bundle.file(f"{_CPU}/online"))
     if listed:
         return listed
     switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
     return tuple(sorted(cpu for cpu in siblings if switched.get(str(cpu), "1").strip() != "0"))
 
 
-def _offline(bundle: Bundle, online: tuple[int, ...], processors: list[dict[str, str]]) -> tuple[int, ...]:
+def _offline(bundle: ProbeOutput, online: tuple[int, ...], processors: list[dict[str, str]]) -> tuple[int, ...]:
     """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
     switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
     off = {int(number) for number, text in switched.items() if text.strip() == "0"}
-    present = cpus(bundle.file(f"{_CPU}/present"))
+    present = parse_cpu_list(bundle.file(f"{_CPU}/present"))
     if present is None:
         seen = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")}
-        seen |= {number for block in processors if (number := whole(block.get("processor"), MOST_CPUS)) is not None}
-        present = tuple(seen & set(cpus(bundle.file(f"{_CPU}/offline")) or ()))
+        seen |= {
+            number for block in processors if (number := parse_integer(block.get("processor"), MOST_CPUS)) is not None
+        }
+        present = tuple(seen & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
     return tuple(sorted((off | set(present)) - set(online)))
 
 
-def _of_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
-    count = whole(said.get("CPU(s)"), MOST_CPUS)
-    online = cpus(said.get("On-line CPU(s) list") or None)
+def _read_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
+    count = parse_integer(said.get("CPU(s)"), MOST_CPUS)
+    online = parse_cpu_list(said.get("On-line CPU(s) list") or None)
     if (
         online is None
         and count is not None
@@ -126,8 +130,10 @@ def _of_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topo
         return None
     threads = _small(said.get("Thread(s) per core"))
     per_socket = _small(said.get("Core(s) per socket"))
-    sockets = _small(said.get("Socket(s)") or said.get("CPU socket(s)")) or _of_books(said)  # "CPU" until 2.18
-    offline = cpus(said.get("Off-line CPU(s) list", ""))
+    sockets = _small(said.get("Socket(s)") or said.get("CPU socket(s)")) or _count_book_sockets(
+        said
+    )  # "CPU" until 2.18
+    offline = parse_cpu_list(said.get("Off-line CPU(s) list", ""))
     per_cluster, clusters = _small(said.get("Core(s) per cluster")), _small(said.get("Cluster(s)"))
     if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
         return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages
@@ -144,7 +150,7 @@ def _of_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topo
     return Topology(sockets=sockets, online=online, offline=offline)
 
 
-def _of_books(said: Mapping[str, str]) -> int | None:
+def _count_book_sockets(said: Mapping[str, str]) -> int | None:
     """s390x counts sockets in books, and books in drawers."""
     per_book = _small(said.get("Socket(s) per book"))
     books = _small(said.get("Book(s)") or said.get("Book(s) per drawer"))
@@ -152,12 +158,12 @@ def _of_books(said: Mapping[str, str]) -> int | None:
     return per_book * books * drawers if per_book and books and drawers else None
 
 
-def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
+def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Whole only if every package shows as many processors as it says it has."""
     listed = _without_packages(processors)
     if listed:
         return Topology(online=listed)
-    numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors]
+    numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors]
     packages: dict[str, list[dict[str, str]]] = {}
     for block in processors:
         packages.setdefault(block.get("physical id", "?"), []).append(block)
@@ -189,7 +195,7 @@ def _of_cpuinfo(processors: list[dict[str, str]]) -> Topology:
 def _without_packages(processors: list[dict[str, str]]) -> tuple[int, ...]:
     """Other architectures, and x86 kernels without hyper-threads or packages, number the processors and say no more.
     One of them alone may be a sample of many."""
-    numbers = [whole(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
+    numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
     silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
     return tuple(range(len(numbers))) if silent and len(numbers) > 1 and numbers == [*range(len(numbers))] else ()
 
@@ -202,21 +208,21 @@ def _cores_of_cpuinfo(packages: Mapping[str, list[dict[str, str]]], physical: in
             groups.setdefault((package, block.get("core id", "?")), []).append(int(block["processor"]))
     if len(groups) != physical:
         return ()
-    cores = (Core(tuple(sorted(of_core)), whole(package) or 0) for (package, _), of_core in groups.items())
+    cores = (Core(tuple(sorted(of_core)), parse_integer(package) or 0) for (package, _), of_core in groups.items())
     return tuple(sorted(cores, key=lambda core: core.cpus))
 
 
 def _small(text: str | None) -> int | None:
-    return whole(text, _MOST_SHARING) or None
+    return parse_integer(text, _MOST_SHARING) or None
 
 
-def numa_nodes(bundle: Bundle, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
+def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
     """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
     nodes = _cpus_of_each(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
     memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
     if not nodes:
         named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
-        nodes, memory = {int(match[1]): cpus(text) or () for match, text in named if match}, {}
+        nodes, memory = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}, {}
     found = (NumaNode(number, nodes[number], _mem_total(memory.get(str(number)))) for number in sorted(nodes))
     return tuple(found) or None
 
@@ -226,11 +232,11 @@ def _mem_total(meminfo: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def hybrid(bundle: Bundle, of_family: bool, found: Topology) -> Mapping[str, tuple[int, ...]] | None:
+def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, found: Topology) -> Mapping[str, tuple[int, ...]] | None:
     """P-cores and E-cores. The kernel's own lists where it keeps them (since 5.13); else, in a family that has such
     models, cores with two threads beside cores with one."""
-    p_cpus = cpus(bundle.file("/sys/devices/cpu_core/cpus"))
-    e_cpus = cpus(bundle.file("/sys/devices/cpu_atom/cpus"))
+    p_cpus = parse_cpu_list(bundle.file("/sys/devices/cpu_core/cpus"))
+    e_cpus = parse_cpu_list(bundle.file("/sys/devices/cpu_atom/cpus"))
     if p_cpus and e_cpus:
         return {"p_cpus": p_cpus, "e_cpus": e_cpus}
     sizes = {len(core.cpus) for core in found.cores}

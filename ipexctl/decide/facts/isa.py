@@ -25,7 +25,7 @@ BELOW = "below"
 ORDER = (*LEVELS, BELOW)
 
 
-def isa_level(
+def find_isa_level(
     flags: Collection[str], silicon: str | None = None, hidden_by: str = "the BIOS or the kernel", tiles: str = ""
 ) -> tuple[str, Mapping[str, Note]]:
     """The level, and for each higher one why the host does not have it (codes: ``no-tiles``, ``no-flags``, ``hidden``).

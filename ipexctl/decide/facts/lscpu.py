@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 
-def fields(plain: str, as_json: str) -> dict[str, str]:
+def parse_lscpu(plain: str, as_json: str) -> dict[str, str]:
     """JSON first: its values are never wrapped. Empty where neither says anything."""
-    return _of_json(as_json) or _of_text(plain)
+    return _parse_json(as_json) or _parse_text(plain)
 
 
-def _of_json(text: str) -> dict[str, str]:
+def _parse_json(text: str) -> dict[str, str]:
     try:
         value = json.loads(text.lstrip("\ufeff")) if text.strip() else None
     except (ValueError, RecursionError):
@@ -36,7 +36,7 @@ def _rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
             yield from _rows(row["children"], depth + 1)
 
 
-def _of_text(text: str) -> dict[str, str]:
+def _parse_text(text: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     current: list[str] = []
     column = 0  # where the values begin

@@ -10,14 +10,14 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _AROUND = " \t\r\n\0"  # some who gather files of /sys keep the NUL behind them
 
 
-def whole(text: str | None, most: int = 1 << 62) -> int | None:
+def parse_integer(text: str | None, most: int = 1 << 62) -> int | None:
     """A non-negative decimal integer up to ``most``."""
     if text is None or not _WHOLE.fullmatch(text := text.strip(_AROUND)):
         return None
     return value if (value := int(text)) <= most else None
 
 
-def cpus(text: str | None) -> tuple[int, ...] | None:
+def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
     """A list in the kernel's form, "0-3,8" or "" for none."""
     if text is None:
         return None
@@ -34,7 +34,7 @@ def cpus(text: str | None) -> tuple[int, ...] | None:
     return tuple(sorted(found))
 
 
-def masked_cpus(text: str | None) -> tuple[int, ...] | None:
+def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
     """A mask in the kernel's form, "00000000,00000202": words of 32 bits, the highest first."""
     words = (text or "").strip(_AROUND).split(",")
     if len(words) * 32 > MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):

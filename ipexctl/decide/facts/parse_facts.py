@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 
 from ipexctl.decide.facts import cpu, lscpu, system
-from ipexctl.decide.facts.cgroup import cgroup
-from ipexctl.decide.facts.isa import isa_level
-from ipexctl.decide.facts.numbers import whole
-from ipexctl.decide.facts.probe_output import Bundle, fingerprint
+from ipexctl.decide.facts.cgroup import read_cgroup
+from ipexctl.decide.facts.isa import find_isa_level
+from ipexctl.decide.facts.numbers import parse_integer
+from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
 from ipexctl.model.facts import Facts
 
@@ -18,11 +18,11 @@ from ipexctl.model.facts import Facts
 _INVENTED = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
 
 
-def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
+def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     """Never raises for what a host says: what cannot be read is None, and named in ``unread`` where that is a fault."""
-    processors = cpu.blocks(bundle.files.get("/proc/cpuinfo", ""))
+    processors = cpu.parse_cpuinfo(bundle.files.get("/proc/cpuinfo", ""))
     first = processors[0] if processors else {}
-    said = lscpu.fields(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
+    said = lscpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
     # interned: hundreds of hosts have the same words
     flags = frozenset(map(sys.intern, (first.get("flags") or said.get("Flags") or "").split()))
     vendor = first.get("vendor_id") or _said(said, "Vendor ID")
@@ -31,19 +31,19 @@ def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
     if not (model_name or "").startswith(_INVENTED):
         uarch = uarchs.find(
             vendor,
-            whole(first.get("cpu family") or said.get("CPU family")),
-            whole(first.get("model") or said.get("Model")),
-            whole(first.get("stepping") or said.get("Stepping")),
+            parse_integer(first.get("cpu family") or said.get("CPU family")),
+            parse_integer(first.get("model") or said.get("Model")),
+            parse_integer(first.get("stepping") or said.get("Stepping")),
             flags,
         )
     arch = _arch(bundle, said, processors, flags)
-    environ = system.environment(bundle)
-    there = system.marks(bundle)
+    environ = system.read_environment(bundle)
+    there = system.read_path_marks(bundle)
     hypervisor = _hypervisor(bundle, said)
     is_vm = _is_vm(flags, hypervisor, said)
-    container = system.container(bundle, there)
+    container = system.find_container(bundle, there)
     level, refused = (
-        isa_level(
+        find_isa_level(
             flags,
             uarch.level if uarch else None,
             f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel",
@@ -52,17 +52,17 @@ def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
         if flags and arch in ("x86_64", "i686", "i586", "i386")
         else (None, {})
     )
-    found = cpu.topology(bundle, processors, said)
-    groups = cgroup(bundle)
+    found = cpu.read_topology(bundle, processors, said)
+    groups = read_cgroup(bundle)
     allowed = groups.cpuset
     if allowed is not None and found.online is not None:
         allowed = tuple(sorted(set(allowed) & set(found.online)))
-    paths = system.library_paths(bundle)
-    tools = system.tools(bundle)
-    disks = system.disks(bundle)
+    paths = system.read_library_paths(bundle)
+    tools = system.read_tools(bundle)
+    disks = system.read_disks(bundle)
     unread = {**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}}
     hostname = bundle.file("/proc/sys/kernel/hostname")
-    resolved = system.names(bundle)
+    resolved = system.read_resolved_names(bundle)
     return Facts(
         arch=arch,
         vendor=vendor,
@@ -76,8 +76,8 @@ def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
         logical_online=len(found.online) if found.online is not None else None,
         cpus_online=found.online,
         cpus_offline=found.offline,
-        numa=cpu.numa_nodes(bundle, said),
-        hybrid=cpu.hybrid(bundle, uarch is not None and uarch.hybrid, found),
+        numa=cpu.read_numa_nodes(bundle, said),
+        hybrid=cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, found),
         is_vm=is_vm,
         mem_total_kb=_memory(bundle, "MemTotal"),
         cgroup_cpus=groups.quota,
@@ -92,36 +92,36 @@ def parse_facts(bundle: Bundle, uarchs: Uarchs) -> Facts:
         hostname=hostname,
         self_addresses=resolved.get(hostname or "", ()),
         names=resolved,
-        interfaces=system.interfaces(bundle),
-        ssh_address=system.ssh_address(environ.get("SSH_CONNECTION")),
+        interfaces=system.read_interfaces(bundle),
+        ssh_address=system.parse_ssh_address(environ.get("SSH_CONNECTION")),
         user=environ.get("user"),
         home=environ.get("HOME"),
         shell=environ.get("SHELL"),
         machine_id=_machine(bundle),
         boot_id=_boot(bundle),
         kernel=bundle.file("/proc/sys/kernel/osrelease") or _version(bundle),
-        distribution=system.distribution(bundle),
-        glibc=system.glibc(bundle),
-        glibcxx=system.glibcxx(paths),
-        libraries=system.libraries(paths),
-        limits=system.limits(bundle),
-        clock=system.clock(bundle),
-        load=system.load(bundle),
+        distribution=system.read_distribution(bundle),
+        glibc=system.read_glibc(bundle),
+        glibcxx=system.find_glibcxx(paths),
+        libraries=system.find_libraries(paths),
+        limits=system.read_limits(bundle),
+        clock=system.read_clock(bundle),
+        load=system.read_load(bundle),
         governor=bundle.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        thp=system.thp(bundle),
-        hugepages=system.hugepages(bundle),
-        busy=system.busy(bundle, environ.get("user")),
-        pythons=system.pythons(bundle),
-        installed=system.installed(bundle),
-        mpi=system.launchers(bundle),
-        allocators=system.allocators(paths),
+        thp=system.read_thp(bundle),
+        hugepages=system.read_hugepages(bundle),
+        busy=system.read_busy(bundle, environ.get("user")),
+        pythons=system.read_pythons(bundle),
+        installed=system.read_installed(bundle),
+        mpi=system.read_launchers(bundle),
+        allocators=system.find_allocators(paths),
         tools=tools,
-        scheduler=system.scheduler(environ, there, tools),
+        scheduler=system.find_scheduler(environ, there, tools),
         disks=disks,
         silicon=uarch.level if uarch else None,
         container=container,
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
-        ports=system.ports(bundle),
+        ports=system.read_ports(bundle),
         path=environ.get("PATH"),
         unread=unread,
     )
@@ -134,7 +134,7 @@ def _said(said: Mapping[str, str], name: str) -> str | None:
 
 
 def _arch(
-    bundle: Bundle, said: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
+    bundle: ProbeOutput, said: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
 ) -> str | None:
     known = bundle.file("/proc/sys/kernel/arch") or _said(said, "Architecture") or bundle.command("uname -m").strip()
     if known:
@@ -147,7 +147,7 @@ def _arch(
     return None
 
 
-def _hypervisor(bundle: Bundle, said: Mapping[str, str]) -> str | None:
+def _hypervisor(bundle: ProbeOutput, said: Mapping[str, str]) -> str | None:
     """Who, where lscpu, Xen or the (virtual) mainboard says so."""
     if vendor := _said(said, "Hypervisor vendor"):
         return vendor
@@ -185,26 +185,26 @@ def _is_vm(flags: frozenset[str], hypervisor: str | None, said: Mapping[str, str
     return True if hypervisor else None
 
 
-def _version(bundle: Bundle) -> str | None:
+def _version(bundle: ProbeOutput) -> str | None:
     match = re.match(r"Linux version (\S+)", bundle.files.get("/proc/version", ""))
     return match[1] if match else None
 
 
-def _memory(bundle: Bundle, name: str) -> int | None:
+def _memory(bundle: ProbeOutput, name: str) -> int | None:
     match = re.search(rf"^{name}:\s*([0-9]{{1,15}}) kB", bundle.files.get("/proc/meminfo", ""), re.MULTILINE)
     return int(match[1]) if match else None
 
 
-def _boot(bundle: Bundle) -> str | None:
+def _boot(bundle: ProbeOutput) -> str | None:
     text = bundle.file("/proc/sys/kernel/random/boot_id")
-    return fingerprint(text) if text else None
+    return hash_text(text) if text else None
 
 
-def _machine(bundle: Bundle) -> str | None:
+def _machine(bundle: ProbeOutput) -> str | None:
     """One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones of
     one image share /etc/machine-id, containers of one computer share the boot.)"""
     boot = _boot(bundle)
     network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
     if not boot:
         return None
-    return fingerprint(f"{boot} {network[1] if network else ''}")
+    return hash_text(f"{boot} {network[1] if network else ''}")

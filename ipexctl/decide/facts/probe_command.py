@@ -10,7 +10,7 @@ from ipexctl.model.commands import Command
 _GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
 
 
-def probe(
+def build_probe_command(
     text: str, nonce: str, *, venv: str = "", workdir: str = "", names: Sequence[str] = (), limit: float = 10.0
 ) -> Command:
     """``text`` is that of ``remote/probe.sh``; ``nonce`` must not be guessable. ``names`` are looked up on the host.

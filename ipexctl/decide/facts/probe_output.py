@@ -23,7 +23,7 @@ CAP_ASIDE = 1 << 18  # bytes of one answer that is said aside: the host's shell 
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class ProbeOutput:
     """``unread`` maps items to the reason why they are not there, or not whole."""
 
     files: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -62,20 +62,20 @@ def _redacted(texts: Mapping[str, str]) -> dict[str, str]:
     shown: dict[str, str] = {}
     for name, text in texts.items():
         if name in _SECRET_FILES:
-            shown[name] = fingerprint(text.strip()) if text.strip() else text
+            shown[name] = hash_text(text.strip()) if text.strip() else text
         else:
             shown[name] = _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
     return shown
 
 
-def fingerprint(text: str) -> str:
+def hash_text(text: str) -> str:
     """Tells equal from different without telling what; of a fingerprint, itself (a saved bundle reads the same)."""
     if re.fullmatch(r"#[0-9a-f]{16}", text):
         return text
     return "#" + hashlib.sha256(f"ipexctl:{text}".encode()).hexdigest()[:16]
 
 
-def parse_bundle(text: str, source: str) -> Bundle:
+def parse_bundle(text: str, source: str) -> ProbeOutput:
     """A saved bundle. Raises `UsageError` naming ``source``."""
     try:
         value = json.loads(text)
@@ -91,7 +91,7 @@ def parse_bundle(text: str, source: str) -> Bundle:
         parts[key] = part
     if not parts["files"] and not parts["commands"]:
         raise _not_saved(source, "it has neither files nor commands")
-    return Bundle(**parts)
+    return ProbeOutput(**parts)
 
 
 def _not_saved(source: str, why: str) -> UsageError:
@@ -99,7 +99,7 @@ def _not_saved(source: str, why: str) -> UsageError:
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 
-def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> Bundle:
+def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
     """The bundle in an answer of ``remote/probe.sh``, whose head tells the form. Whatever stands outside of its frames
     is ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
@@ -148,7 +148,7 @@ def unframe(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -
         unread[item[1]] = "the answer ends in the middle"
     if not whole:
         unread["probe"] = "the answer is cut" if files or commands else "no answer"
-    return Bundle(files, commands, unread)
+    return ProbeOutput(files, commands, unread)
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from ipexctl.decide.facts.numbers import whole
-from ipexctl.decide.facts.probe_output import Bundle
+from ipexctl.decide.facts.numbers import parse_integer
+from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
 
 _NET = "/sys/class/net"
@@ -20,7 +20,7 @@ _BEHIND_BRIDGES = re.compile(
 _LINES = 4096  # of any answer
 
 
-def environment(bundle: Bundle) -> dict[str, str]:
+def read_environment(bundle: ProbeOutput) -> dict[str, str]:
     """`NAME=value` lines; further lines of one value are dropped. Repeated names keep their first value."""
     found: dict[str, str] = {}
     for line in bundle.command("env").splitlines():
@@ -30,13 +30,13 @@ def environment(bundle: Bundle) -> dict[str, str]:
     return found
 
 
-def marks(bundle: Bundle) -> frozenset[str]:
+def read_path_marks(bundle: ProbeOutput) -> frozenset[str]:
     """Paths of tell-tale files that are there."""
     lines = bundle.command("env").splitlines()
     return frozenset(line.removeprefix("there=") for line in lines if line.startswith("there="))
 
 
-def container(bundle: Bundle, there: frozenset[str]) -> str | None:
+def find_container(bundle: ProbeOutput, there: frozenset[str]) -> str | None:
     groups = bundle.files.get("/proc/self/cgroup", "")
     for word, trace in (("docker", "/docker"), ("kubernetes", "/kubepods"), ("lxc", "/lxc"), ("podman", "/libpod")):
         if trace in groups:
@@ -50,7 +50,7 @@ def container(bundle: Bundle, there: frozenset[str]) -> str | None:
 # --- network ---------------------------------------------------------------------------------------------------------
 
 
-def interfaces(bundle: Bundle) -> tuple[Interface, ...]:
+def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
     """From `ip addr` or `ifconfig -a`, completed by sysfs and the routing table."""
     said = bundle.command("ip addr")
     found = _of_ip(said) or _of_ifconfig(said)
@@ -62,7 +62,7 @@ def interfaces(bundle: Bundle) -> tuple[Interface, ...]:
     known = any(words[1:] in (["device"], ["bonding"]) for words in below)
     shown = []
     for name, (mtu, up, addresses) in list(found.items())[:256]:
-        speed = whole(bundle.file(f"{_NET}/{name}/speed"))
+        speed = parse_integer(bundle.file(f"{_NET}/{name}/speed"))
         real = f"{_NET}/{name}/device" in bundle.files or f"{_NET}/{name}/bonding" in bundle.files or name in ported
         vlan = "." in name and f"{_NET}/{name.partition('.')[0]}/device" in bundle.files
         shown.append(
@@ -135,12 +135,12 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _default_route(bundle: Bundle) -> frozenset[str]:
+def _default_route(bundle: ProbeOutput) -> frozenset[str]:
     rows = (line.split() for line in bundle.files.get("/proc/net/route", "").splitlines())
     return frozenset(row[0] for row in rows if len(row) > 7 and row[1] == row[7] == "00000000")
 
 
-def ssh_address(connection: str | None) -> str | None:
+def parse_ssh_address(connection: str | None) -> str | None:
     """SSH_CONNECTION is: client, its port, our address, our port."""
     words = (connection or "").split()
     if len(words) != 4:
@@ -153,7 +153,7 @@ def ssh_address(connection: str | None) -> str | None:
     return str(mapped or address)
 
 
-def names(bundle: Bundle) -> Mapping[str, tuple[str, ...]]:
+def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
     """What each asked name resolves to there; names that did not resolve are missing."""
     found: dict[str, list[str]] = {}
     name = ""
@@ -169,24 +169,24 @@ def names(bundle: Bundle) -> Mapping[str, tuple[str, ...]]:
 # --- software --------------------------------------------------------------------------------------------------------
 
 
-def distribution(bundle: Bundle) -> str | None:
+def read_distribution(bundle: ProbeOutput) -> str | None:
     fields = dict(line.partition("=")[::2] for line in bundle.files.get("/etc/os-release", "").splitlines())
     name = fields.get("PRETTY_NAME") or " ".join(filter(None, (fields.get("NAME"), fields.get("VERSION_ID"))))
     return name.strip().strip("\"'")[:120] or None
 
 
-def glibc(bundle: Bundle) -> str | None:
-    """None also for musl: see `musl`."""
+def read_glibc(bundle: ProbeOutput) -> str | None:
+    """None also for musl: see `uses_musl`."""
     first = next(iter(bundle.command("libraries").splitlines()), "")
     match = re.search(r"(?:^glibc |GLIBC |GNU libc\) )([0-9]\.[0-9]{1,3})\b", first)
     return match[1] if match else None
 
 
-def musl(bundle: Bundle) -> bool:
-    return glibc(bundle) is None and "ld-musl-" in bundle.command("libraries")
+def uses_musl(bundle: ProbeOutput) -> bool:
+    return read_glibc(bundle) is None and "ld-musl-" in bundle.command("libraries")
 
 
-def library_paths(bundle: Bundle) -> dict[str, str]:
+def read_library_paths(bundle: ProbeOutput) -> dict[str, str]:
     """soname → path, of what the loader would find; the first one counts."""
     found: dict[str, str] = {}
     own = (line.partition("\t") for line in bundle.command("venv").splitlines()[:_LINES])
@@ -200,18 +200,18 @@ def library_paths(bundle: Bundle) -> dict[str, str]:
     return found
 
 
-def glibcxx(paths: Mapping[str, str]) -> str | None:
+def find_glibcxx(paths: Mapping[str, str]) -> str | None:
     """libstdc++.so.6.0.30 is the one that knows GLIBCXX_3.4.30 (GCC's ABI policy, 6.0.9 and later)."""
     numbers = [int(match[1]) for name in paths if (match := re.fullmatch(r"libstdc\+\+\.so\.6\.0\.([0-9]{1,3})", name))]
     return f"GLIBCXX_3.4.{max(numbers)}" if numbers else None
 
 
-def libraries(paths: Mapping[str, str]) -> tuple[str, ...]:
+def find_libraries(paths: Mapping[str, str]) -> tuple[str, ...]:
     found = {re.sub(r"^(libstdc\+\+\.so\.6)\..*", r"\1", name) for name in paths}
     return tuple(sorted(name for name in found if re.fullmatch(r"lib(stdc\+\+|zstd|z|gomp|numa)\.so\.[0-9]+", name)))
 
 
-def allocators(paths: Mapping[str, str]) -> dict[str, str]:
+def find_allocators(paths: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word, pattern in (
         ("tcmalloc", r"libtcmalloc(_minimal)?\.so(\.[0-9]+)*"),
@@ -224,7 +224,7 @@ def allocators(paths: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def pythons(bundle: Bundle) -> tuple[Python, ...]:
+def read_pythons(bundle: ProbeOutput) -> tuple[Python, ...]:
     """In the order in which they would be found. One that was asked and did not answer is not usable."""
     listed: dict[str, str] = {}
     said: dict[str, str] = {}
@@ -236,7 +236,7 @@ def pythons(bundle: Bundle) -> tuple[Python, ...]:
         if rest:
             said[path] = rest
     cut = bundle.unread.get("python -V", "")
-    return tuple(_python(path, said.get(path, ""), cut, musl(bundle)) for path in list(listed)[:64])
+    return tuple(_python(path, said.get(path, ""), cut, uses_musl(bundle)) for path in list(listed)[:64])
 
 
 def _python(path: str, said: str, cut: str, on_musl: bool) -> Python:
@@ -258,7 +258,7 @@ def _escaped(text: str) -> str:
     return ascii(text[:80])[1:-1]
 
 
-def installed(bundle: Bundle) -> Installed | None:
+def read_installed(bundle: ProbeOutput) -> Installed | None:
     """What the environment's directory says, without starting its Python."""
     lines = bundle.command("venv").splitlines()[:_LINES]
     venv, exists, minor, packages = None, False, None, {}
@@ -303,7 +303,7 @@ def _marker(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def launchers(bundle: Bundle) -> tuple[str, ...]:
+def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:
     """Each with the first two lines that it says of its version."""
     said: dict[str, list[str]] = {}
     for path, tab, line in (line.partition("\t") for line in bundle.command("mpirun --version").splitlines()[:_LINES]):
@@ -312,12 +312,12 @@ def launchers(bundle: Bundle) -> tuple[str, ...]:
     return tuple(f"{path}: {' '.join(' '.join(lines[:2]).split())[:200]}" for path, lines in list(said.items())[:64])
 
 
-def tools(bundle: Bundle) -> dict[str, str]:
+def read_tools(bundle: ProbeOutput) -> dict[str, str]:
     paths = (line.strip() for line in bundle.command("command -v").splitlines()[:256])
     return {posixpath.basename(path): path for path in paths if path.startswith("/")}
 
 
-def scheduler(environ: Mapping[str, str], there: frozenset[str], found: Mapping[str, str]) -> str | None:
+def find_scheduler(environ: Mapping[str, str], there: frozenset[str], found: Mapping[str, str]) -> str | None:
     for word, variable, files, commands in (
         ("slurm", "SLURM_JOB_ID", {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"}, {"srun", "sbatch", "sinfo"}),
         ("pbs", "PBS_JOBID", {"/etc/pbs.conf"}, {"qsub"}),
@@ -331,7 +331,7 @@ def scheduler(environ: Mapping[str, str], there: frozenset[str], found: Mapping[
 # --- room and limits -------------------------------------------------------------------------------------------------
 
 
-def disks(bundle: Bundle) -> tuple[Disk, ...]:
+def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
     found: dict[str, Disk] = {}
     types = dict(_mounts(bundle))
     for command in ("df -Pk", "df -Pk /dev/shm /tmp"):
@@ -342,7 +342,7 @@ def disks(bundle: Bundle) -> tuple[Disk, ...]:
             if words[0] == "path" and len(words) == 4:
                 wanted[words[1]] = (words[2], words[3] == "rw")
             elif room := re.fullmatch(r".*?\s([0-9]+)\s+-?[0-9]+\s+(-?[0-9]+)\s+(?:[0-9]+%|-)\s+(/.*)", line):
-                rooms[room[3]] = (whole(room[1]), max(int(room[2][:18]), 0))
+                rooms[room[3]] = (parse_integer(room[1]), max(int(room[2][:18]), 0))
         for path, (there, writable) in wanted.items():
             mount = _nearest(there, rooms)
             size, free = rooms.get(mount, (None, None))
@@ -360,7 +360,7 @@ def disks(bundle: Bundle) -> tuple[Disk, ...]:
     return tuple(found.values())
 
 
-def _mounts(bundle: Bundle) -> Iterator[tuple[str, str]]:
+def _mounts(bundle: ProbeOutput) -> Iterator[tuple[str, str]]:
     for line in bundle.files.get("/proc/self/mountinfo", "").splitlines():
         before, dash, after = line.partition(" - ")
         if dash and len(before.split()) > 4:
@@ -380,22 +380,22 @@ _LIMITS = {
 }
 
 
-def limits(bundle: Bundle) -> dict[str, int | None]:
+def read_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     """The soft limits; None for unlimited."""
     found: dict[str, int | None] = {}
     for line in bundle.files.get("/proc/self/limits", "").splitlines():
         match = re.match(r"(Max [a-z ]+?)\s{2,}(\S+)", line)
         if match and match[1] in _LIMITS:
-            found[_LIMITS[match[1]]] = whole(match[2])
+            found[_LIMITS[match[1]]] = parse_integer(match[2])
     return found
 
 
-def thp(bundle: Bundle) -> str | None:
+def read_thp(bundle: ProbeOutput) -> str | None:
     match = re.search(r"\[(\w+)\]", bundle.files.get("/sys/kernel/mm/transparent_hugepage/enabled", ""))
     return match[1] if match else None
 
 
-def hugepages(bundle: Bundle) -> dict[str, int]:
+def read_hugepages(bundle: ProbeOutput) -> dict[str, int]:
     """What is set apart at boot or by sysctl, of the default size; empty where the kernel has none."""
     found: dict[str, int] = {}
     text = bundle.files.get("/proc/meminfo", "")
@@ -405,12 +405,12 @@ def hugepages(bundle: Bundle) -> dict[str, int]:
     return found
 
 
-def clock(bundle: Bundle) -> float | None:
+def read_clock(bundle: ProbeOutput) -> float | None:
     match = re.fullmatch(r"([0-9]{9,11})(?:\.([0-9]{1,9}))?.*", bundle.command("date").strip())
     return float(f"{match[1]}.{match[2] or 0}") if match else None
 
 
-def load(bundle: Bundle) -> float | None:
+def read_load(bundle: ProbeOutput) -> float | None:
     match = re.match(r"([0-9]{1,6}\.[0-9]{1,3}) ", bundle.files.get("/proc/loadavg", ""))
     return float(match[1]) if match else None
 
@@ -420,7 +420,7 @@ _HEAVY = re.compile(r"^ *([0-9]{2,6}(?:\.[0-9])?) +(\S+) +(\S+) +[0-9]+ +(\S.*)$
 _YOUNG = re.compile(r"(00:)*0?0:0\d")
 
 
-def busy(bundle: Bundle, user: str | None) -> tuple[str, ...]:
+def read_busy(bundle: ProbeOutput, user: str | None) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
     than ten seconds do not count: nearly all of them are our own questions."""
     found: list[tuple[float, str]] = []
@@ -430,6 +430,6 @@ def busy(bundle: Bundle, user: str | None) -> tuple[str, ...]:
     return tuple(text for _, text in sorted(found, reverse=True)[:8])
 
 
-def ports(bundle: Bundle) -> tuple[int, int] | None:
+def read_ports(bundle: ProbeOutput) -> tuple[int, int] | None:
     match = re.fullmatch(r"([0-9]{1,5})\s+([0-9]{1,5})", (bundle.file("/proc/sys/net/ipv4/ip_local_port_range") or ""))
     return (int(match[1]), int(match[2])) if match else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, openmpi, placement, tuning
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
@@ -27,7 +27,7 @@ class HostRuntime:
     """The facts of one host, and what was prepared there for a run."""
 
     facts: Facts
-    interface: Choice
+    interface: InterfaceChoice
     runtime: Runtime
     directory: str  # of the run, there
     workdir: str

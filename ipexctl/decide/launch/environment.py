@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import tuning
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Facts, cpu_list
@@ -22,8 +22,8 @@ def has_rdma(hosts: Iterable[Facts]) -> bool:
 
 def build_host_env(
     facts: Facts,
-    choice: Choice,
-    head: Choice,
+    choice: InterfaceChoice,
+    head: InterfaceChoice,
     runtime: Runtime,
     backend: str,
     places: Iterable[RankPlacement],

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from ipexctl.decide.facts.numbers import cpus as listed
+from ipexctl.decide.facts.numbers import parse_cpu_list as listed
 from ipexctl.decide.launch.placement import Cores, find_usable_cores
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, cpu_list

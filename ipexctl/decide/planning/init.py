@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ipexctl.decide.checks.cluster import size
+from ipexctl.decide.checks.cluster import format_size
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
@@ -212,7 +212,7 @@ def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str
             lines.append(f"{host.name:<{width}}  did not answer")
             continue
         cores = f"{found.physical_cores} cores" if found.physical_cores else ""
-        memory = size(found.mem_total_kb * 1024) if found.mem_total_kb else ""
+        memory = format_size(found.mem_total_kb * 1024) if found.mem_total_kb else ""
         parts = [found.model_name or found.vendor or "", found.isa_level or "", cores, memory]
         lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))
     return lines

@@ -10,7 +10,7 @@ from importlib.resources import files
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.data import read_data
-from ipexctl.decide.facts import Bundle, Uarchs, parse_facts, parse_uarchs, probe, unframe
+from ipexctl.decide.facts import ProbeOutput, Uarchs, build_probe_command, parse_facts, parse_probe_output, parse_uarchs
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, FactsRead, StepOutcome
 from ipexctl.model.facts import Facts
@@ -26,7 +26,7 @@ class ProbeResult:
     """The facts of one host, and the text they were parsed from, if it was to be kept."""
 
     facts: Facts
-    bundle: Bundle | None = None
+    bundle: ProbeOutput | None = None
 
 
 def probe_hosts(
@@ -70,11 +70,11 @@ def collect_probe_results(
             "workdir": workdir or link.host.vars.get("workdir", ""),
         }
         begun = context.clock()
-        completed = link.run(probe(text, nonce, **paths, names=names, limit=timeout))
+        completed = link.run(build_probe_command(text, nonce, **paths, names=names, limit=timeout))
         ended = context.clock()
         if once:
             link.close()
-        bundle = unframe(completed.out, nonce, limit=timeout)
+        bundle = parse_probe_output(completed.out, nonce, limit=timeout)
         if not bundle.commands:
             return _no_probe(link.host, completed.last_words(1))
         facts = _measure_clock(parse_facts(bundle, uarchs), begun, ended)

@@ -17,21 +17,20 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks import (
     Catalogue,
     Cluster,
-    advice,
     choose_interfaces,
-    common_level,
+    explain_finding,
+    find_common_level,
     parse_catalogue,
+    recommend_settings,
     run_checks,
 )
-from ipexctl.decide.checks import explain as story
 from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.connectivity import ConnectivityReport, judge_meeting
-from ipexctl.decide.checks.network import on_one_machine
-from ipexctl.decide.checks.software import imports
+from ipexctl.decide.checks.network import is_one_machine
+from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
-from ipexctl.decide.facts import Bundle, parse_bundle, parse_facts
-from ipexctl.decide.releases import ReleaseTable
-from ipexctl.decide.releases import parse_table as parse_table
+from ipexctl.decide.facts import ProbeOutput, parse_bundle, parse_facts
+from ipexctl.decide.releases import ReleaseTable, parse_table
 from ipexctl.model.answers import (
     AppliedFix,
     ChosenInterface,
@@ -105,13 +104,17 @@ def doctor(
             cluster = _cluster(inventory, seen)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     meeting, measured = ConnectivityReport(), None
-    if task.pairwise != "off" and (task.pairwise == "all" or not on_one_machine(cluster.facts)):
+    if task.pairwise != "off" and (task.pairwise == "all" or not is_one_machine(cluster.facts)):
         meeting = yield from check_network(inventory, cluster.facts, context, everyone=task.pairwise == "all")
     if task.bench:
         from ipexctl.verbs.doctor.host_bench import race
 
         measured = yield from race(inventory, cluster.facts, meeting, context)
-    hits = [*judge_meeting(cluster, meeting), *imports(cluster, problems), *judge_speeds(measured or SpeedCheck())]
+    hits = [
+        *judge_meeting(cluster, meeting),
+        *check_imports(cluster, problems),
+        *judge_speeds(measured or SpeedCheck()),
+    ]
     answer = replace(
         _answer(cluster, run_checks(cluster, known, hits), meeting),
         imports=problems or None,
@@ -174,7 +177,7 @@ def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) 
 
 def explain(code: str) -> Generator[Event, None, None]:
     """The whole story of one code. Raises `UsageError` for one that does not exist."""
-    text = story(code, catalogue())
+    text = explain_finding(code, catalogue())
     yield Started("doctor", f"explain {code}", ())
     yield Answer(ExplainAnswer(code.upper(), text))
     yield Ended("doctor", Exit.OK)
@@ -216,7 +219,9 @@ def _answer(cluster: Cluster, findings: tuple[Finding, ...], meeting: Connectivi
         )
 
     hosts = tuple(entry(host) for host in cluster.inventory.names)
-    return DoctorAnswer(hosts, findings, common_level(cluster), tuple(advice(cluster)), meeting.summary)
+    return DoctorAnswer(
+        hosts, findings, find_common_level(cluster), tuple(recommend_settings(cluster)), meeting.summary
+    )
 
 
 def _hosts(count: int) -> str:
@@ -253,7 +258,7 @@ def _recording(path: Path) -> str:
         raise UsageError(f"{shown} cannot be read", reasons=[error.strerror or str(error)]) from None
 
 
-def _save(directory: Path, bundles: Mapping[str, Bundle]) -> str:
+def _save(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
     """Readable for this user only; what identifies machines or sessions is replaced. Raises `UsageError`."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.benchmarks import FIGURES, better, judge_speeds, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
-from ipexctl.decide.checks.network import Choice, choose_interfaces, on_one_machine
+from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces, is_one_machine
 from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
@@ -101,7 +101,7 @@ def _talk(
     choices = choose_interfaces(facts)
     layouts = {host: layout for host in hosts if host in choices and (layout := _layout(facts[host]))}
     programs = {host: posixpath.join(posixpath.dirname(layout.mpiexec), "IMB-MPI1") for host, layout in layouts.items()}
-    if on_one_machine(facts) or len(layouts) < 2:
+    if is_one_machine(facts) or len(layouts) < 2:
         return [], []
     lines: list[LinkSpeed] = []
     unmeasured: list[UnmeasuredLink] = []
@@ -138,7 +138,7 @@ def _measure_pair(
     program: str,
     layouts: Mapping[str, Runtime],
     facts: Mapping[str, Facts],
-    choices: Mapping[str, Choice],
+    choices: Mapping[str, InterfaceChoice],
 ) -> PingPong:
     """Raises `LinkError` or `RemoteError`."""
     pair = (first, second)
@@ -182,7 +182,7 @@ def _layout(fact: Facts) -> Runtime | None:
     return found if found and found.dialect == "impi" else None
 
 
-def _environment(layout: Runtime, fact: Facts, choice: Choice, rdma: bool) -> dict[str, str]:
+def _environment(layout: Runtime, fact: Facts, choice: InterfaceChoice, rdma: bool) -> dict[str, str]:
     env = {
         **layout.env,
         "PATH": ":".join([*layout.path, "/usr/bin", "/bin"]),

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import load_script
-from ipexctl.decide.checks.software import doubtful
+from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import public_version
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Event, StepOutcome
@@ -61,7 +61,10 @@ def try_imports(
 def _worth(fact: Facts, everywhere: bool) -> bool:
     installed = fact.installed
     return bool(
-        installed and installed.exists and "torch" in installed.packages and (everywhere or doubtful(installed))
+        installed
+        and installed.exists
+        and "torch" in installed.packages
+        and (everywhere or needs_import_check(installed))
     )
 
 

@@ -12,7 +12,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, each
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
-from ipexctl.decide.checks.network import Choice, choose_interfaces
+from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.events import Event, StepOutcome
 from ipexctl.model.facts import Facts
@@ -168,7 +168,7 @@ def _shareable(fact: Facts) -> list[str]:
     return list(dict.fromkeys(home))
 
 
-def _mtu(fact: Facts, choice: Choice) -> int:
+def _mtu(fact: Facts, choice: InterfaceChoice) -> int:
     return next((card.mtu for card in fact.interfaces if card.name == choice.name and card.mtu), 1500)
 
 

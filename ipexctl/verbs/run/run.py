@@ -20,7 +20,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.run_control import RemoteRunDir
-from ipexctl.decide.checks.network import Choice, choose_interfaces
+from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime
 from ipexctl.decide.launch.emit import write_launch
@@ -62,7 +62,7 @@ class Prepared:
     config: accelerate.AccelerateConfig | None
     facts: Mapping[str, Facts]
     workdirs: Mapping[str, str]
-    interfaces: Mapping[str, Choice]
+    interfaces: Mapping[str, InterfaceChoice]
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
 
 
@@ -267,10 +267,10 @@ def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
     return HostRuntime(facts, interface, python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name])
 
 
-def _find_interface(host: Host, facts: Facts, name: str) -> Choice:
+def _find_interface(host: Host, facts: Facts, name: str) -> InterfaceChoice:
     for interface in facts.interfaces:
         if interface.name == name and interface.addresses:
-            return Choice(name, interface.addresses[0].partition("/")[0], Note("option", "--iface"))
+            return InterfaceChoice(name, interface.addresses[0].partition("/")[0], Note("option", "--iface"))
     names = ", ".join(interface.name for interface in facts.interfaces) or "none"
     reasons = [f"it has: {names}"]
     raise UsageError(f"{host.name} has no interface {name} with an address", reasons=reasons, exit=Exit.STEP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.diagnosis.stack_traces import alarm, comparison, groups, main_thread
+from ipexctl.decide.diagnosis.stack_traces import describe_stall, format_comparison, group_stacks, parse_main_thread
 from ipexctl.model.events import RankStack, Stalled
 
 FAULT = """\
@@ -34,14 +34,14 @@ def stack(rank: int, text: str = FAULT, state: str = "R", wchan: str = "") -> Ra
 
 
 def test_the_main_thread_is_the_last_of_faulthandlers_and_the_named_one_of_py_spys() -> None:
-    assert [frame.function for frame in main_thread(FAULT)] == ["all_reduce", "wrapper", "step", "<module>"]
-    assert [frame.function for frame in main_thread(SPY)] == ["read", "__next__", "<module>"]
-    assert main_thread("") == main_thread("rubbish\n\x1b[2J") == ()
+    assert [frame.function for frame in parse_main_thread(FAULT)] == ["all_reduce", "wrapper", "step", "<module>"]
+    assert [frame.function for frame in parse_main_thread(SPY)] == ["read", "__next__", "<module>"]
+    assert parse_main_thread("") == parse_main_thread("rubbish\n\x1b[2J") == ()
 
 
 def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> None:
-    found = groups([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
-    assert comparison(found, 6) == [
+    found = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
+    assert format_comparison(found, 6) == [
         "5 of 6 ranks wait in all_reduce, rank 3 on xeon01 does not",
         "  ranks 0-2,4-5  torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step",
         "  rank 3         data.py:41 read",
@@ -49,36 +49,41 @@ def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> Non
 
 
 def test_a_rank_that_cannot_answer_is_told_with_its_state() -> None:
-    found = groups([stack(0), stack(1, "", "D", "nfs_wait_bit_killable"), stack(2)])
-    assert "stuck in the kernel" in comparison(found, 3)[2]
-    assert "(in nfs_wait_bit_killable)" in comparison(found, 3)[2]
+    found = group_stacks([stack(0), stack(1, "", "D", "nfs_wait_bit_killable"), stack(2)])
+    assert "stuck in the kernel" in format_comparison(found, 3)[2]
+    assert "(in nfs_wait_bit_killable)" in format_comparison(found, 3)[2]
 
 
 def test_all_at_one_place_and_each_at_another_are_said_so() -> None:
-    assert comparison(groups([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
+    assert format_comparison(group_stacks([stack(0), stack(1)]), 2)[0] == "all 2 ranks are at the same place"
     other = FAULT.replace("/torch/distributed/", "/numpy/")
-    assert comparison(groups([stack(0, other), stack(1, SPY)]), 2)[0] == "the ranks are at 2 different places"
-    assert comparison([], 2) == []
+    assert (
+        format_comparison(group_stacks([stack(0, other), stack(1, SPY)]), 2)[0] == "the ranks are at 2 different places"
+    )
+    assert format_comparison([], 2) == []
 
 
 def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:
-    said = comparison(groups([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
+    said = format_comparison(group_stacks([stack(0), stack(1, SPY), stack(2, SPY), stack(3, SPY)]), 4)
     assert said[0] == "1 of 4 ranks wait in all_reduce, ranks 1-3 on xeon00, xeon01 do not"
 
 
 def test_ranks_in_different_collectives_are_told_so() -> None:
-    said = comparison(groups([stack(0), stack(1, FAULT.replace("all_reduce", "barrier"))]), 2)
+    said = format_comparison(group_stacks([stack(0), stack(1, FAULT.replace("all_reduce", "barrier"))]), 2)
     assert said[0] == "the ranks are at 2 different places"
 
 
 def test_of_several_processes_of_a_rank_the_one_at_work_speaks() -> None:
     launcher = 'Thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/subprocess.py", line 1 in wait\n'
-    assert groups([stack(0, launcher), stack(0)])[0].function == "all_reduce"
+    assert group_stacks([stack(0, launcher), stack(0)])[0].function == "all_reduce"
 
 
 def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     hosts = ["a", "a", "b", "b"]
     stall = Stalled((0, 1, 2, 3), 60.2, "all", {"0": "R", "1": "R", "2": "R", "3": "D"})
-    assert alarm(stall, hosts) == "no progress for 60 s: all 4 ranks silent on a, b (rank 3 on b stuck in the kernel)"
+    assert (
+        describe_stall(stall, hosts)
+        == "no progress for 60 s: all 4 ranks silent on a, b (rank 3 on b stuck in the kernel)"
+    )
     stall = Stalled((3,), 60.2, "stragglers", {})
-    assert alarm(stall, hosts) == "3 of 4 ranks done for 60 s, still running: rank 3 on b"
+    assert describe_stall(stall, hosts) == "3 of 4 ranks done for 60 s, still running: rank 3 on b"

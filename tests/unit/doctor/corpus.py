@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import Bundle, Uarchs, parse_facts, parse_uarchs
+from ipexctl.decide.facts import ProbeOutput, Uarchs, parse_facts, parse_uarchs
 from ipexctl.model.facts import Facts
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def machines() -> list[Path]:
 
 
 @cache
-def bundle(machine: Path) -> Bundle:
+def bundle(machine: Path) -> ProbeOutput:
     files = json.loads(path.read_text()) if (path := machine / "files.json").exists() else {}
     commands: dict[str, Any] = {}
     for name, target, key in (
@@ -41,7 +41,7 @@ def bundle(machine: Path) -> Bundle:
     ):
         if (path := machine / name).exists():
             target[key] = path.read_text()
-    return Bundle(files, commands)
+    return ProbeOutput(files, commands)
 
 
 @cache

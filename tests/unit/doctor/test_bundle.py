@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.facts import Bundle, parse_bundle, parse_facts, unframe
-from ipexctl.decide.facts.lscpu import fields
-from ipexctl.decide.facts.numbers import cpus, whole
+from ipexctl.decide.facts import ProbeOutput, parse_bundle, parse_facts, parse_probe_output
+from ipexctl.decide.facts.lscpu import parse_lscpu
+from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.model.errors import UsageError
 from tests.unit.doctor.corpus import uarchs
 
@@ -30,23 +30,23 @@ def aside(name: str, *lines: str, status: int = 0) -> str:
 def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
     noise = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
     answer = f"{noise}{framed('command', 'date', '7')}{noise}\n{MARK} done\n{noise}"
-    assert unframe(answer.encode(), MARK) == Bundle({}, {"date": "7"}, {})
+    assert parse_probe_output(answer.encode(), MARK) == ProbeOutput({}, {"date": "7"}, {})
 
 
 def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
     answer = f"stty: not a tty{framed('command', 'date', '7')}\n{MARK} done\n"
-    assert unframe(answer.encode(), MARK).commands == {"date": "7"}
+    assert parse_probe_output(answer.encode(), MARK).commands == {"date": "7"}
 
 
 def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
     forged = framed("command", "date", "9").replace(MARK, "f" * 32)
     answer = framed("command", "ps", forged) + f"\n{MARK} done\n"
-    assert unframe(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
+    assert parse_probe_output(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
 
 
 def test_many_small_files_come_as_lines_with_their_paths() -> None:
     body = "cpu0/topology/core_id:0\n/proc/a:x:y\n/proc/a:z\n/proc/empty:"
-    found = unframe((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_output((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
     assert found.files == {"/sys/cpu0/topology/core_id": "0\n", "/proc/a": "x:y\nz\n", "/proc/empty": "\n"}
 
 
@@ -57,7 +57,7 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
         + framed("command", "date", "a\0b")
         + f"{MARK} asked venv\n\n{MARK} begin command env\nX=1"
     )
-    found = unframe(answer.encode(), MARK, limit=3)
+    found = parse_probe_output(answer.encode(), MARK, limit=3)
     assert found.unread == {
         "df": "timed out after 3 s",
         "getent": "malformed: longer than 256 KiB: 'so\\nmuch\\n'",
@@ -72,7 +72,7 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
 def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> None:
     inner = aside("getent", "a\t10.0.0.1", "b\t10.0.0.2")
     body = f"/proc/a:x{inner}y\n{inner}/proc/b:z"
-    found = unframe((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_output((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
     assert found.files == {"/proc/a": "xy\n", "/proc/b": "z\n"}
     assert found.commands == {"getent": 2 * "a\t10.0.0.1\nb\t10.0.0.2\n"}
     assert found.unread == {}
@@ -80,25 +80,25 @@ def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> Non
 
 def test_one_who_does_not_end_is_missed_though_others_answered_the_same_question() -> None:
     answer = f"{MARK} asked python -V\n" + aside("python -V", "/usr/bin/python3\tPython 3.12.1") + f"\n{MARK} done\n"
-    found = unframe(answer.encode(), MARK, limit=7)
+    found = parse_probe_output(answer.encode(), MARK, limit=7)
     assert found.unread == {"python -V": "timed out after 7 s"}
     assert found.commands == {"python -V": "/usr/bin/python3\tPython 3.12.1\n"}
 
 
 def test_no_answer_is_told_from_a_short_one() -> None:
-    assert unframe(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
+    assert parse_probe_output(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
 
 
 def test_processes_that_cannot_be_killed_are_named() -> None:
-    found = unframe((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_output((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
     assert found.unread == {"process 4711 df": "could not be killed"}
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_can_be_unframed(noise: bytes) -> None:
     answer = noise + framed("command", "date", "1").encode() + noise + f"\n{MARK} done\n".encode() + noise
-    assert unframe(answer, MARK).commands == {"date": "1"}
-    unframe(noise, MARK)
+    assert parse_probe_output(answer, MARK).commands == {"date": "1"}
+    parse_probe_output(noise, MARK)
 
 
 FILES = [
@@ -182,7 +182,7 @@ SAID = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=8)
 )
 def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
     texts = {name: "".join(pieces) for name, pieces in said.items()}
-    bundle = Bundle(
+    bundle = ProbeOutput(
         {name: text for name, text in texts.items() if name in FILES},
         {name: text for name, text in texts.items() if name in COMMANDS},
     )
@@ -195,37 +195,37 @@ def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("text", ["1e999", "-4", "0-", "5-2", "0-9999999", "a", "0x10", "1,,2"])
 def test_a_list_of_cpus_that_is_none_is_not_read(text: str) -> None:
-    assert cpus(text) is None
+    assert parse_cpu_list(text) is None
 
 
 def test_lists_and_numbers_are_read() -> None:
-    assert cpus("0-2,8\n") == (0, 1, 2, 8)
-    assert cpus("") == ()
-    assert cpus(None) is None
-    assert whole(" 12 ") == 12
-    assert whole("-1") is None
-    assert whole("9" * 30) is None
+    assert parse_cpu_list("0-2,8\n") == (0, 1, 2, 8)
+    assert parse_cpu_list("") == ()
+    assert parse_cpu_list(None) is None
+    assert parse_integer(" 12 ") == 12
+    assert parse_integer("-1") is None
+    assert parse_integer("9" * 30) is None
 
 
 def test_ten_thousand_cpus_are_a_number_like_any_other() -> None:
     siblings = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": str(n) for n in range(10_000)}
     packages = {f"/sys/devices/system/cpu/cpu{n}/topology/physical_package_id": "0" for n in range(10_000)}
-    facts = parse_facts(Bundle({**siblings, **packages, "/sys/devices/system/cpu/online": "0-9999"}), uarchs())
+    facts = parse_facts(ProbeOutput({**siblings, **packages, "/sys/devices/system/cpu/online": "0-9999"}), uarchs())
     assert (facts.physical_cores, facts.sockets) == (10_000, 1)
 
 
 def test_a_value_that_a_terminal_has_cut_in_words_is_whole_again() -> None:
-    said = fields("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
+    said = parse_lscpu("CPU(s):  4\nFlags:   fpu sysca\n         ll avx2 a\n         vx\n", "")
     assert said["Flags"] == "fpu syscall avx2 avx"
 
 
 def test_a_value_that_was_wrapped_at_blanks_keeps_its_words() -> None:
-    said = fields("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
+    said = parse_lscpu("Flags:   fpu syscall sse4_1\n         avx\n         avx2 fma and more\n", "")
     assert said["Flags"].split() == ["fpu", "syscall", "sse4_1", "avx", "avx2", "fma", "and", "more"]
 
 
 def test_a_saved_bundle_reads_as_the_first_time_and_names_nobody() -> None:
-    bundle = Bundle(
+    bundle = ProbeOutput(
         {"/etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4\n", "/proc/sys/kernel/random/boot_id": "b86f50d4\n"},
         {"env": "HF_TOKEN=hf_secret\nHOME=/h\n", "ip addr": "    link/ether 02:fc:00:aa:bb:01 brd\n"},
         {"df": "timed out after 10 s"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.checks import document
+from ipexctl.decide.checks import render_findings_page
 from tests.unit.doctor.corpus import ROOT
 from tests.unit.doctor.test_findings import CATALOGUE
 
@@ -10,8 +10,8 @@ PAGE = ROOT / "docs" / "findings.md"
 
 
 def test_the_page_is_the_catalogue() -> None:
-    assert PAGE.read_text() == document(CATALOGUE)
+    assert PAGE.read_text() == render_findings_page(CATALOGUE)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(document(CATALOGUE))
+    PAGE.write_text(render_findings_page(CATALOGUE))

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.checks import Cluster, advice, common_level, explain, parse_catalogue, run_checks
-from ipexctl.decide.facts.isa import isa_level
+from ipexctl.decide.checks import (
+    Cluster,
+    explain_finding,
+    find_common_level,
+    parse_catalogue,
+    recommend_settings,
+    run_checks,
+)
+from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.releases import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
@@ -29,7 +36,7 @@ AMX = BF16 | frozenset(["amx_tile", "amx_bf16", "amx_int8", "avx512_fp16"])
 
 
 def isa(flags: frozenset[str], silicon: str, uarch: str, **more: Any) -> dict[str, Any]:
-    level, refused = isa_level(flags, silicon, **more)
+    level, refused = find_isa_level(flags, silicon, **more)
     return {"flags": flags, "isa_level": level, "isa_refused": refused, "silicon": silicon, "uarch": uarch}
 
 
@@ -131,24 +138,24 @@ def test_the_common_level_is_that_of_the_common_flags_not_the_lowest_name() -> N
         "client": healthy(1, **isa(AVX2 | {"avx_vnni"}, "AVX2_VNNI", "alder_lake")),
         "server": healthy(2, **isa(VNNI, "AVX512_VNNI", "cascade_lake")),
     }
-    assert common_level(cluster(facts)) == "AVX2"
+    assert find_common_level(cluster(facts)) == "AVX2"
 
 
 def test_the_common_level_is_unknown_while_one_host_does_not_tell() -> None:
     facts = {"a": healthy(1), "b": healthy(2, isa_level=None, flags=frozenset())}
-    assert common_level(cluster(facts)) is None
+    assert find_common_level(cluster(facts)) is None
 
 
 def test_advice_is_bf16_only_where_every_host_computes_in_it() -> None:
-    assert "bf16: every host has AMX" in advice(cluster({"a": healthy(1), "b": healthy(2)}))[0]
+    assert "bf16: every host has AMX" in recommend_settings(cluster({"a": healthy(1), "b": healthy(2)}))[0]
     slow = healthy(2, **isa(VNNI, "AVX512_VNNI", "cascade_lake"))
-    assert "float32" in advice(cluster({"a": healthy(1), "b": slow}))[0]
+    assert "float32" in recommend_settings(cluster({"a": healthy(1), "b": slow}))[0]
 
 
 def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -> None:
     nodes = (NumaNode(0, (0, 1, 2, 3)), NumaNode(1, (4, 5, 6, 7)), NumaNode(2, ()))
-    assert "--ppn 2" in advice(cluster({"a": healthy(1, numa=nodes)}))[-1]
-    assert "--ppn 1" in advice(cluster({"a": healthy(1, numa=nodes, cpus_allowed=(0, 1))}))[-1]
+    assert "--ppn 2" in recommend_settings(cluster({"a": healthy(1, numa=nodes)}))[-1]
+    assert "--ppn 1" in recommend_settings(cluster({"a": healthy(1, numa=nodes, cpus_allowed=(0, 1))}))[-1]
 
 
 def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
@@ -156,7 +163,7 @@ def test_amx_that_the_kernel_refuses_is_not_amx() -> None:
     assert refused["isa_level"] == "AVX512_FP16"
     finding = one("CPU004", found(refused))
     assert "arch_prctl refuses AMX tiles: error 95" in finding.title
-    assert common_level(cluster({"a": healthy(1), "b": healthy(2, **refused)})) == "AVX512_FP16"
+    assert find_common_level(cluster({"a": healthy(1), "b": healthy(2, **refused)})) == "AVX512_FP16"
 
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -342,7 +349,7 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
     assert all(
         name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(entry.title + entry.fix)
     )
-    assert code in explain(code.lower(), CATALOGUE)
+    assert code in explain_finding(code.lower(), CATALOGUE)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +363,7 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
 )
 def test_explaining_an_unknown_code_names_the_nearest(code: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"no finding {code}") as refused:
-        explain(code, CATALOGUE)
+        explain_finding(code, CATALOGUE)
     assert (refused.value.hint or "").startswith(hint)
 
 

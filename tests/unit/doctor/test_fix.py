@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.decide.checks import Cluster, run_checks
-from ipexctl.decide.checks.software import doubtful, imports
+from ipexctl.decide.checks.software import check_imports, needs_import_check
 from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import UsageError
@@ -125,7 +125,7 @@ def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(t
 def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
     packages: dict[str, str], marker: dict[str, str], expected: bool
 ) -> None:
-    assert doubtful(Installed("/env", True, "3.11", packages, marker)) is expected
+    assert needs_import_check(Installed("/env", True, "3.11", packages, marker)) is expected
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
 )
 def test_an_import_error_is_explained(said: str, packages: dict[str, str], meaning: str) -> None:
     facts = {"n1": replace(healthy(1), installed=Installed("/env", True, "3.11", packages))}
-    (hit,) = imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (said,)})
+    (hit,) = check_imports(Cluster(HOSTS, facts, {}, TABLE), {"n1": (said,)})
     assert (hit.code, hit.values["what"], hit.evidence) == ("STK007", meaning, said)
 
 
 def test_a_stack_that_loads_is_no_finding() -> None:
-    assert not list(imports(Cluster(HOSTS, {"n1": healthy(1)}, {}, TABLE), {"n1": ()}))
+    assert not list(check_imports(Cluster(HOSTS, {"n1": healthy(1)}, {}, TABLE), {"n1": ()}))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import Bundle, parse_facts
-from ipexctl.decide.facts.cgroup import cgroup
-from ipexctl.decide.facts.numbers import cpus
+from ipexctl.decide.facts import ProbeOutput, parse_facts
+from ipexctl.decide.facts.cgroup import read_cgroup
+from ipexctl.decide.facts.numbers import parse_cpu_list
 from tests.unit.doctor.corpus import MACHINES, bundle, facts, machines, needs_machines, truth, uarchs
 
 PLAIN = (
@@ -51,7 +51,7 @@ def stated() -> list[Any]:
 
 
 def as_set(text: str | None) -> set[int] | None:
-    return None if text is None else set(cpus(text) or ())
+    return None if text is None else set(parse_cpu_list(text) or ())
 
 
 @needs_machines
@@ -132,12 +132,12 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize("case", cases())
 def test_control_groups_are_read_as_their_projects_expect(case: dict[str, Any]) -> None:
     expected = case["expect"]
-    found = cgroup(Bundle(case["files"]))
+    found = read_cgroup(ProbeOutput(case["files"]))
     assert found.version == expected["version"]
     assert bool(found.malformed) == expected.get("error", False)
     assert found.quota == pytest.approx(expected.get("cpu_quota"))
     assert found.path == expected.get("cgroup_path", found.path)
-    assert found.cpuset == (cpus(expected["cpuset"]) if "cpuset" in expected else None)
+    assert found.cpuset == (parse_cpu_list(expected["cpuset"]) if "cpuset" in expected else None)
     assert found.memory == expected.get("memory_max_bytes")
 
 
@@ -160,6 +160,6 @@ def test_less_text_tells_the_same_or_nothing(machine: Path) -> None:
     for left in kinds:
         files = {path: text for path, text in bundle(machine).files.items() if path.startswith(left)}
         commands = {name: text for name, text in bundle(machine).commands.items() if name == left}
-        part = parse_facts(Bundle(files, commands), uarchs())
+        part = parse_facts(ProbeOutput(files, commands), uarchs())
         for name in (*PLAIN, *LISTS, "hybrid", "cpus_allowed"):
             assert getattr(part, name) in (None, getattr(whole, name)), (left, name)

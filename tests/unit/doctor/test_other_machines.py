@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import Bundle, parse_facts
+from ipexctl.decide.facts import ProbeOutput, parse_facts
 from ipexctl.model.notes import Note
 from tests.unit.doctor.corpus import uarchs
 
@@ -57,7 +57,7 @@ SMALL = {"Architecture": "x86_64", "CPU(s)": 8, "Thread(s) per core": 2, "Core(s
 
 def facts(lscpu: str = "", as_json: str = "", cpuinfo: str = "", **commands: str) -> Any:
     return parse_facts(
-        Bundle({"/proc/cpuinfo": cpuinfo}, {"lscpu": lscpu, "lscpu -J -B": as_json, **commands}), uarchs()
+        ProbeOutput({"/proc/cpuinfo": cpuinfo}, {"lscpu": lscpu, "lscpu -J -B": as_json, **commands}), uarchs()
     )
 
 
@@ -113,21 +113,21 @@ def old_kernel(online: dict[int, str], **more: str) -> dict[str, str]:
 
 
 def test_masks_are_read_where_the_kernel_kept_no_lists() -> None:
-    found = parse_facts(Bundle(old_kernel({})), uarchs())
+    found = parse_facts(ProbeOutput(old_kernel({})), uarchs())
     assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 2, 2)
     assert (found.physical_cores, found.logical_online, found.cpus_offline) == (4, 8, ())
     assert [(node.id, node.cpus) for node in found.numa or ()] == [(0, (0, 2, 4, 6)), (1, (1, 3, 5, 7))]
-    found = parse_facts(Bundle(old_kernel({2: "0", 7: "0"})), uarchs())
+    found = parse_facts(ProbeOutput(old_kernel({2: "0", 7: "0"})), uarchs())
     assert (found.physical_cores, found.threads_per_core, found.cpus_offline) == (4, None, (2, 7))
     lists = {"/sys/devices/system/node/node0/cpulist": "0-7\n"}
-    found = parse_facts(Bundle(old_kernel({}, **lists)), uarchs())
+    found = parse_facts(ProbeOutput(old_kernel({}, **lists)), uarchs())
     assert [node.cpus for node in found.numa or ()] == [tuple(range(8))]  # a list is believed before a mask
 
 
 @pytest.mark.parametrize("rubbish", ["", ",", "xyz", "123456789", "0," * 1000 + "1"])
 def test_masks_that_are_none_tell_nothing(rubbish: str) -> None:
     files = {f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings": rubbish for cpu in range(2)}
-    assert parse_facts(Bundle(files), uarchs()).physical_cores is None
+    assert parse_facts(ProbeOutput(files), uarchs()).physical_cores is None
 
 
 def processor(number: int, package: int | None, siblings: int, cores: int) -> str:
@@ -176,7 +176,7 @@ def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
         f"{topology}/physical_package_id": " 36\n\0",
         "/sys/devices/system/node/node0/cpulist": "0\n\0",
     }
-    found = parse_facts(Bundle(files), uarchs())
+    found = parse_facts(ProbeOutput(files), uarchs())
     assert (found.sockets, found.physical_cores, found.logical_online) == (1, 1, 1)
     assert [node.cpus for node in found.numa or ()] == [(0,)]
 
@@ -206,9 +206,9 @@ def test_amx_counts_unless_the_kernel_refuses_tiles_to_a_process(answer: str, le
 
 def test_reserved_huge_pages_are_told_with_their_size() -> None:
     text = "MemTotal: 1000 kB\nHugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n"
-    assert parse_facts(Bundle({"/proc/meminfo": text}), uarchs()).hugepages == {
+    assert parse_facts(ProbeOutput({"/proc/meminfo": text}), uarchs()).hugepages == {
         "total": 512,
         "free": 500,
         "size_kb": 2048,
     }
-    assert parse_facts(Bundle({"/proc/meminfo": "MemTotal: 1000 kB\n"}), uarchs()).hugepages == {}
+    assert parse_facts(ProbeOutput({"/proc/meminfo": "MemTotal: 1000 kB\n"}), uarchs()).hugepages == {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.facts import Bundle, parse_facts, probe, unframe
+from ipexctl.decide.facts import ProbeOutput, build_probe_command, parse_facts, parse_probe_output
 from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
 from tests.unit.doctor.corpus import uarchs
@@ -31,8 +31,8 @@ SHELLS = [
 
 def ask(
     path: str, shell: tuple[str, ...] = ("sh",), *, limit: float = 10.0, home: Path | None = None, **asked: str
-) -> Bundle:
-    command = probe(TEXT, NONCE, limit=limit, **asked)
+) -> ProbeOutput:
+    command = build_probe_command(TEXT, NONCE, limit=limit, **asked)
     env = {"PATH": path, "HOME": str(home or "/"), "LANG": "de_DE.UTF-8"}
     done = subprocess.run(
         [shutil.which(shell[0]) or shell[0], *shell[1:], *command.argv[1:]],
@@ -42,10 +42,10 @@ def ask(
         timeout=30,
         check=True,
     )
-    return unframe(done.stdout, NONCE, limit=limit)
+    return parse_probe_output(done.stdout, NONCE, limit=limit)
 
 
-def facts(bundle: Bundle) -> Facts:
+def facts(bundle: ProbeOutput) -> Facts:
     return parse_facts(bundle, uarchs())
 
 
@@ -94,7 +94,7 @@ def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: P
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     text = TEXT.replace("PATH=$PATH:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "PATH=$PATH")
     assert text != TEXT
-    command = probe(text, NONCE)
+    command = build_probe_command(text, NONCE)
     done = subprocess.run(
         [shutil.which("sh") or "sh", *command.argv[1:]],
         input=command.stdin,
@@ -103,7 +103,7 @@ def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: P
         timeout=30,
         check=True,
     )
-    told = facts(unframe(done.stdout, NONCE))
+    told = facts(parse_probe_output(done.stdout, NONCE))
     assert told.cpus_online
     assert told.mem_total_kb
     assert told.distribution
@@ -238,7 +238,7 @@ def test_a_relative_place_is_one_in_the_home_directory(tmp_path: Path, shell: tu
 
 
 def test_the_command_is_plain_words_with_the_script_on_its_input() -> None:
-    command = probe(TEXT, NONCE, venv="/v", names=["a", "b"], limit=7)
+    command = build_probe_command(TEXT, NONCE, venv="/v", names=["a", "b"], limit=7)
     assert command == Command(
         ("sh", "-s", "--", NONCE, "7", str(1 << 18), "/v", "", "a", "b"),
         stdin=TEXT.encode(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.facts import Bundle, parse_facts
+from ipexctl.decide.facts import ProbeOutput, parse_facts
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.model.toml import parse_toml
 from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
@@ -73,9 +73,10 @@ def test_a_number_that_two_have_is_told_by_a_flag() -> None:
 
 def test_a_processor_that_only_a_hypervisor_has_has_no_microarchitecture() -> None:
     block = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 15\nmodel: 6\nstepping: 1\nflags: lm\nmodel name: "
-    assert parse_facts(Bundle({"/proc/cpuinfo": block + "Common KVM processor\n"}), uarchs()).uarch is None
+    assert parse_facts(ProbeOutput({"/proc/cpuinfo": block + "Common KVM processor\n"}), uarchs()).uarch is None
     assert (
-        parse_facts(Bundle({"/proc/cpuinfo": block + "Intel(R) Xeon(TM) CPU 3.20GHz\n"}), uarchs()).uarch == "netburst"
+        parse_facts(ProbeOutput({"/proc/cpuinfo": block + "Intel(R) Xeon(TM) CPU 3.20GHz\n"}), uarchs()).uarch
+        == "netburst"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
 from ipexctl.decide.launch.build import HostRuntime, build_launch
@@ -37,7 +37,7 @@ def launch(
     stations = {
         host.name: HostRuntime(
             facts(nodes, 4, installed=installed),
-            Choice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
+            InterfaceChoice("eth0", host.address, Note("shared-subnet", "192.0.2.0/24")),
             runtime(),
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",

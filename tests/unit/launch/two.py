@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ipexctl.decide.checks.network import Choice
+from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import build_launch, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime
 from ipexctl.decide.releases.runtime import Runtime
@@ -73,14 +73,14 @@ def launch(
     stations = {
         "node0": HostRuntime(
             facts(2, 4, **(first or {})),
-            Choice("eth0", "192.0.2.10", Note("shared-subnet", "192.0.2.0/24")),
+            InterfaceChoice("eth0", "192.0.2.10", Note("shared-subnet", "192.0.2.0/24")),
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/home/alice/ipexctl/job",
         ),
         "node1": HostRuntime(
             facts(1, 6, **(second or {})),
-            Choice("ens3", "192.0.2.11", Note("shared-subnet", "192.0.2.0/24")),
+            InterfaceChoice("ens3", "192.0.2.11", Note("shared-subnet", "192.0.2.0/24")),
             ready,
             "/home/alice/.local/state/ipexctl/runs/r1",
             "/scratch/job",
