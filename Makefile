@@ -25,7 +25,6 @@ dev: $(VENV)/.dev
 # What is generated: docs/cli.md and the man page from the help of the commands, docs/json from the types of the answers.
 pages: $(VENV)/.dev
 	$(BIN)/python tools/cli.py
-	$(BIN)/python -m tools.json_schemas
 	$(BIN)/python tools/json_schemas.py
 
 test: $(VENV)/.dev

@@ -11,6 +11,7 @@ from ipexctl.model.json_values import CpuList, WordSet
 from ipexctl.model.notes import Note
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 Cpus = Annotated[tuple[int, ...], CpuList()]
 
 

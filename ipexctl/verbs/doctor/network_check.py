@@ -15,7 +15,7 @@ from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_on
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.events import Event, StepOutcome
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import OLDEST_PYTHON, Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import printable
@@ -147,11 +147,11 @@ def _explain(error: LinkError | RemoteError) -> str:
 
 
 def choose_python(fact: Facts) -> str | None:
-    """The environment's, else any from 3.6 on."""
+    """The interpreter of the environment, else any that the session programs support."""
     if fact.installed and fact.installed.exists:
         return f"{fact.installed.venv}/bin/python"
     for python in fact.pythons:
-        if python.usable and python.version and parse_version(python.version) >= parse_version("3.6"):
+        if python.usable and python.version and parse_version(python.version) >= parse_version(OLDEST_PYTHON):
             return python.path
     return None
 
