@@ -1,21 +1,19 @@
 """JSON to the protocol's types (named tuples) and back. What is read is checked against the type's annotations."""
 
-from __future__ import annotations
-
 import json
 import typing
 from typing import Any, Dict, Generic, NamedTuple, Type, TypeVar, Union
 
 T = TypeVar("T")
 KIND = "kind"  # the key of each object that names its type: the class's name
-_HINTS: Dict[Any, Dict[str, Any]] = {}  # type → its fields' types, once resolved
+_HINTS: "Dict[Any, Dict[str, Any]]" = {}  # type → its fields' types, once resolved
 
 
 class DamagedError(ValueError):
     """A value does not have the shape its type requires."""
 
 
-def encode(value: Any) -> Any:
+def encode(value: "Any") -> "Any":
     """The JSON form: named tuples become objects, keys become strings."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {name: encode(getattr(value, name)) for name in value._fields}
@@ -24,7 +22,7 @@ def encode(value: Any) -> Any:
     return [encode(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def decode(kind: Type[T], value: Any) -> T:
+def decode(kind: "Type[T]", value: "Any") -> "T":
     """A value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
 
     Raises `DamagedError` where a value has another shape.
@@ -32,7 +30,7 @@ def decode(kind: Type[T], value: Any) -> T:
     return typing.cast(T, _decode(kind, value))
 
 
-def load_object(data: bytes) -> Dict[str, Any]:
+def load_object(data: bytes) -> "Dict[str, Any]":
     """A JSON object. Raises `DamagedError` for anything else."""
     try:
         value = json.loads(data.decode())
@@ -53,24 +51,24 @@ class Unreadable(NamedTuple):
 class Kinds(Generic[T]):
     """The named tuples of a ``Union``, each written with its class's name."""
 
-    def __init__(self, union: Any) -> None:
-        self.types: Dict[str, Any] = {kind.__name__: kind for kind in union.__args__}
+    def __init__(self, union: "Any") -> None:
+        self.types: "Dict[str, Any]" = {kind.__name__: kind for kind in union.__args__}
 
-    def write(self, value: T) -> bytes:
+    def write(self, value: "T") -> bytes:
         """JSON without a line's end."""
         return json.dumps(self.to_object(value)).encode()
 
-    def to_object(self, value: T) -> Dict[str, Any]:
+    def to_object(self, value: "T") -> "Dict[str, Any]":
         return dict(encode(value), **{KIND: type(value).__name__})
 
-    def read(self, data: bytes) -> Union[T, Unreadable]:
+    def read(self, data: bytes) -> "Union[T, Unreadable]":
         """A value of one of the types, whatever the bytes are."""
         try:
             return self.from_object(load_object(data))
         except DamagedError as error:
             return Unreadable("", str(error))
 
-    def from_object(self, value: Dict[str, Any]) -> Union[T, Unreadable]:
+    def from_object(self, value: "Dict[str, Any]") -> "Union[T, Unreadable]":
         name = value.get(KIND)
         kind = self.types.get(name) if isinstance(name, str) else None
         if kind is None:
@@ -81,7 +79,7 @@ class Kinds(Generic[T]):
             return Unreadable("%.80s" % name, str(error))
 
 
-def _decode(kind: Any, value: Any) -> Any:
+def _decode(kind: "Any", value: "Any") -> "Any":
     origin: Any = getattr(kind, "__origin__", None)
     arguments: Any = getattr(kind, "__args__", ())
     if kind is Any:
@@ -103,7 +101,7 @@ def _decode(kind: Any, value: Any) -> Any:
     raise DamagedError("%.80r is not of type %s" % (value, getattr(kind, "__name__", kind)))
 
 
-def _key(kind: Any, key: str) -> Any:
+def _key(kind: "Any", key: str) -> "Any":
     if kind is str:
         return key
     if not key.isdigit():
@@ -111,7 +109,7 @@ def _key(kind: Any, key: str) -> Any:
     return int(key)
 
 
-def _named(kind: Any, value: Dict[str, Any]) -> Any:
+def _named(kind: "Any", value: "Dict[str, Any]") -> "Any":
     hints = _HINTS.get(kind) or typing.get_type_hints(kind)
     _HINTS[kind] = hints
     missing = [name for name in kind._fields if name not in value and name not in kind._field_defaults]

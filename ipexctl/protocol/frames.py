@@ -5,8 +5,6 @@ tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\
 without the spaces, then LENGTH bytes. The nonce is the run's own.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from typing import NamedTuple, Optional, Pattern, Tuple
@@ -32,11 +30,11 @@ class WatchFrame(NamedTuple):
     data: bytes = b""
 
 
-def pack(frame: WatchFrame) -> bytes:
+def pack(frame: "WatchFrame") -> bytes:
     return _HEADER.pack(frame.kind.encode(), frame.offset, len(frame.data)) + frame.data
 
 
-def unpack(held: bytes) -> Tuple[Optional[WatchFrame], bytes]:
+def unpack(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
     """The first whole frame, or None, and the bytes that follow it."""
     if len(held) < _HEADER.size:
         return None, held
@@ -74,17 +72,17 @@ def tag_of(nonce: str, rank: int) -> bytes:
     return b"%s:%d\x02" % (opening(nonce), rank)
 
 
-def match_tag(nonce: str) -> Pattern[bytes]:
+def match_tag(nonce: str) -> "Pattern[bytes]":
     """Group 1 is the rank."""
     return re.compile(re.escape(opening(nonce)) + rb":(\d+)\x02")
 
 
-def match_frame(nonce: str) -> Pattern[bytes]:
+def match_frame(nonce: str) -> "Pattern[bytes]":
     """Groups: rank, stream, length."""
     return re.compile(re.escape(opening(nonce)) + rb"=(\d+)([oe])(\d+)\x02")
 
 
-def match_rank(nonce: str) -> Pattern[bytes]:
+def match_rank(nonce: str) -> "Pattern[bytes]":
     """The rank of a tag or of a frame, which may still be cut off after its stream."""
     return re.compile(re.escape(opening(nonce)) + rb"[:=](\d+)[\x02oe]")
 

@@ -1,7 +1,5 @@
 """The keeper's journal: what happened in a run, one record a line. Times are Unix seconds of the head's clock."""
 
-from __future__ import annotations
-
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds, Unreadable
@@ -32,7 +30,7 @@ class RankStarted(NamedTuple):
     host: str
     pid: int
     child: int
-    cpus: List[int]
+    cpus: "List[int]"
     at: float = 0.0
 
 
@@ -57,9 +55,9 @@ class RankNote(NamedTuple):
 class Memory(NamedTuple):
     """Of a control group: processes killed for lack of it, most bytes used, limit in bytes; None where not known."""
 
-    kills: Optional[int] = None
-    used: Optional[int] = None
-    limit: Optional[int] = None
+    kills: "Optional[int]" = None
+    used: "Optional[int]" = None
+    limit: "Optional[int]" = None
 
 
 class RankEnded(NamedTuple):
@@ -67,13 +65,13 @@ class RankEnded(NamedTuple):
 
     rank: int
     host: str
-    status: Optional[int] = None
+    status: "Optional[int]" = None
     signal: int = 0
     stopped: bool = False  # its wrapper was told to end before
     lost: bool = False
     unheard: bool = False  # the launcher's part on its host had ended before
     by_us: bool = False  # the keeper's verdict: it ended because the run was being ended
-    oom: Optional[Memory] = None  # the kernel killed it for lack of memory
+    oom: "Optional[Memory]" = None  # the kernel killed it for lack of memory
     error: str = ""
     traceback: str = ""
     kernel: str = ""  # what the kernel's log says of its death
@@ -95,11 +93,11 @@ class RankStack(NamedTuple):
 class Stall(NamedTuple):
     """Ranks without progress. ``grave``: none makes progress, or one is stopped or stuck; ``kill``: it ends the run."""
 
-    ranks: List[int]
+    ranks: "List[int]"
     all: bool
     grave: bool
     seconds: float
-    states: Dict[int, str]
+    states: "Dict[int, str]"
     kill: bool = False
     at: float = 0.0
 
@@ -107,7 +105,7 @@ class Stall(NamedTuple):
 class Straggling(NamedTuple):
     """``ranks`` go on although ``done`` others ended well ``seconds`` ago."""
 
-    ranks: List[int]
+    ranks: "List[int]"
     done: int
     seconds: float
     kill: bool = False
@@ -123,7 +121,7 @@ class Resumed(NamedTuple):
 class InquiryEnded(NamedTuple):
     """All stacks that will come have come; ``missing`` hosts did not report."""
 
-    missing: List[str] = []
+    missing: "List[str]" = []
     at: float = 0.0
 
 
@@ -163,7 +161,7 @@ class Leftovers(NamedTuple):
     """Processes that SIGKILL does not end: id and kernel state."""
 
     host: str
-    processes: List[Tuple[int, str]]
+    processes: "List[Tuple[int, str]]"
     at: float = 0.0
 
 
@@ -183,10 +181,10 @@ class RunEnd(NamedTuple):
     run: str
     reason: str
     detail: str = ""
-    launcher: Optional[int] = None
-    left: Dict[str, List[Tuple[int, str]]] = {}
-    unknown: List[str] = []
-    lost: List[str] = []
+    launcher: "Optional[int]" = None
+    left: "Dict[str, List[Tuple[int, str]]]" = {}
+    unknown: "List[str]" = []
+    lost: "List[str]" = []
     unstored: int = 0
     at: float = 0.0
 
@@ -207,14 +205,14 @@ Record = Union[
     Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, MessageIgnored, RunEnd,
 ]  # fmt: skip
 
-KINDS: Kinds[Record] = Kinds(Record)
+KINDS: "Kinds[Record]" = Kinds(Record)
 
 
-def write(record: Record) -> bytes:
+def write(record: "Record") -> bytes:
     """One line."""
     return KINDS.write(record) + b"\n"
 
 
-def read(line: bytes) -> Union[Record, Unreadable]:
+def read(line: bytes) -> "Union[Record, Unreadable]":
     """A record, whatever the line holds."""
     return KINDS.read(line)

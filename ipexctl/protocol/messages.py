@@ -1,7 +1,5 @@
 """What keeper, guards, shims and clients of a run say to each other, and the agent to the controller: JSON lines."""
 
-from __future__ import annotations
-
 from typing import Dict, List, NamedTuple, Tuple, Union
 
 from ipexctl.protocol.codec import Kinds
@@ -38,7 +36,7 @@ class Ping(NamedTuple):
 class StartProxy(NamedTuple):
     """Also shim to keeper: the launcher wants its proxy on the host, started with these words."""
 
-    words: List[str]
+    words: "List[str]"
 
 
 class RanksPort(NamedTuple):
@@ -63,7 +61,7 @@ class Pong(NamedTuple):
 class RankLoads(NamedTuple):
     """Rank → CPU seconds so far, kernel state."""
 
-    ranks: Dict[int, Tuple[float, str]]
+    ranks: "Dict[int, Tuple[float, str]]"
 
 
 StacksReported = NamedTuple("StacksReported", [])
@@ -80,7 +78,7 @@ class ProcessesKilled(NamedTuple):
 class Cleaned(NamedTuple):
     """Nothing of the run is left on the host but these processes."""
 
-    left: List[Tuple[int, str]]
+    left: "List[Tuple[int, str]]"
 
 
 class RankBegun(NamedTuple):
@@ -145,7 +143,7 @@ class RunRow(NamedTuple):
     started: float
     size: int
     state: str
-    hosts: List[str]
+    hosts: "List[str]"
     directory: str
     watchers: int = 0
     reason: str = ""
@@ -159,8 +157,8 @@ class OrphanDirectory(NamedTuple):
 
 
 class RunListing(NamedTuple):
-    runs: List[RunRow] = []
-    orphans: List[OrphanDirectory] = []
+    runs: "List[RunRow]" = []
+    orphans: "List[OrphanDirectory]" = []
 
 
 class RunDescription(NamedTuple):
@@ -169,10 +167,10 @@ class RunDescription(NamedTuple):
     run: str
     title: str
     host: str
-    hosts: Dict[str, NodeSpec]
-    argv: List[str]
+    hosts: "Dict[str, NodeSpec]"
+    argv: "List[str]"
     nonce: str
-    timings: Timings = Timings()
+    timings: "Timings" = Timings()
 
 
 class ProcessRow(NamedTuple):
@@ -182,7 +180,7 @@ class ProcessRow(NamedTuple):
 
 
 class ProcessesLeft(NamedTuple):
-    processes: List[ProcessRow]
+    processes: "List[ProcessRow]"
 
 
 RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # what a wrapper leaves for its guard
@@ -193,4 +191,4 @@ Message = Union[
     AgentFailed, RunListing, RunDescription, ProcessesLeft,
 ]  # fmt: skip
 
-KINDS: Kinds[Message] = Kinds(Message)
+KINDS: "Kinds[Message]" = Kinds(Message)

@@ -1,7 +1,5 @@
 """Names: files and directories of a run on its hosts, variables in its processes' environment, the agent's roles."""
 
-from __future__ import annotations
-
 from ipexctl.protocol.hooks import DIRECTORY_ENV, RANK_ENV, RANKS, RECORD
 
 RUNS = ".local/state/ipexctl/runs"  # below the home directory of each host; one directory per run and host in it

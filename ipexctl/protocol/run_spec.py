@@ -1,7 +1,5 @@
 """``spec.json``: what the controller tells each host of a run; keeper, guard, wrapper and client read it."""
 
-from __future__ import annotations
-
 import json
 from typing import Dict, List, NamedTuple, Optional
 
@@ -20,17 +18,17 @@ class RankSpec(NamedTuple):
     """``cpus`` and ``workers`` (cores that oneCCL binds by itself) are CPU numbers, ``membind`` NUMA nodes."""
 
     local: int
-    cpus: List[int] = []
-    workers: List[int] = []
-    membind: List[int] = []
-    env: Dict[str, str] = {}
+    cpus: "List[int]" = []
+    workers: "List[int]" = []
+    membind: "List[int]" = []
+    env: "Dict[str, str]" = {}
 
 
 class NodeSpec(NamedTuple):
     """A host as the keeper knows it. ``label`` is its name for the MPI launcher."""
 
     label: str
-    ranks: List[int]
+    ranks: "List[int]"
     directory: str
     python: str
 
@@ -39,11 +37,11 @@ class HeadSpec(NamedTuple):
     """What only the head is told: how to start the launcher and when to end the run."""
 
     address: str
-    hosts: Dict[str, NodeSpec]
-    mpiexec: List[str]
-    mpiexec_env: Dict[str, str]
+    hosts: "Dict[str, NodeSpec]"
+    mpiexec: "List[str]"
+    mpiexec_env: "Dict[str, str]"
     port: int = 0  # where the ranks meet; 0: the keeper chooses a free one
-    files: Dict[str, str] = {}  # to be written before the start; "{port}" in them is replaced
+    files: "Dict[str, str]" = {}  # to be written before the start; "{port}" in them is replaced
     stall_kill: bool = False  # end the run when a stall is grave
     straggler_kill: bool = False
     log_cap: int = 0  # bytes kept of each output; 0: all
@@ -61,33 +59,33 @@ class RunSpec(NamedTuple):
     host: str
     label: str
     size: int
-    argv: List[str]  # the interpreter first
+    argv: "List[str]"  # the interpreter first
     workdir: str
-    env: Dict[str, str]
-    ranks: Dict[int, RankSpec]
-    proxy_env: Dict[str, str]
-    head: Optional[HeadSpec] = None
-    preload: List[Library] = []
+    env: "Dict[str, str]"
+    ranks: "Dict[int, RankSpec]"
+    proxy_env: "Dict[str, str]"
+    head: "Optional[HeadSpec]" = None
+    preload: "List[Library]" = []
     framed: bool = False  # the wrapper has to frame the output: the launcher has no tags
     alone: bool = False  # one rank under Accelerate
     independent: bool = False  # instances that do not know of each other
     fail_fast: bool = False
     share: bool = False  # start although another run holds the host
     nofile: bool = True  # raise the limit on open files
-    timings: Timings = Timings()
+    timings: "Timings" = Timings()
 
     @property
-    def keeper(self) -> HeadSpec:
+    def keeper(self) -> "HeadSpec":
         """What the head was told. Raises `ValueError` on another host."""
         if self.head is None:
             raise ValueError("%s is not the head of run %s" % (self.host, self.run))
         return self.head
 
 
-def write(spec: RunSpec) -> bytes:
+def write(spec: "RunSpec") -> bytes:
     return json.dumps(encode(spec)).encode()
 
 
-def read(data: bytes) -> RunSpec:
+def read(data: bytes) -> "RunSpec":
     """Raises `codec.DamagedError`, a `ValueError`."""
     return decode(RunSpec, load_object(data))

@@ -1,7 +1,5 @@
 """All timings of a run, in seconds: one value in its specification, so that a test can run a hundred times faster."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 FRESH = 60.0  # age of a run's directory below which its first process may still be to come; needs no specification
@@ -49,6 +47,6 @@ class Timings(NamedTuple):
     stall_warn: float = 0.0  # without a sign of progress
     straggler_warn: float = 0.0  # after the others' end
 
-    def scaled(self, factor: float) -> Timings:
+    def scaled(self, factor: float) -> "Timings":
         """The same in another time: 0.01 is a hundred times faster."""
         return Timings(*(value * factor for value in self))

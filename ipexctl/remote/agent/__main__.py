@@ -1,14 +1,12 @@
 """``python agent.pyz ROLE RUNDIR …``: one file on a host, several roles."""
 
-from __future__ import annotations
-
 import sys
 from typing import List
 
 from ipexctl.protocol.paths import Role
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     role, words = argv[1], argv[2:]
     if role == Role.RANK:
         from ipexctl.remote.agent import wrapper as module

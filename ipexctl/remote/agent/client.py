@@ -1,7 +1,5 @@
 """Those who talk to a keeper on its own host: the shim Hydra calls, the watcher the controller reads, orders."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys
@@ -20,12 +18,12 @@ from ipexctl.remote.agent.keeper_state import State
 PIECE = 1 << 18
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     programs = {Role.WATCH: watch, Role.ORDER: order, Role.SHIM: shim, Role.LIST: list_runs, Role.SHOW: show}
     return programs[argv[0]](argv[1:])
 
 
-def shim(argv: List[str]) -> int:
+def shim(argv: "List[str]") -> int:
     """Called in place of ssh: asks the host's guard, and waits. By Hydra as ``shim RUNDIR -q -x HOST word …``, by Open
     MPI as ``shim RUNDIR HOST word …``."""
     directory, words = argv[0], argv[1:]
@@ -43,7 +41,7 @@ def shim(argv: List[str]) -> int:
     return 1
 
 
-def order(argv: List[str]) -> int:
+def order(argv: "List[str]") -> int:
     """``tell RUNDIR MESSAGE``: an order to the keeper, as JSON; prints its status. Status 3: the keeper is gone."""
     directory, message = argv[0], KINDS.read(argv[1].encode())
     try:
@@ -59,7 +57,7 @@ def order(argv: List[str]) -> int:
     return 0
 
 
-def _ask(directory: str, spec: RunSpec, message: Message) -> Optional[messages.KeeperStatus]:
+def _ask(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
     """What the keeper answers; None when it does not. Raises OSError, ValueError or `rpc.AuthenticationError`."""
     link = _connect(directory, spec, Role.ORDER, "controller")
     link.send(message)
@@ -71,7 +69,7 @@ def _ask(directory: str, spec: RunSpec, message: Message) -> Optional[messages.K
     return None
 
 
-def watch(argv: List[str]) -> int:
+def watch(argv: "List[str]") -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
     end; with ``once`` until the files' present end. Needs no keeper.
 
@@ -134,7 +132,7 @@ def _attend(silent: float) -> None:
     os._exit(0)
 
 
-def list_runs(argv: List[str]) -> int:
+def list_runs(argv: "List[str]") -> int:
     """``list BASE``: prints a `RunListing`: the runs whose head this host is, and orphaned directories."""
     base, runs, orphans = argv[0], [], []
     for name in sorted(os.listdir(base)):
@@ -165,7 +163,7 @@ def list_runs(argv: List[str]) -> int:
     return 0
 
 
-def _with_status(row: messages.RunRow, directory: str, spec: RunSpec) -> messages.RunRow:
+def _with_status(row: "messages.RunRow", directory: str, spec: "RunSpec") -> "messages.RunRow":
     """The row with what the keeper itself reports."""
     try:
         status = _ask(directory, spec, messages.Inspect())
@@ -178,7 +176,7 @@ _STATES = {State.GATHERING.value: "starting", State.LAUNCHING.value: "starting"}
 _STATES.update({state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)})
 
 
-def show(argv: List[str]) -> int:
+def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
     about = (spec.run, spec.title, spec.host, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
@@ -192,9 +190,9 @@ class _Tail:
         self.path = os.path.join(directory, name)
         self.kind = kind
         self.offset = offset
-        self.file: Optional[BinaryIO] = None
+        self.file: "Optional[BinaryIO]" = None
 
-    def pass_on(self, sink: Any) -> int:
+    def pass_on(self, sink: "Any") -> int:
         if self.file is None:
             try:
                 self.file = open(self.path, "rb", buffering=0)
@@ -215,7 +213,7 @@ class _Spooled:
         self.kind = kind
         self.tail = spool.Tail(os.path.join(directory, name), cap, offset)
 
-    def pass_on(self, sink: Any) -> int:
+    def pass_on(self, sink: "Any") -> int:
         piece = self.tail.read(PIECE)
         if piece:
             sink.write(pack(WatchFrame(self.kind, self.tail.offset - len(piece), piece)))
@@ -235,7 +233,7 @@ def _over(directory: str) -> bytes:
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
 
 
-def _connect(directory: str, spec: RunSpec, role: str, name: str) -> rpc.Wire:
+def _connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":
     """Raises OSError or `rpc.AuthenticationError`."""
     keeper = files.read_keeper(directory)
     if keeper is None:

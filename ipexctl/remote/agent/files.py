@@ -1,7 +1,5 @@
 """A run's directory on a host: what is in it, read and written so that half a file is never seen."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -25,21 +23,21 @@ class KeeperAddress(NamedTuple):
     port: int
     pid: int
     start: int
-    own: List[int]
+    own: "List[int]"
 
 
-def read(directory: str, name: str) -> Dict[str, Any]:
+def read(directory: str, name: str) -> "Dict[str, Any]":
     """The JSON object in a file. Raises OSError or ValueError."""
     with open(os.path.join(directory, name), "rb") as file:
         return load_object(file.read())
 
 
-def read_spec(directory: str) -> run_spec.RunSpec:
+def read_spec(directory: str) -> "run_spec.RunSpec":
     """Raises OSError or ValueError."""
     return decode(run_spec.RunSpec, read(directory, paths.SPEC))
 
 
-def read_keeper(directory: str) -> Optional[KeeperAddress]:
+def read_keeper(directory: str) -> "Optional[KeeperAddress]":
     """None where there is none, or none that can be read."""
     try:
         return decode(KeeperAddress, read(directory, paths.KEEPER))
@@ -47,11 +45,11 @@ def read_keeper(directory: str) -> Optional[KeeperAddress]:
         return None
 
 
-def write_keeper(directory: str, keeper: KeeperAddress) -> None:
+def write_keeper(directory: str, keeper: "KeeperAddress") -> None:
     write(directory, paths.KEEPER, encode(keeper))
 
 
-def write(directory: str, name: str, value: Dict[str, Any]) -> None:
+def write(directory: str, name: str, value: "Dict[str, Any]") -> None:
     """Replaces the file at once; a reader sees the old one or the new one. Of a full disk it takes the reserve."""
     try:
         _replace(os.path.join(directory, name), value)
@@ -80,7 +78,7 @@ def free(directory: str) -> None:
         pass
 
 
-def _replace(path: str, value: Dict[str, Any]) -> None:
+def _replace(path: str, value: "Dict[str, Any]") -> None:
     fresh = "%s.%d" % (path, os.getpid())
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -122,7 +120,7 @@ def record_path(rank: int, kind: str) -> str:
     return os.path.join(paths.RANKS, "%d.%s%s" % (rank, kind, paths.RECORD))
 
 
-def write_record(directory: str, kind: str, record: messages.RankRecord) -> str:
+def write_record(directory: str, kind: str, record: "messages.RankRecord") -> str:
     """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
     because there is no space for its record."""
     try:
@@ -132,7 +130,7 @@ def write_record(directory: str, kind: str, record: messages.RankRecord) -> str:
     return ""
 
 
-def survive(directory: str, role: str, work: Callable[[], None]) -> None:
+def survive(directory: str, role: str, work: "Callable[[], None]") -> None:
     """Does a background process's work, then ends the process; an exception is left in ``<role>.crash``."""
     try:
         work()

@@ -4,8 +4,6 @@ It holds a connection to the keeper on node0. When the keeper has been silent fo
 processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select
@@ -22,7 +20,7 @@ from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.remote.agent import files, procs, rpc, stack_traces
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     """``guard RUNDIR ADDRESS PORT``: connects, prints `GuardReady`, and goes on in the background.
 
     Prints `HostBusy` when another run holds this account's lock on the host.
@@ -54,7 +52,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def claim(path: str, spec: RunSpec) -> Optional[HostBusy]:
+def claim(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
     """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken.
 
     The kernel gives the lock back when the holder ends, however it ends: there are no stale locks.
@@ -77,18 +75,18 @@ def claim(path: str, spec: RunSpec) -> Optional[HostBusy]:
 
 
 class Guard:
-    def __init__(self, directory: str, spec: RunSpec, keeper: rpc.Wire, umask: int) -> None:
+    def __init__(self, directory: str, spec: "RunSpec", keeper: "rpc.Wire", umask: int) -> None:
         self.directory = directory
         self.spec = spec
         self.umask = umask  # the login's, for the ranks
         self.mark = procs.of_node(spec.run, spec.label)
         self.group = procs.group_of(spec.run, spec.label)
         self.keeper = keeper
-        self.reported: Set[str] = set()  # record files already passed on
-        self.alive: Dict[int, procs.Process] = {}  # rank → its wrapper
-        self.ends: Dict[int, int] = {}  # wrapper or proxy → a descriptor that wakes us when it ends
-        self.ended: Set[int] = set()
-        self.proxies: Set[int] = set()
+        self.reported: "Set[str]" = set()  # record files already passed on
+        self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
+        self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
+        self.ended: "Set[int]" = set()
+        self.proxies: "Set[int]" = set()
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
 
     def watch(self) -> None:
@@ -117,7 +115,7 @@ class Guard:
             if now - self.keeper.heard > self.spec.timings.node_lease:
                 return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
 
-    def list_wakers(self) -> List[Any]:
+    def list_wakers(self) -> "List[Any]":
         """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
         offer it)."""
         watched = {process.pid for process in self.alive.values()} | self.proxies
@@ -130,7 +128,7 @@ class Guard:
                 pass  # it has ended, or the kernel is too old: the next tick finds it
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
-    def execute(self, message: rpc.Received) -> bool:
+    def execute(self, message: "rpc.Received") -> bool:
         """Does what the keeper asks; True when that was the last thing. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.keeper.send(messages.Pong(message.sent, time.time()))
@@ -162,7 +160,7 @@ class Guard:
             return True
         return False
 
-    def start_proxy(self, words: List[str]) -> None:
+    def start_proxy(self, words: "List[str]") -> None:
         """Starts Hydra's proxy as a remote shell would: the words joined, read by a shell."""
         pid = os.fork()
         if pid:
@@ -184,11 +182,11 @@ class Guard:
         finally:
             os._exit(127)
 
-    def find_rank_processes(self) -> List[procs.Process]:
+    def find_rank_processes(self) -> "List[procs.Process]":
         """Everything of the run here but the guard, the proxies and (on node0) the keeper with its mpirun."""
         return procs.living(self.mark, os.getpid(), self.launcher_processes(), [self.group])
 
-    def launcher_processes(self) -> Set[int]:
+    def launcher_processes(self) -> "Set[int]":
         """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
         keep = set(self.proxies)
         keeper = files.read_keeper(self.directory)
@@ -237,7 +235,7 @@ class Guard:
         self.ended.add(rank)
         self.keeper.send(journal.RankEnded(rank, self.spec.host, lost=True, at=time.time()))
 
-    def read_record(self, name: str) -> Union[messages.RankRecord, Unreadable, None]:
+    def read_record(self, name: str) -> "Union[messages.RankRecord, Unreadable, None]":
         """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:

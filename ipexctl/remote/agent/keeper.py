@@ -6,8 +6,6 @@ and files. Everything that happens goes into the journal; watchers read the file
 at the exact byte.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import selectors
@@ -32,7 +30,7 @@ DRAIN = 1 << 20  # bytes taken from a pipe at a time
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     """``keeper RUNDIR``: listens, prints where, and goes on in the background."""
     directory = argv[0]
     umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
@@ -51,12 +49,12 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _now() -> Moment:
+def _now() -> "Moment":
     return Moment(time.monotonic(), time.time())
 
 
 class Keeper:
-    def __init__(self, directory: str, spec: RunSpec, listener: socket.socket, umask: int) -> None:
+    def __init__(self, directory: str, spec: "RunSpec", listener: "socket.socket", umask: int) -> None:
         self.directory = directory
         self.spec = spec
         self.umask = umask  # the login's, for mpirun and the ranks it starts itself
@@ -65,10 +63,10 @@ class Keeper:
         self.journal = open(os.path.join(directory, paths.JOURNAL), "ab", buffering=0)
         self.unwritten = b""  # of the journal
         self.run = keeper_state.begin(spec, _now())
-        self.wires: Set[rpc.Wire] = set()
-        self.guards: Dict[str, rpc.Wire] = {}
-        self.launcher: Optional[subprocess.Popen[bytes]] = None
-        self.sinks: Dict[int, spool.Spool] = {}  # pipe of mpirun → where it goes
+        self.wires: "Set[rpc.Wire]" = set()
+        self.guards: "Dict[str, rpc.Wire]" = {}
+        self.launcher: "Optional[subprocess.Popen[bytes]]" = None
+        self.sinks: "Dict[int, spool.Spool]" = {}  # pipe of mpirun → where it goes
         self.unstored = 0
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
@@ -133,7 +131,7 @@ class Keeper:
 
     # -- what the run's state asks for --------------------------------------------------------------------------------
 
-    def handle(self, what: keeper_state.Input) -> None:
+    def handle(self, what: "keeper_state.Input") -> None:
         self.run, actions = keeper_state.next_step(self.run, what, _now())
         for action in actions:
             if isinstance(action, keeper_state.Send):
@@ -151,13 +149,13 @@ class Keeper:
             else:
                 self.finish(action.end)
 
-    def send(self, host: str, message: messages.Message) -> None:
+    def send(self, host: str, message: "messages.Message") -> None:
         """To the guard of a host, to all for ""."""
         for name, guard in self.guards.items():
             if host in {"", name}:
                 guard.send(message)
 
-    def start_launcher(self) -> keeper_state.Input:
+    def start_launcher(self) -> "keeper_state.Input":
         """All hosts are ready: a free port for the ranks, then mpirun."""
         head = self.spec.keeper
         port = head.port or self.free_port()
@@ -204,7 +202,7 @@ class Keeper:
             probe.bind((self.spec.keeper.address, 0))
             return int(probe.getsockname()[1])
 
-    def finish(self, end: journal.RunEnd) -> None:
+    def finish(self, end: "journal.RunEnd") -> None:
         """The guards are done: end mpirun itself, store the rest of its output, write the final record."""
         for link in self.wires:
             if link.role == Role.SHIM:  # Open MPI does not wait for them, and they hold its outputs open
@@ -232,7 +230,7 @@ class Keeper:
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
-    def accept(self, listener: socket.socket) -> None:
+    def accept(self, listener: "socket.socket") -> None:
         try:
             sock, _ = listener.accept()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -247,7 +245,7 @@ class Keeper:
         self.selector.register(sock, selectors.EVENT_READ, lambda _: self.receive(link))
         rpc.challenge(link)
 
-    def receive(self, link: rpc.Wire) -> None:
+    def receive(self, link: "rpc.Wire") -> None:
         for message in link.take():
             if not link.role:
                 if not rpc.believe(link, message, self.spec.token):
@@ -273,7 +271,7 @@ class Keeper:
         if not link.open:
             self.drop(link)
 
-    def receive_from_guard(self, host: str, message: rpc.Received) -> None:
+    def receive_from_guard(self, host: str, message: "rpc.Received") -> None:
         now = time.monotonic()
         ranks = self.spec.keeper.hosts[host].ranks
         if isinstance(message, messages.RankLoads):
@@ -310,7 +308,7 @@ class Keeper:
         os.close(fd)
         self.sinks.pop(fd).close()
 
-    def drop(self, link: rpc.Wire) -> None:
+    def drop(self, link: "rpc.Wire") -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
         self.wires.discard(link)
         link.close()
@@ -322,7 +320,7 @@ class Keeper:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def write_record(self, record: journal.Record) -> None:
+    def write_record(self, record: "journal.Record") -> None:
         self.unwritten += journal.write(record if record.at else record._replace(at=time.time()))
         try:
             while self.unwritten:
@@ -331,7 +329,7 @@ class Keeper:
             if len(self.unwritten) > HELD:
                 files.free(self.directory)  # the next line is written there
 
-    def write_address(self, own: List[int]) -> None:
+    def write_address(self, own: "List[int]") -> None:
         me = procs.look(os.getpid())
         address, port = self.spec.keeper.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)

@@ -2,8 +2,6 @@
 new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), tests feed it histories.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
@@ -33,7 +31,7 @@ class State(enum.Enum):
     DONE = "done"
 
 
-TRANSITIONS: Dict[State, FrozenSet[State]] = {
+TRANSITIONS: "Dict[State, FrozenSet[State]]" = {
     State.GATHERING: frozenset({State.LAUNCHING, State.STOPPING}),
     State.LAUNCHING: frozenset({State.RUNNING, State.STOPPING}),
     State.RUNNING: frozenset({State.STOPPING, State.FINISHING}),
@@ -70,7 +68,7 @@ class GuardLost(NamedTuple):
 
 class FromGuard(NamedTuple):
     host: str
-    message: Union[Message, Unreadable]
+    message: "Union[Message, Unreadable]"
 
 
 class LauncherStarted(NamedTuple):
@@ -105,13 +103,13 @@ class Send(NamedTuple):
     """Send to the guard of a host; to all guards where ``host`` is ""."""
 
     host: str
-    message: Message
+    message: "Message"
 
 
 class Note(NamedTuple):
     """Write a record to the journal."""
 
-    record: Record
+    record: "Record"
 
 
 class StartLauncher(NamedTuple):
@@ -133,7 +131,7 @@ class ReleaseShims(NamedTuple):
 class Close(NamedTuple):
     """End the launcher, store the rest of its output and write this as the final record."""
 
-    end: journal.RunEnd
+    end: "journal.RunEnd"
 
 
 Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close]
@@ -153,7 +151,7 @@ class Doubt(NamedTuple):
 class Inquiry(NamedTuple):
     """Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady)."""
 
-    hosts: FrozenSet[str]
+    hosts: "FrozenSet[str]"
     until: float
 
 
@@ -161,43 +159,43 @@ class HostClock(NamedTuple):
     """A host's clock minus ours, and how far that may be off: the round trip it was measured by. In seconds."""
 
     offset: float
-    within: Optional[float] = None
+    within: "Optional[float]" = None
 
 
 class Run(NamedTuple):
     """All that the keeper knows of a run. Times are steady."""
 
-    spec: RunSpec
+    spec: "RunSpec"
     since: float  # the keeper's start, then the launcher's
     deadline: float  # of the state
     watched: float  # when somebody last watched
-    state: State = State.GATHERING
-    guards: FrozenSet[str] = frozenset()  # hosts with a connected guard
-    lost: FrozenSet[str] = frozenset()
-    clocks: Dict[str, HostClock] = {}
-    cleaned: Dict[str, List[Tuple[int, str]]] = {}  # host → processes left there
-    started: FrozenSet[int] = frozenset()
-    ended: Dict[int, float] = {}  # rank → when its end was reported
+    state: "State" = State.GATHERING
+    guards: "FrozenSet[str]" = frozenset()  # hosts with a connected guard
+    lost: "FrozenSet[str]" = frozenset()
+    clocks: "Dict[str, HostClock]" = {}
+    cleaned: "Dict[str, List[Tuple[int, str]]]" = {}  # host → processes left there
+    started: "FrozenSet[int]" = frozenset()
+    ended: "Dict[int, float]" = {}  # rank → when its end was reported
     launched: bool = False
-    launcher_ended: Optional[float] = None
-    launcher_status: Optional[int] = None
+    launcher_ended: "Optional[float]" = None
+    launcher_status: "Optional[int]" = None
     reason: str = ""
     detail: str = ""
-    doubt: Optional[Doubt] = None
-    unwitnessed: Tuple[journal.RankEnded, ...] = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
-    inquiry: Optional[Inquiry] = None
+    doubt: "Optional[Doubt]" = None
+    unwitnessed: "Tuple[journal.RankEnded, ...]" = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
+    inquiry: "Optional[Inquiry]" = None
     verdict: str = ""  # why the run is to be stopped once the inquiry is over
 
 
 Step = Tuple[Run, Actions]
 
 
-def begin(spec: RunSpec, now: Moment) -> Run:
+def begin(spec: "RunSpec", now: "Moment") -> "Run":
     """The run at the keeper's start."""
     return Run(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
 
 
-def next_step(run: Run, what: Input, now: Moment) -> Step:
+def next_step(run: "Run", what: "Input", now: "Moment") -> "Step":
     """The state after ``what`` happened, and what is to be done. What the state has no use for changes nothing."""
     if run.state is State.DONE:
         return run, ()
@@ -213,12 +211,12 @@ def next_step(run: Run, what: Input, now: Moment) -> Step:
 # Steps from state to state.
 
 
-def _enter(run: Run, state: State, deadline: float = 0.0) -> Run:
+def _enter(run: "Run", state: "State", deadline: float = 0.0) -> "Run":
     assert state in TRANSITIONS[run.state], "%s → %s" % (run.state, state)
     return run._replace(state=state, deadline=deadline)
 
 
-def _stop(run: Run, reason: str, detail: str, now: Moment) -> Step:
+def _stop(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
     """The polite stop; the first reason stays."""
     if run.state not in BEFORE_THE_END:
         return run, ()
@@ -229,17 +227,17 @@ def _stop(run: Run, reason: str, detail: str, now: Moment) -> Step:
     return stopped, (*notes, Note(journal.Stopping(reason, detail)), Send("", messages.Terminate()))
 
 
-def _kill(run: Run, now: Moment) -> Step:
+def _kill(run: "Run", now: "Moment") -> "Step":
     killed = _enter(run, State.KILLING, now.steady + run.spec.timings.kill)
     return killed, (Note(journal.Killing()), Send("", messages.Kill()))
 
 
-def _finish(run: Run, now: Moment) -> Step:
+def _finish(run: "Run", now: "Moment") -> "Step":
     run = run._replace(reason=run.reason or Reason.DONE)
     return _enter(run, State.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
 
 
-def _close(run: Run) -> Step:
+def _close(run: "Run") -> "Step":
     left = {host: processes for host, processes in run.cleaned.items() if processes}
     unknown = sorted(set(run.spec.keeper.hosts) - set(run.cleaned))
     end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, unknown, sorted(run.lost))
@@ -249,7 +247,7 @@ def _close(run: Run) -> Step:
 # What is due in a state, whatever happened.
 
 
-def _gathering_due(run: Run, now: Moment) -> Step:
+def _gathering_due(run: "Run", now: "Moment") -> "Step":
     missing = sorted(set(run.spec.keeper.hosts) - run.guards)
     if not missing:
         return _enter(run, State.LAUNCHING), (StartLauncher(),)
@@ -258,7 +256,7 @@ def _gathering_due(run: Run, now: Moment) -> Step:
     return run, ()
 
 
-def _running_due(run: Run, now: Moment) -> Step:
+def _running_due(run: "Run", now: "Moment") -> "Step":
     timings, steady, size = run.spec.timings, now.steady, run.spec.size
     doubt, launcher_ended = run.doubt, run.launcher_ended
     if len(run.ended) == size:
@@ -289,21 +287,21 @@ def _running_due(run: Run, now: Moment) -> Step:
     return run, ()
 
 
-def _stopping_due(run: Run, now: Moment) -> Step:
+def _stopping_due(run: "Run", now: "Moment") -> "Step":
     if _settled(run, now):
         return _finish(run, now)
     return _kill(run, now) if now.steady > run.deadline else (run, ())
 
 
-def _killing_due(run: Run, now: Moment) -> Step:
+def _killing_due(run: "Run", now: "Moment") -> "Step":
     return _finish(run, now) if _settled(run, now) or now.steady > run.deadline else (run, ())
 
 
-def _finishing_due(run: Run, now: Moment) -> Step:
+def _finishing_due(run: "Run", now: "Moment") -> "Step":
     return _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
 
 
-_DUE: Dict[State, Callable[[Run, Moment], Step]] = {
+_DUE: "Dict[State, Callable[[Run, Moment], Step]]" = {
     State.GATHERING: _gathering_due,
     State.RUNNING: _running_due,
     State.STOPPING: _stopping_due,
@@ -312,7 +310,7 @@ _DUE: Dict[State, Callable[[Run, Moment], Step]] = {
 }
 
 
-def _settled(run: Run, now: Moment) -> bool:
+def _settled(run: "Run", now: "Moment") -> bool:
     """Nothing is to be waited for: the launcher has ended or never began, or every rank of a living host has ended."""
     if not run.launched or run.launcher_ended is not None:
         return True
@@ -326,7 +324,7 @@ def _settled(run: Run, now: Moment) -> bool:
 # What happened.
 
 
-def _guard_connected(run: Run, guard: GuardConnected, now: Moment) -> Step:
+def _guard_connected(run: "Run", guard: "GuardConnected", now: "Moment") -> "Step":
     if guard.host not in run.spec.keeper.hosts:
         return run, ()
     clocks = {**run.clocks, guard.host: HostClock(guard.clock - now.clock)}
@@ -334,7 +332,7 @@ def _guard_connected(run: Run, guard: GuardConnected, now: Moment) -> Step:
     return run, (Send(guard.host, messages.Ping(now.clock)), Note(journal.GuardJoined(guard.host)))
 
 
-def _guard_lost(run: Run, guard: GuardLost, now: Moment) -> Step:
+def _guard_lost(run: "Run", guard: "GuardLost", now: "Moment") -> "Step":
     if guard.host not in run.guards or guard.host in run.cleaned:  # a guard that has reported may go
         return run, ()
     run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host})
@@ -342,7 +340,7 @@ def _guard_lost(run: Run, guard: GuardLost, now: Moment) -> Step:
     return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why)), *actions)
 
 
-def _from_guard(run: Run, sent: FromGuard, now: Moment) -> Step:
+def _from_guard(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":
     message, host = sent.message, sent.host
     node = run.spec.keeper.hosts.get(host)
     handler: Optional[Callable[[Run, str, Any, Moment], Step]] = _MESSAGES.get(type(message))
@@ -354,7 +352,7 @@ def _from_guard(run: Run, sent: FromGuard, now: Moment) -> Step:
     return handler(run, host, message, now)
 
 
-def _launcher_started(run: Run, started: LauncherStarted, now: Moment) -> Step:
+def _launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> "Step":
     if run.state is not State.LAUNCHING:
         return run, ()
     run = _enter(run, State.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
@@ -362,23 +360,23 @@ def _launcher_started(run: Run, started: LauncherStarted, now: Moment) -> Step:
     return run, (Send("", messages.RanksPort(started.port)), launched)
 
 
-def _launcher_failed(run: Run, failed: LauncherFailed, now: Moment) -> Step:
+def _launcher_failed(run: "Run", failed: "LauncherFailed", now: "Moment") -> "Step":
     return _stop(run, Reason.LAUNCH, failed.why, now)
 
 
-def _launcher_ended(run: Run, ended: LauncherEnded, now: Moment) -> Step:
+def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step":
     return run._replace(launcher_ended=now.steady, launcher_status=ended.status) if run.launched else run, ()
 
 
-def _tick(run: Run, tick: Tick, now: Moment) -> Step:
+def _tick(run: "Run", tick: "Tick", now: "Moment") -> "Step":
     return run._replace(watched=now.steady if tick.watched else run.watched), ()
 
 
-def _stop_asked(run: Run, order: messages.StopRun, now: Moment) -> Step:
+def _stop_asked(run: "Run", order: "messages.StopRun", now: "Moment") -> "Step":
     return _stop(run, Reason.STOPPED, order.why, now)
 
 
-def _kill_asked(run: Run, order: messages.KillRun, now: Moment) -> Step:
+def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
     run, stopping = _stop(run, Reason.STOPPED, order.why, now)
     if run.state is not State.STOPPING:
         return run, stopping
@@ -386,18 +384,18 @@ def _kill_asked(run: Run, order: messages.KillRun, now: Moment) -> Step:
     return run, stopping + killing
 
 
-def _stall(run: Run, stall: journal.Stall, now: Moment) -> Step:
+def _stall(run: "Run", stall: "journal.Stall", now: "Moment") -> "Step":
     kill = run.spec.keeper.stall_kill and stall.grave
     return _inquire(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
 
 
-def _straggling(run: Run, few: journal.Straggling, now: Moment) -> Step:
+def _straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Step":
     kill = run.spec.keeper.straggler_kill
     verdict = "%d ranks done for %.0f s, others go on" % (few.done, few.seconds) if kill else ""
     return _inquire(run, few._replace(kill=kill), verdict, now)
 
 
-def _inquire(run: Run, alarm: Record, verdict: str, now: Moment) -> Step:
+def _inquire(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step":
     if run.state is not State.RUNNING:
         return run, ()
     inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry)
@@ -405,11 +403,11 @@ def _inquire(run: Run, alarm: Record, verdict: str, now: Moment) -> Step:
     return run, (Note(alarm), Send("", messages.ReportStacks()))
 
 
-def _resumed(run: Run, resumed: journal.Resumed, now: Moment) -> Step:
+def _resumed(run: "Run", resumed: "journal.Resumed", now: "Moment") -> "Step":
     return run, (Note(resumed),) if run.state is State.RUNNING else ()
 
 
-_HANDLERS: Dict[Type[Any], Callable[[Run, Any, Moment], Step]] = {
+_HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
     GuardConnected: _guard_connected,
     GuardLost: _guard_lost,
     FromGuard: _from_guard,
@@ -428,7 +426,7 @@ _HANDLERS: Dict[Type[Any], Callable[[Run, Any, Moment], Step]] = {
 # Messages of guards; their loads (`RankLoads`) are for the progress monitor.
 
 
-def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
+def _pong(run: "Run", host: str, pong: "messages.Pong", now: "Moment") -> "Step":
     """The clock is measured by the shortest round trip so far; older ones count for less, for clocks drift."""
     known, trip = run.clocks[host], now.clock - pong.sent
     best = trip if known.within is None else min(trip, known.within)
@@ -436,20 +434,20 @@ def _pong(run: Run, host: str, pong: messages.Pong, now: Moment) -> Step:
     return run._replace(clocks={**run.clocks, host: HostClock(offset, 1.1 * best)}), ()
 
 
-def _reported(run: Run, host: str, record: Any, now: Moment) -> Step:
+def _reported(run: "Run", host: str, record: "Any", now: "Moment") -> "Step":
     return run, (Note(_timed(run, host, record)),)
 
 
-def _stacks_reported(run: Run, host: str, message: Message, now: Moment) -> Step:
+def _stacks_reported(run: "Run", host: str, message: "Message", now: "Moment") -> "Step":
     inquiry = run.inquiry and run.inquiry._replace(hosts=run.inquiry.hosts - {host})
     return run._replace(inquiry=inquiry), ()
 
 
-def _rank_started(run: Run, host: str, started: journal.RankStarted, now: Moment) -> Step:
+def _rank_started(run: "Run", host: str, started: "journal.RankStarted", now: "Moment") -> "Step":
     return run._replace(started=run.started | {started.rank}), (Note(_timed(run, host, started)),)
 
 
-def _rank_ended(run: Run, host: str, end: journal.RankEnded, now: Moment) -> Step:
+def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") -> "Step":
     end = _timed(run, host, end)
     run = run._replace(ended={**run.ended, end.rank: now.steady}, started=run.started | {end.rank})
     running = run.state is State.RUNNING
@@ -471,7 +469,7 @@ def _rank_ended(run: Run, host: str, end: journal.RankEnded, now: Moment) -> Ste
     return run, (Note(end), *actions)
 
 
-def _proxy_ended(run: Run, host: str, proxy: messages.ProxyEnded, now: Moment) -> Step:
+def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Moment") -> "Step":
     ranks, at = set(run.spec.keeper.hosts[host].ranks), _timed(run, host, proxy).at
     if not ranks & run.started:
         detail = "mpirun's proxy on %s ended before it started a rank" % host
@@ -481,16 +479,16 @@ def _proxy_ended(run: Run, host: str, proxy: messages.ProxyEnded, now: Moment) -
     return run, (ReleaseShims(host),)
 
 
-def _processes_killed(run: Run, host: str, killed: messages.ProcessesKilled, now: Moment) -> Step:
+def _processes_killed(run: "Run", host: str, killed: "messages.ProcessesKilled", now: "Moment") -> "Step":
     return run, (Note(journal.Killed(host, killed.processes)),)
 
 
-def _cleaned(run: Run, host: str, cleaned: messages.Cleaned, now: Moment) -> Step:
+def _cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
     notes = (Note(journal.Leftovers(host, cleaned.left)),) if cleaned.left else ()
     return run._replace(cleaned={**run.cleaned, host: cleaned.left}), notes
 
 
-_MESSAGES: Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]] = {
+_MESSAGES: "Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]]" = {
     messages.Pong: _pong,
     journal.RankStack: _reported,
     messages.StacksReported: _stacks_reported,
@@ -504,7 +502,7 @@ _MESSAGES: Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]] = {
 }
 
 
-def _suspect(run: Run, detail: str, at: float, now: Moment, reason: str = Reason.LOST) -> Run:
+def _suspect(run: "Run", detail: str, at: float, now: "Moment", reason: str = Reason.LOST) -> "Run":
     """Begins a doubt, or dates the one there is back to ``at`` (the head's clock)."""
     doubt = run.doubt or Doubt(reason, detail, at, now.steady + run.spec.timings.suspicion)
     return run._replace(doubt=doubt._replace(since=min(at, doubt.since)))
@@ -513,7 +511,7 @@ def _suspect(run: Run, detail: str, at: float, now: Moment, reason: str = Reason
 R = TypeVar("R")
 
 
-def _timed(run: Run, host: str, record: R) -> R:
+def _timed(run: "Run", host: str, record: "R") -> "R":
     """A host's record with its time moved to the head's clock, and the host's name as the keeper knows it."""
     named: Any = record
     changes: Dict[str, Any] = {"at": named.at - run.clocks[host].offset}

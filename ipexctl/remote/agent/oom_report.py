@@ -1,7 +1,5 @@
 """Why a rank died, as far as its host can tell: its own last words, its fatal signal's stacks, the kernel's log."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re
@@ -36,7 +34,7 @@ class KernelLog:
                 last_line = line.split(";", 1)[-1].strip()[:400]
         return last_line
 
-    def lines(self) -> List[str]:
+    def lines(self) -> "List[str]":
         lines: List[str] = []
         while self.fd >= 0 and len(lines) < LINES:
             try:
@@ -48,7 +46,7 @@ class KernelLog:
         return lines
 
 
-def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elastic: str) -> Dict[str, str]:
+def of(directory: str, rank: int, pid: int, number: int, kernel: "KernelLog", elastic: str) -> "Dict[str, str]":
     """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
@@ -69,7 +67,7 @@ def of(directory: str, rank: int, pid: int, number: int, kernel: KernelLog, elas
     return report
 
 
-def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
+def _uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     exceptions = {}
     for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_written, reverse=True):
@@ -80,7 +78,7 @@ def _uncaught(base: str) -> Dict[int, Dict[str, Any]]:
     return exceptions
 
 
-def _of_script(exceptions: Dict[int, Dict[str, Any]], pid: int) -> Dict[str, Any]:
+def _of_script(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
     """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
     Accelerate does of the user's script), that command's."""
     own = exceptions.get(pid, {})
@@ -109,7 +107,7 @@ def _fatal(path: str) -> str:
     return data[at:] if at >= 0 else ""
 
 
-def _elastic(path: str) -> Dict[str, Any]:
+def _elastic(path: str) -> "Dict[str, Any]":
     """The error file that torch's ``@record`` writes."""
     try:
         value: Any = files.read("/", path)["message"]

@@ -7,8 +7,6 @@ guard starts is also in a control group (version 2) of its own, which tells even
 never by user.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -34,7 +32,7 @@ class Process(NamedTuple):
     state: str
 
 
-def look(pid: int) -> Optional[Process]:
+def look(pid: int) -> "Optional[Process]":
     """The process with this id, or None when there is none (zombies count as none)."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stat:
@@ -46,7 +44,7 @@ def look(pid: int) -> Optional[Process]:
     return None if state in "ZX" else Process(pid, int(words[19]), int(words[1]), state)
 
 
-def everyone() -> Dict[int, Process]:
+def everyone() -> "Dict[int, Process]":
     """All processes of this host (of this process-number namespace), by id."""
     processes = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in processes if process}
@@ -83,7 +81,7 @@ def group_of(run: str, label: str) -> str:
     return path
 
 
-def groups_of(run: str) -> List[str]:
+def groups_of(run: str) -> "List[str]":
     """The control groups of a run on this host, wherever they are."""
     groups = []
     for path, names, _ in os.walk(_groups()):
@@ -100,7 +98,7 @@ def join(group: str) -> None:
         pass
 
 
-def members(group: str) -> Set[int]:
+def members(group: str) -> "Set[int]":
     """All processes in it and below; none for an empty name."""
     pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
@@ -131,7 +129,7 @@ def _groups() -> str:
     return old if os.path.isdir(old) else _CGROUP
 
 
-def living(mark: str, root: int = 0, spare: Iterable[int] = (), groups: Iterable[str] = ()) -> List[Process]:
+def living(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
     """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
     `groups` count too."""
     all_now = everyone()
@@ -151,13 +149,13 @@ def living(mark: str, root: int = 0, spare: Iterable[int] = (), groups: Iterable
     return [p for p in all_now.values() if p.pid not in out and (p.pid in descendants or marked(p.pid, mark))]
 
 
-def same(process: Process) -> bool:
+def same(process: "Process") -> bool:
     """Whether this very process (not another one with its number) still lives."""
     now = look(process.pid)
     return now is not None and now.start == process.start
 
 
-def send(processes: Iterable[Process], number: int) -> None:
+def send(processes: "Iterable[Process]", number: int) -> None:
     """Signals exactly these processes; those that are gone are left alone."""
     for process in processes:
         if same(process):
@@ -168,8 +166,8 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def wipe(
-    mark: str, root: int, spare: Iterable[int] = (), patience: float = 5.0, groups: Iterable[str] = ()
-) -> List[Process]:
+    mark: str, root: int, spare: "Iterable[int]" = (), patience: float = 5.0, groups: "Iterable[str]" = ()
+) -> "List[Process]":
     """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left.
 
     Where all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is
@@ -191,7 +189,7 @@ def wipe(
         time.sleep(0.05)
 
 
-def reap() -> List["tuple[int, int]"]:
+def reap() -> "List['tuple[int, int]']":
     """Collects ended children: (pid, wait status) of each."""
     ended: List["tuple[int, int]"] = []
     while True:
@@ -236,7 +234,7 @@ def detach() -> bool:
     return True
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
     groups = groups_of(run)

@@ -4,8 +4,6 @@ Signs are bytes written, stages reached, others' good ends. All ranks silent is 
 that are not is one only if it also uses no processor time: many scripts let rank 0 alone print.
 """
 
-from __future__ import annotations
-
 from typing import Dict, List, Optional, Set, Union
 
 from ipexctl.protocol import frames
@@ -23,16 +21,16 @@ class ProgressMonitor:
         self.straggler = straggler
         self.nonce = nonce
         self.tag = frames.match_rank(nonce)
-        self.signs: Dict[int, float] = {}  # living ranks → last sign
-        self.idle: Dict[int, float] = {}  # since when it has used no processor
-        self.seconds: Dict[int, float] = {}
-        self.asked: Dict[int, float] = {}
-        self.states: Dict[int, str] = {}
-        self.well: Dict[int, float] = {}  # ranks that ended well, and when
-        self.reported: Set[int] = set()  # ranks of the stall that goes on
+        self.signs: "Dict[int, float]" = {}  # living ranks → last sign
+        self.idle: "Dict[int, float]" = {}  # since when it has used no processor
+        self.seconds: "Dict[int, float]" = {}
+        self.asked: "Dict[int, float]" = {}
+        self.states: "Dict[int, str]" = {}
+        self.well: "Dict[int, float]" = {}  # ranks that ended well, and when
+        self.reported: "Set[int]" = set()  # ranks of the stall that goes on
         self.stragglers_reported = False
         self.second, self.budget = 0.0, BUDGET
-        self.tails: Dict[int, bytes] = {}
+        self.tails: "Dict[int, bytes]" = {}
 
     @property
     def interval(self) -> float:
@@ -74,10 +72,10 @@ class ProgressMonitor:
             if frames.tag_of(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
 
-    def _doubtful(self, now: float) -> List[int]:
+    def _doubtful(self, now: float) -> "List[int]":
         return [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
 
-    def poll(self, now: float) -> List[Union[Stall, Straggling, Resumed]]:
+    def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
         """What is new."""
         stalled_before = bool(self.reported)
         stall = self.stalled(now)
@@ -85,7 +83,7 @@ class ProgressMonitor:
         alarm = stall or self.straggling(now)
         return [*alarms, alarm] if alarm else alarms
 
-    def stalled(self, now: float) -> Optional[Stall]:
+    def stalled(self, now: float) -> "Optional[Stall]":
         """A new stall, or None. The same ranks are told once, until they have got on.
 
         ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
@@ -110,7 +108,7 @@ class ProgressMonitor:
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
         return Stall(sorted(silent), everyone, grave, seconds, states)
 
-    def straggling(self, now: float) -> Optional[Straggling]:
+    def straggling(self, now: float) -> "Optional[Straggling]":
         """Told once: some ranks ended well a while ago, others go on."""
         if not self.straggler or self.stragglers_reported or not self.well or not self.signs:
             return None

@@ -4,8 +4,6 @@ The token lies in ``spec.json`` (mode 0600) on each host of the run and never tr
 the other side answers with an HMAC. A stranger gets no further and costs one of few waiting places for a few seconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os
@@ -37,7 +35,7 @@ class Wire:
     """One connection. ``send`` queues without blocking; ``take`` returns the messages that have arrived whole, of
     ``most`` bytes each."""
 
-    def __init__(self, sock: socket.socket, most: int = LINE) -> None:
+    def __init__(self, sock: "socket.socket", most: int = LINE) -> None:
         self.sock = sock
         self.most = most
         self.sock.setblocking(False)
@@ -53,7 +51,7 @@ class Wire:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: "Message") -> None:
         self.outbox += KINDS.write(message) + b"\n"
         self.flush()
 
@@ -66,7 +64,7 @@ class Wire:
             except OSError:
                 self.close()
 
-    def take(self) -> List[Received]:
+    def take(self) -> "List[Received]":
         """Messages received since the last call; closes the wire at its end or at a line that is no object. Raises
         nothing."""
         while self.open and len(self.inbox) <= self.most:
@@ -99,7 +97,7 @@ class Wire:
             self.sock.close()
 
 
-def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> Wire:
+def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> "Wire":
     """A believed connection to the keeper. Raises OSError or AuthenticationError within about `timeout` seconds."""
     sock = socket.create_connection((address, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -114,13 +112,13 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
     return Wire(sock)
 
 
-def challenge(wire: Wire) -> None:
+def challenge(wire: "Wire") -> None:
     """The keeper's first word."""
     wire.challenge = os.urandom(16).hex()
     wire.send(Challenge(wire.challenge))
 
 
-def believe(wire: Wire, message: Received, token: str) -> str:
+def believe(wire: "Wire", message: "Received", token: str) -> str:
     """Checks the answer to `challenge`; the other side's role, which the wire now carries, or "" for a stranger."""
     if not isinstance(message, Hello):
         return ""
@@ -132,7 +130,7 @@ def believe(wire: Wire, message: Received, token: str) -> str:
     return message.role
 
 
-def _line(sock: socket.socket) -> Received:
+def _line(sock: "socket.socket") -> "Received":
     text = b""
     while not text.endswith(b"\n") and len(text) < GREETS:
         piece = sock.recv(1)
@@ -145,7 +143,7 @@ def _line(sock: socket.socket) -> Received:
     return message
 
 
-def _message(line: bytes) -> Optional[Received]:
+def _message(line: bytes) -> "Optional[Received]":
     """None for what is no object."""
     try:
         return KINDS.from_object(load_object(line))

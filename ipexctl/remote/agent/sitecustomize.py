@@ -5,8 +5,6 @@ threads. It changes nothing else, and never raises.
 Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -41,7 +39,7 @@ LONG = 10.0  # seconds until the rank goes on all the same
 class Hooks:
     def __init__(self, directory: str, rank: str) -> None:
         self.base = os.path.join(directory, names.RANKS, rank)
-        self.reached: Any = set()
+        self.reached: "Any" = set()
 
     def note(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
@@ -62,8 +60,8 @@ class Hooks:
         except Exception:
             pass  # the run's directory may be gone or its disk full: not the script's trouble
 
-    def on_uncaught(self, before: Any) -> Any:
-        def note(kind: Any, error: BaseException, trace: Any) -> None:
+    def on_uncaught(self, before: "Any") -> "Any":
+        def note(kind: "Any", error: BaseException, trace: "Any") -> None:
             try:
                 import json
                 import traceback
@@ -128,7 +126,7 @@ class Hooks:
 
     # The import system asks this before its own finders, until torch.distributed is there.
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name == "torch":
             self.note(names.TORCH)
         elif name == "torch.distributed":
@@ -140,7 +138,7 @@ class Hooks:
                 loader: Any = spec.loader if spec else None
                 execute = loader.exec_module
 
-                def executed(module: Any) -> None:
+                def executed(module: "Any") -> None:
                     execute(module)
                     self.wrap(module)
 
@@ -150,7 +148,7 @@ class Hooks:
                 pass  # without its later stages, then
         return None
 
-    def wrap(self, module: Any) -> None:
+    def wrap(self, module: "Any") -> None:
         """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
         module_names = vars(module)
         first = {name: module_names[name] for name in COLLECTIVES if callable(module_names.get(name))}
@@ -160,8 +158,8 @@ class Hooks:
                 if getattr(module_names.get(name), "__wrapped__", None) is own:
                     module_names[name] = own
 
-        def noting(own: Any, before: str, after: str) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
+        def noting(own: "Any", before: str, after: str) -> "Any":
+            def call(*args: "Any", **kwargs: "Any") -> "Any":
                 self.note(before)
                 result = own(*args, **kwargs)
                 self.note(after)
@@ -179,14 +177,14 @@ class Hooks:
         destroy = module_names.get("destroy_process_group")
         if callable(destroy):
 
-            def settled(*args: Any, **kwargs: Any) -> Any:
+            def settled(*args: "Any", **kwargs: "Any") -> "Any":
                 self.settle()
                 return destroy(*args, **kwargs)
 
             module_names["destroy_process_group"] = like(settled, destroy)
 
 
-def like(call: Any, own: Any) -> Any:
+def like(call: "Any", own: "Any") -> "Any":
     """The function ``call`` with the looks of ``own``."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         try:
@@ -197,7 +195,7 @@ def like(call: Any, own: Any) -> Any:
     return call
 
 
-def loops() -> Any:
+def loops() -> "Any":
     """Gloo's threads: each one's state, and how often it has gone to sleep (proc(5): status)."""
     threads = {}
     tasks = "/proc/self/task/"
@@ -212,7 +210,7 @@ def loops() -> Any:
     return threads
 
 
-def words(command: Any) -> str:
+def words(command: "Any") -> str:
     """A command line, comparable with others."""
     return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
 

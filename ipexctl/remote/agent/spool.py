@@ -4,8 +4,6 @@ Under a cap the oldest segments go first. Without space bytes are lost and count
 again, a mark tells how much is missing, and what follows begins at a whole tag.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, BinaryIO, List, Optional
 
@@ -14,7 +12,7 @@ LEAST = 1 << 20
 SPARE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
 
 
-def size_of(cap: Any) -> int:
+def size_of(cap: "Any") -> int:
     """Bytes of a segment under this cap (0 or None: no cap)."""
     return max(LEAST, min(SEGMENT, int(cap) // 8)) if cap else SEGMENT
 
@@ -23,7 +21,7 @@ def segment(base: str, number: int) -> str:
     return "%s.%06d" % (base, number)
 
 
-def numbers(base: str) -> List[int]:
+def numbers(base: str) -> "List[int]":
     """The segments that are there, in order."""
     directory, name = os.path.split(base)
     ends = (entry.rpartition(".") for entry in os.listdir(directory))
@@ -31,14 +29,14 @@ def numbers(base: str) -> List[int]:
 
 
 class Spool:
-    def __init__(self, base: str, cap: Any, opening: bytes) -> None:
+    def __init__(self, base: str, cap: "Any", opening: bytes) -> None:
         self.base = base
         self.cap = int(cap or 0)
         self.size = size_of(cap)
         self.opening = opening  # of a tag or a frame
         self.offset = 0
         self.first = 0  # the oldest segment
-        self.file: Optional[BinaryIO] = None
+        self.file: "Optional[BinaryIO]" = None
         self.gap = 0  # bytes lost since the last one that was stored
         self.lost = 0
 
@@ -102,11 +100,11 @@ class Spool:
 class Tail:
     """Reads what a spool holds from an offset on; ``offset`` jumps where segments are gone."""
 
-    def __init__(self, base: str, cap: Any, offset: int) -> None:
+    def __init__(self, base: str, cap: "Any", offset: int) -> None:
         self.base = base
         self.size = size_of(cap)
         self.offset = offset
-        self.file: Optional[BinaryIO] = None
+        self.file: "Optional[BinaryIO]" = None
         self.number = -1
 
     def read(self, most: int) -> bytes:

@@ -5,8 +5,6 @@ A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads
 is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
@@ -30,7 +28,7 @@ class Use(NamedTuple):
     seconds: float
 
 
-def uses() -> Dict[int, Use]:
+def uses() -> "Dict[int, Use]":
     """All processes of this host, by id."""
     processes: Dict[int, Use] = {}
     for name in os.listdir("/proc"):
@@ -46,7 +44,7 @@ def uses() -> Dict[int, Use]:
     return processes
 
 
-def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dict[int, List[int]]:
+def families(wrappers: "Dict[int, procs.Process]", all_now: "Dict[int, Use]") -> "Dict[int, List[int]]":
     """Rank → its living processes without the wrapper, the oldest (the script itself) first."""
     children: Dict[int, List[int]] = {}
     for pid, use in all_now.items():
@@ -63,7 +61,7 @@ def families(wrappers: Dict[int, procs.Process], all_now: Dict[int, Use]) -> Dic
     return families_of
 
 
-def load(wrappers: Dict[int, procs.Process]) -> Dict[int, Tuple[float, str]]:
+def load(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
     """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
     all_now = uses()
     loads: Dict[int, Tuple[float, str]] = {}
@@ -74,7 +72,7 @@ def load(wrappers: Dict[int, procs.Process]) -> Dict[int, Tuple[float, str]]:
     return loads
 
 
-def collect_stacks(directory: str, wrappers: Dict[int, procs.Process], spec: RunSpec) -> Iterator[RankStack]:
+def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "RunSpec") -> "Iterator[RankStack]":
     """Where each rank's processes stand. Takes about a third of the node lease at most: the guard is deaf meanwhile."""
     until = time.monotonic() + spec.timings.node_lease / 3
     all_now = uses()
@@ -105,7 +103,7 @@ def collect_stacks(directory: str, wrappers: Dict[int, procs.Process], spec: Run
         yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
 
 
-def _answers(before: Dict[str, int], asked: Dict[str, int], patience: float) -> Dict[str, str]:
+def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float) -> "Dict[str, str]":
     """What was appended to the files, once they grow no more. Moves ``before`` on."""
     until = time.monotonic() + patience
     sizes: Dict[str, int] = {}

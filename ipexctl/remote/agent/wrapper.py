@@ -4,8 +4,6 @@ It applies what is true of that host (environment, cores, working directory, int
 to RANK, LOCAL_RANK and WORLD_SIZE, starts the script, and leaves a record of how it ended.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
@@ -38,11 +36,11 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the 
 _MPOL_BIND = 2  # linux/mempolicy.h
 
 
-def main(argv: List[str]) -> int:
+def main(argv: "List[str]") -> int:
     """``rank`` with the run's directory in the environment (set by the guard for all that it starts)."""
     stopped: List[int] = []
 
-    def pass_on(number: int, _frame: Any) -> None:
+    def pass_on(number: int, _frame: "Any") -> None:
         stopped.append(number)  # the guard signals the script itself as well; the wrapper only outlives it
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -127,7 +125,7 @@ def main(argv: List[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _environment(directory: str, spec: RunSpec, place: RankSpec, rank: int) -> Dict[str, str]:
+def _environment(directory: str, spec: "RunSpec", place: "RankSpec", rank: int) -> "Dict[str, str]":
     """The rank's whole environment: the launcher's own variables, then what was planned for this host and rank."""
     launcher = ("PMI", "PMIX", "MPI_", "I_MPI", "HYDRA", "OMPI", "OPAL", "PRTE", "PRRTE", "ACCELERATE_")
     independent = spec.independent  # then nothing may make it look for others
@@ -227,7 +225,7 @@ class Frames:
             self.broken = bool(self.poll.poll(0))  # an error is all that it can tell
 
 
-def _loadable(libraries: List[Library], python: str, notes: Notes) -> List[str]:
+def _loadable(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     for library in libraries:
@@ -251,7 +249,7 @@ def _loadable(libraries: List[Library], python: str, notes: Notes) -> List[str]:
     return good
 
 
-def _bind(place: RankSpec, notes: Notes) -> None:
+def _bind(place: "RankSpec", notes: "Notes") -> None:
     """Cores and memory as planned; what the host does not allow is noted, not fatal."""
     cpus = place.cpus
     if cpus:
@@ -275,7 +273,7 @@ def _bind(place: RankSpec, notes: Notes) -> None:
             notes.add("its memory is not bound to NUMA nodes %s: %s" % (_list(nodes), why))
 
 
-def _drifted(pid: int, place: RankSpec, environment: Dict[str, str], notes: Notes) -> None:
+def _drifted(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
     """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
     planned = set(place.cpus)
     allowed: Set[int] = set()
@@ -291,7 +289,7 @@ def _drifted(pid: int, place: RankSpec, environment: Dict[str, str], notes: Note
         notes.add("was planned for CPUs %s, but its threads share %s" % (_list(planned), _list(allowed)))
 
 
-def _list(numbers: Iterable[int]) -> str:
+def _list(numbers: "Iterable[int]") -> str:
     """(0, 1, 2, 8) is "0-2,8"."""
     parts: List[List[int]] = []
     for number in sorted(numbers):
@@ -318,11 +316,11 @@ def _in_child() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _number(names: "tuple[str, ...]") -> Optional[int]:
+def _number(names: "tuple[str, ...]") -> "Optional[int]":
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def _memory() -> Memory:
+def _memory() -> "Memory":
     """The memory of this control group (v1 or v2), or of the nearest one above that has numbers."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
