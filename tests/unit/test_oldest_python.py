@@ -33,12 +33,17 @@ def module(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=module)
 def test_annotations_need_no_newer_python(path: Path) -> None:
-    assert "from __future__ import annotations" not in path.read_text("utf-8"), f"Python {OLDEST_PYTHON} does not know it"
+    assert "from __future__ import annotations" not in path.read_text("utf-8"), (
+        f"Python {OLDEST_PYTHON} does not know it"
+    )
 
 
 def interpreters() -> list[str]:
     """This Python, and the oldest one where the machine has it."""
-    candidates = [shutil.which(f"python{OLDEST_PYTHON}"), *Path.home().glob(f".pyenv/versions/{OLDEST_PYTHON}.*/bin/python")]
+    candidates = [
+        shutil.which(f"python{OLDEST_PYTHON}"),
+        *Path.home().glob(f".pyenv/versions/{OLDEST_PYTHON}.*/bin/python"),
+    ]
     working = [sys.executable]
     for candidate in filter(None, map(str, filter(None, candidates))):
         ask = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
