@@ -121,10 +121,10 @@ class Plan:
 
 def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
-    found = {canonicalize_name(name): version for name, version in held.items()}
+    versions = {canonicalize_name(name): version for name, version in held.items()}
     words = []
     for name, version in sorted(packages.items()):
-        have = found.get(canonicalize_name(name))
+        have = versions.get(canonicalize_name(name))
         if have is None:
             words.append(f"{name} is missing")
         elif public_version(have) != public_version(version):
@@ -145,12 +145,12 @@ def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
 
 def list_origins(lock: Lock) -> list[list[Any]]:
     """[host, port] of every place the hosts themselves would fetch from."""
-    found = []
+    pairs = []
     for wheel in lock.wheels:
         parts = urlsplit(wheel.url)
         if parts.scheme in {"http", "https"} and parts.hostname:
-            found.append([parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)])
-    return [list(pair) for pair in dict.fromkeys((host, port) for host, port in found)]
+            pairs.append([parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)])
+    return [list(pair) for pair in dict.fromkeys((host, port) for host, port in pairs)]
 
 
 def estimate_unpacked(lock: Lock) -> int:
@@ -248,12 +248,12 @@ def mib(size: int) -> str:
 def group_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Hosts that share the directory, first host of each group first: a host belongs to the first host whose token it
     sees and that sees its own."""
-    found: list[list[str]] = []
+    result: list[list[str]] = []
     for name in names:
-        for group in found:
+        for group in result:
             if group[0] in seen_tokens[name] and name in seen_tokens[group[0]]:
                 group.append(name)
                 break
         else:
-            found.append([name])
-    return found
+            result.append([name])
+    return result

@@ -28,13 +28,13 @@ def preloaded(path: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    said = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return said[-1][:300] if said else ("" if done.returncode == 0 else "status %d" % done.returncode)
+    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else ("" if done.returncode == 0 else "status %d" % done.returncode)
 
 
 def main(wanted: Dict[str, Any]) -> None:
-    found: Dict[str, Any] = {"versions": {}, "problems": [], "python": sys.version.split()[0]}
-    problems = found["problems"]
+    report: Dict[str, Any] = {"versions": {}, "problems": [], "python": sys.version.split()[0]}
+    problems = report["problems"]
 
     def attempt(name: str, what: str, work: Callable[[], Any]) -> Any:
         try:
@@ -49,7 +49,7 @@ def main(wanted: Dict[str, Any]) -> None:
 
         module = attempt(name, "import %s" % name, lambda: importlib.import_module(name))
         if module is not None:
-            found["versions"][key] = version_of(module)
+            report["versions"][key] = version_of(module)
         return module
 
     began = time.time()
@@ -59,19 +59,19 @@ def main(wanted: Dict[str, Any]) -> None:
         load(wanted["module"], "oneccl")
     for name in wanted.get("modules", []):  # what the caller wants to see imported besides
         load(name, name)
-    found["import_seconds"] = round(time.time() - began, 2)
+    report["import_seconds"] = round(time.time() - began, 2)
 
     for key in ("torch", "ipex", "oneccl"):
-        want, got = wanted.get(key), found["versions"].get(key, "").partition("+")[0]
+        want, got = wanted.get(key), report["versions"].get(key, "").partition("+")[0]
         if want and got and got != want:
             problems.append("%s is %s, %s was asked for" % (key, got, want))
 
     if ipex is not None:
-        # Older ones do not tell: then nothing is said.
+        # Older versions do not report it.
         tell = getattr(getattr(ipex, "_C", None), "_get_current_isa_level", None)
-        found["isa"] = attempt("isa", "ISA level", tell) if tell else None
+        report["isa"] = attempt("isa", "ISA level", tell) if tell else None
     elif hasattr(getattr(getattr(torch, "backends", None), "cpu", None), "get_cpu_capability"):  # from 2.0 on
-        found["isa"] = attempt("isa", "ISA level", lambda: torch.backends.cpu.get_cpu_capability())
+        report["isa"] = attempt("isa", "ISA level", lambda: torch.backends.cpu.get_cpu_capability())
 
     if torch is not None and wanted.get("step", True):
 
@@ -79,7 +79,7 @@ def main(wanted: Dict[str, Any]) -> None:
             model = torch.nn.Linear(16, 16)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             dtype = torch.bfloat16
-            if ipex is not None and str(found.get("isa")) in ("AVX2", "AVX2_VNNI"):
+            if ipex is not None and str(report.get("isa")) in ("AVX2", "AVX2_VNNI"):
                 dtype = torch.float32  # ipex.optimize(dtype=bfloat16) needs AVX-512 there
             if ipex is not None:
                 model, optimizer = ipex.optimize(model, optimizer=optimizer, dtype=dtype)
@@ -90,8 +90,8 @@ def main(wanted: Dict[str, Any]) -> None:
             optimizer.step()
             if not bool(torch.isfinite(loss)):
                 raise ValueError("the loss of a step is not finite")
-            found["step_ms"] = round((time.time() - start) * 1000, 1)
-            found["dtype"] = str(dtype).replace("torch.", "")
+            report["step_ms"] = round((time.time() - start) * 1000, 1)
+            report["dtype"] = str(dtype).replace("torch.", "")
 
         attempt("step", "a training step", step)
 
@@ -99,11 +99,11 @@ def main(wanted: Dict[str, Any]) -> None:
 
         def mpi() -> None:
             argv = [wanted["mpiexec"], "-V"]
-            said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
-            text = said.stdout.decode("utf-8", "replace").strip().splitlines()
-            if said.returncode:
-                raise OSError("status %d: %s" % (said.returncode, text[-1] if text else ""))
-            found["mpi"] = text[0] if text else ""
+            completed = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+            text = completed.stdout.decode("utf-8", "replace").strip().splitlines()
+            if completed.returncode:
+                raise OSError("status %d: %s" % (completed.returncode, text[-1] if text else ""))
+            report["mpi"] = text[0] if text else ""
 
         attempt("mpiexec", "mpiexec -V", mpi)
     if wanted.get("libmpi"):
@@ -117,12 +117,12 @@ def main(wanted: Dict[str, Any]) -> None:
 
     for what, path in wanted.get("preload", []):
         why = preloaded(path)
-        found.setdefault("preload", {})[what] = why
+        report.setdefault("preload", {})[what] = why
         if why and what in wanted.get("asked", []):
             problems.append("%s cannot be loaded: %s" % (what, why))
 
     sys.stdout.flush()
-    sys.stdout.write("\nipexctl-verify %s\n" % json.dumps(found))
+    sys.stdout.write("\nipexctl-verify %s\n" % json.dumps(report))
     sys.stdout.flush()
 
 

@@ -33,10 +33,10 @@ _SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
 
 
 def race(
-    inventory: Inventory, facts: Mapping[str, Facts], meeting: ConnectivityReport, context: Context
+    inventory: Inventory, facts: Mapping[str, Facts], network: ConnectivityReport, context: Context
 ) -> Generator[Event, None, SpeedCheck]:
     """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
-    ``meeting`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
+    ``network`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
     pythons = {host: python for host, fact in facts.items() if (python := choose_python(fact))}
     missed = {host: "no Python to measure with" for host in facts if host not in pythons}
     taking_part = [host for host in inventory if host.name in pythons]
@@ -58,7 +58,7 @@ def race(
 
     try:
         done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
-        speeds = tuple(found for found in done.values() if isinstance(found, HostSpeed))
+        speeds = tuple(result for result in done.values() if isinstance(result, HostSpeed))
         behind = {hit.host for hit in judge_speeds(SpeedCheck(speeds)) if hit.code == "SPD001"}
         if behind:  # nobody is called slow for one bad moment
             again = yield from each(
@@ -72,7 +72,7 @@ def race(
                 better(speed, second) if isinstance(second := again.get(speed.host), HostSpeed) else speed
                 for speed in speeds
             )
-        missed |= {host: found.why for host, found in done.items() if isinstance(found, NotReached)}
+        missed |= {host: result.why for host, result in done.items() if isinstance(result, NotReached)}
         lines, unmeasured = yield from _talk(
             [speed.host for speed in speeds], inventory, facts, sessions, together, turns
         )
@@ -80,7 +80,7 @@ def race(
         for session in sessions.values():
             session.close()
     if not lines:
-        lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in meeting.pairs if pair.rate]
+        lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in network.pairs if pair.rate]
     return SpeedCheck(speeds, tuple(lines), missed, tuple(unmeasured))
 
 
@@ -121,11 +121,11 @@ def _talk(
                 return NotReached(_explain(error))
             return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
 
-        found = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
-        lines += [line for line in found.values() if isinstance(line, LinkSpeed)]
+        results = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
+        lines += [line for line in results.values() if isinstance(line, LinkSpeed)]
         unmeasured += [
             UnmeasuredLink(host, partner[host], missed.why)
-            for host, missed in found.items()
+            for host, missed in results.items()
             if isinstance(missed, NotReached)
         ]
     return lines, unmeasured
@@ -176,10 +176,10 @@ def _has_program(session: Session, path: str | None) -> bool:
 def _layout(fact: Facts) -> Runtime | None:
     """Where the environment has its MPI; None for one that ipexctl did not make, or with another than Intel MPI."""
     try:
-        found = build_runtime(fact.installed.marker) if fact.installed else None
+        environment = build_runtime(fact.installed.marker) if fact.installed else None
     except UsageError:
         return None
-    return found if found and found.dialect == "impi" else None
+    return environment if environment and environment.dialect == "impi" else None
 
 
 def _environment(layout: Runtime, fact: Facts, choice: InterfaceChoice, rdma: bool) -> dict[str, str]:
@@ -212,8 +212,8 @@ def _build_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
     )
 
 
-def _outcome(found: object) -> tuple[StepOutcome, str]:
-    return ("skipped", found.why) if isinstance(found, NotReached) else ("ok", "")
+def _outcome(result: object) -> tuple[StepOutcome, str]:
+    return ("skipped", result.why) if isinstance(result, NotReached) else ("ok", "")
 
 
 def _explain(error: LinkError | RemoteError) -> str:

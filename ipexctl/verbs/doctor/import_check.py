@@ -28,16 +28,16 @@ def try_imports(
 ) -> Generator[Event, None, dict[str, tuple[str, ...]]]:
     """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
 
-    Hosts that were not asked are left out: those without torch, and (unless ``everywhere``) those without a doubt.
+    Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt.
     """
-    asked = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
-    if not asked:
+    hosts = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
+    if not hosts:
         return {}
     script = load_script("verify.py").encode()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         installed = facts[link.host.name].installed
-        assert installed is not None  # or the host was not asked
+        assert installed is not None  # or the host is not tried
         ipex = public_version(installed.packages.get("intel-extension-for-pytorch", ""))
         wanted = json.dumps({"ipex": ipex, "step": False})
         argv = (f"{installed.venv}/bin/python", "-I", "-", wanted)
@@ -54,8 +54,8 @@ def try_imports(
             return ("unexpected response of the import check",)
         return tuple(printable(problem, 300) for problem in report.problems)
 
-    done = yield from each(context, asked, "import", attempt, outcome=_outcome)
-    return {host: found for host, found in done.items() if isinstance(found, tuple)}
+    done = yield from each(context, hosts, "import", attempt, outcome=_outcome)
+    return {host: result for host, result in done.items() if isinstance(result, tuple)}
 
 
 def _worth(fact: Facts, everywhere: bool) -> bool:

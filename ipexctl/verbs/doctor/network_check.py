@@ -102,12 +102,12 @@ def check_network(
     finally:
         for session in sessions.values():
             session.close()
-    reached = {host: found for host, found in visited.items() if isinstance(found, Reached)}
+    reached = {host: result for host, result in visited.items() if isinstance(result, Reached)}
     lost = {
-        host: found.why
-        for found_ in (opened, visited)
-        for host, found in found_.items()
-        if isinstance(found, NotReached)
+        host: result.why
+        for outcomes in (opened, visited)
+        for host, result in outcomes.items()
+        if isinstance(result, NotReached)
     }
     pairs = tuple(
         replace(pair, rate=max(pair.rate or 0.0, better.rate or 0.0))
@@ -128,18 +128,18 @@ class NotReached:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What one host found: its attempts, and whose signs are in which directory."""
+    """The answer of one host: its attempts, and whose signs are in which directory."""
 
     pairs: tuple[Pair, ...]
     seen: Mapping[str, tuple[str, ...]]
 
 
 def _all_pairs(visited: Mapping[str, object]) -> list[Pair]:
-    return [pair for found in visited.values() if isinstance(found, Reached) for pair in found.pairs]
+    return [pair for result in visited.values() if isinstance(result, Reached) for pair in result.pairs]
 
 
-def _outcome(found: object) -> tuple[StepOutcome, str]:
-    return ("skipped", found.why) if isinstance(found, NotReached) else ("ok", "")
+def _outcome(result: object) -> tuple[StepOutcome, str]:
+    return ("skipped", result.why) if isinstance(result, NotReached) else ("ok", "")
 
 
 def _explain(error: LinkError | RemoteError) -> str:
@@ -179,6 +179,6 @@ def _build_pair(source: str, attempt: Attempt) -> Pair:
 
 def _shared(reached: Mapping[str, Reached], names: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     groups = {
-        (at, tuple(sorted(hosts, key=names.index))) for found in reached.values() for at, hosts in found.seen.items()
+        (at, tuple(sorted(hosts, key=names.index))) for result in reached.values() for at, hosts in result.seen.items()
     }
     return tuple(sorted((at, hosts) for at, hosts in groups if len(hosts) > 1))

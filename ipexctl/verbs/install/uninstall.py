@@ -27,7 +27,7 @@ def uninstall(
     """Removes what installs made at ``venv``, and nothing else; an environment a job still uses stays, and is named."""
     yield Started("uninstall", "remove the environments", inventory.names)
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
-    failed = {name: found for name, found in seen.items() if isinstance(found, Failure)}
+    failed = {name: result for name, result in seen.items() if isinstance(result, Failure)}
     places: dict[str, tuple[str, str]] = {}
     for name, fact in seen.items():
         if not isinstance(fact, Facts):
