@@ -71,7 +71,7 @@ def find_hits(text: str, file: str, known: Sequence[MigrationRule]) -> tuple[Scr
 
 
 def format_report(found: Sequence[ScriptUse], file: str) -> str:
-    """The uses for people: the line, what it became, in which versions it vanishes."""
+    """Format the hits for people: the line, its replacement, the versions that remove it."""
     if not found:
         return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
     width = len(str(found[-1].line))

@@ -15,7 +15,7 @@ from ipexctl.model.toml import parse_toml
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """What is said of one code. ``title`` and ``fix`` have {words} that the check fills in."""
+    """The catalogue entry of one code. ``title`` and ``fix`` contain {placeholders} that the check fills."""
 
     code: str
     level: Level

@@ -1,4 +1,4 @@
-"""What the checks look at, and what they say."""
+"""The input and the results of checks: a cluster of hosts, and hits."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Cluster:
     live: bool = True
 
     def known(self, fact: Callable[[Facts], T | None]) -> dict[str, T]:
-        """The hosts that tell this fact."""
+        """The values of a fact, by host, where it is known."""
         return {host: value for host, facts in self.facts.items() if (value := fact(facts)) is not None}
 
     def odd(self, fact: Callable[[Facts], T | None]) -> Iterator[tuple[str, T, T]]:
-        """Hosts that differ from most of the hosts that tell: host, its value, the usual one."""
+        """Hosts whose value differs from the most common one: host, its value, the common value."""
         values = self.known(fact)
         usual = find_majority(values)
         if usual is not None:

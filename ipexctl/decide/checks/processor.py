@@ -18,7 +18,7 @@ def has_bf16(level: str | None) -> bool:
 
 
 def find_common_level(cluster: Cluster) -> str | None:
-    """The level of what all hosts have in common, None unless all of them tell."""
+    """The highest level that all hosts share; None unless it is known of all of them."""
     facts = [fact for fact in cluster.facts.values() if fact.isa_level is not None]
     if not facts or len(facts) < len(cluster.facts):
         return None
@@ -154,7 +154,7 @@ def check_load(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
-    """Differences that make a straggler; with two hosts nobody knows which of them is the odd one."""
+    """Smaller hosts that make stragglers; needs three hosts to know which one differs."""
     if len(cluster.facts) < 3:
         return
     cores = cluster.known(lambda fact: fact.physical_cores)
@@ -201,7 +201,7 @@ def check_shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
-    """Which number format, and how many ranks where: sentences."""
+    """Recommend a number format and a number of ranks per host, in sentences."""
     said = []
     common = find_common_level(cluster)
     if common == BELOW:

@@ -1,4 +1,4 @@
-"""Checks of what the hosts hold, and of what they can hold: Pythons, libraries, the stack, MPI."""
+"""Checks of installed and installable software: Pythons, libraries, the stack, MPI."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _find_torch_for(table: ReleaseTable, ipex: str) -> str:
 
 
 def needs_import_check(installed: Installed) -> bool:
-    """Whether nobody has imported this stack yet: ipexctl did not make it, or its parts were exchanged since then."""
+    """Whether this stack is untested: not made by ipexctl, or changed since."""
     held = installed.packages
     torch = held.get("torch")
     others = [held[name] for name in ("intel-extension-for-pytorch", "oneccl-bind-pt") if name in held]
@@ -173,7 +173,7 @@ def needs_import_check(installed: Installed) -> bool:
 
 
 def check_imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
-    """``problems`` is what each host said when its stack was imported, in Python's words."""
+    """``problems`` holds the import errors of each host, in Python's words."""
     for host, said in problems.items():
         if said:
             installed = cluster.facts[host].installed

@@ -1,4 +1,4 @@
-"""Checks of limits, disks, addresses, clocks: what a run meets besides processors and packages."""
+"""Checks of connections, limits, disks, addresses and clocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_reachability(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def _ssh_command(host: Host) -> list[str]:
-    """The ssh that goes where we went: what the hostfile says, the rest from SSH's own configuration."""
+    """The ssh command for the same connection: options of the hostfile, the rest from SSH's own configuration."""
     port = ["-p", str(host.port)] if host.port else []
     key = ["-i", host.key] if host.key else []
     return ["ssh", *port, *key, f"{host.user}@{host.address}" if host.user else host.address]
@@ -107,7 +107,7 @@ def check_disks(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_own_name(cluster: Cluster) -> Iterator[CheckHit]:
-    """On a host of its own this is harmless: nobody else asks for it."""
+    """A loopback address for the own name is harmless on a single host."""
     if len(cluster.inventory) < 2:
         return
     for host, fact in cluster.facts.items():

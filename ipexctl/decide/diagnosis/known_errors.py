@@ -1,4 +1,4 @@
-"""The catalogue of known errors, read from the text of ``ipexctl/data/errors.toml``, and what it says of a failure."""
+"""The catalogue of known errors in ``ipexctl/data/errors.toml``, and the diagnosis of a failure by it."""
 
 from __future__ import annotations
 

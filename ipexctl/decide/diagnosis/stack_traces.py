@@ -50,7 +50,7 @@ Stack = tuple[Frame, ...]  # innermost first
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads stand at the same place. ``where`` says it in one line."""
+    """Ranks whose main threads are at the same place; ``where`` describes it in one line."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -140,7 +140,7 @@ def _states(states: Counter[str]) -> str:
 
 
 def format_comparison(found: Sequence[StackGroup], size: int) -> list[str]:
-    """What the stacks tell, in lines: who is where, and who is the odd one."""
+    """Compare the stacks, in lines: which ranks are where, and which one differs."""
     if not found:
         return []
     *few, most = found

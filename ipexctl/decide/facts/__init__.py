@@ -1,4 +1,4 @@
-"""What is asked of a host, and the parser of its answer → Facts."""
+"""The probe command of a host, and the parser of its output → Facts."""
 
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_command import build_probe_command

@@ -1,4 +1,4 @@
-"""Numbers out of untrusted text: None where it is not what it should be."""
+"""Parse numbers from untrusted text: None for malformed input."""
 
 from __future__ import annotations
 

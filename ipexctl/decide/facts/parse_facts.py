@@ -19,7 +19,7 @@ _INVENTED = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM proc
 
 
 def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
-    """Never raises for what a host says: what cannot be read is None, and named in ``unread`` where that is a fault."""
+    """Parse the facts of a host. Never raises: unreadable values are None, and named in ``unread`` for a fault."""
     processors = cpu.parse_cpuinfo(bundle.files.get("/proc/cpuinfo", ""))
     first = processors[0] if processors else {}
     said = lscpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
@@ -128,7 +128,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
 
 
 def _said(said: Mapping[str, str], name: str) -> str | None:
-    """lscpu writes "-" for what it does not know."""
+    """A field of lscpu, which writes "-" for unknown values."""
     value = said.get(name, "").strip()
     return value if value not in ("", "-") else None
 

@@ -1,4 +1,4 @@
-"""The one command that a host is asked."""
+"""Build the probe command of a host."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ProbeOutput:
         }
 
     def public(self) -> dict[str, Any]:
-        """JSON-able; what identifies a machine or a session is replaced (a user sends this to somebody)."""
+        """A form for JSON, with identifiers of the machine and session replaced (users share it)."""
         shown = {"files": _redacted(self.files), "commands": _redacted(self.commands)}
         return {**shown, "unread": dict(self.unread)} if self.unread else shown
 

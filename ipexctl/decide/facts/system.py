@@ -31,7 +31,7 @@ def read_environment(bundle: ProbeOutput) -> dict[str, str]:
 
 
 def read_path_marks(bundle: ProbeOutput) -> frozenset[str]:
-    """Paths of tell-tale files that are there."""
+    """The marker paths that exist on the host."""
     lines = bundle.command("env").splitlines()
     return frozenset(line.removeprefix("there=") for line in lines if line.startswith("there="))
 
@@ -154,7 +154,7 @@ def parse_ssh_address(connection: str | None) -> str | None:
 
 
 def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
-    """What each asked name resolves to there; names that did not resolve are missing."""
+    """The addresses of each looked-up name on the host; unresolved names are missing."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in bundle.command("getent hosts").splitlines()[:_LINES]:
@@ -259,7 +259,7 @@ def _escaped(text: str) -> str:
 
 
 def read_installed(bundle: ProbeOutput) -> Installed | None:
-    """What the environment's directory says, without starting its Python."""
+    """The installed environment, read from its directory without starting its Python."""
     lines = bundle.command("venv").splitlines()[:_LINES]
     venv, exists, minor, packages = None, False, None, {}
     beside: list[str] = []
@@ -304,7 +304,7 @@ def _marker(text: str) -> Mapping[str, Any]:
 
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:
-    """Each with the first two lines that it says of its version."""
+    """Each mpirun on PATH with the first two lines of its version output."""
     said: dict[str, list[str]] = {}
     for path, tab, line in (line.partition("\t") for line in bundle.command("mpirun --version").splitlines()[:_LINES]):
         if tab:
