@@ -2,7 +2,7 @@
 
 import json
 import typing
-from typing import Any, Dict, Generic, NamedTuple, Type, TypeVar, Union
+from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, Union
 
 T = TypeVar("T")
 KIND = "kind"  # the key of each object that names its type: the class's name
@@ -80,17 +80,18 @@ class Kinds(Generic[T]):
 
 
 def _decode(kind: "Any", value: "Any") -> "Any":
+    # Before Python 3.7 the origin of List[int] is List, since then list.
     origin: Any = getattr(kind, "__origin__", None)
     arguments: Any = getattr(kind, "__args__", ())
     if kind is Any:
         return value
     if origin is Union:  # Optional is the only one in use
         return None if value is None else _decode(arguments[0], value)
-    if origin is list and isinstance(value, list):
+    if origin in (list, List) and isinstance(value, list):
         return [_decode(arguments[0], item) for item in value]
-    if origin is dict and isinstance(value, dict):
+    if origin in (dict, Dict) and isinstance(value, dict):
         return {_key(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
-    if origin is tuple and isinstance(value, (list, tuple)) and len(value) == len(arguments):
+    if origin in (tuple, Tuple) and isinstance(value, (list, tuple)) and len(value) == len(arguments):
         return tuple(_decode(argument, item) for argument, item in zip(arguments, value))
     if hasattr(kind, "_fields") and isinstance(value, dict):
         return _named(kind, value)
