@@ -68,6 +68,6 @@ def test_hosts_and_doctor_work_on_a_lab(command: Command) -> None:
 
 @pytest.mark.stack
 def test_the_demo_passes(command: Command) -> None:
-    demo = command("demo", "--output", "plain", timeout=1000)
+    demo = command("lab", "demo", "--output", "plain", timeout=1000)
     assert demo.returncode == 0, demo.stdout[-4000:] + demo.stderr[-4000:]
     assert "0 processes left on 2 hosts" in demo.stdout
