@@ -142,7 +142,7 @@ def test_an_sshd_that_dies_with_all_its_sessions_does_not_disturb_the_run(
     assert "node2" in told.out
     report = desk.report()["run"]
     assert report["reason"] == "done"
-    assert report["unproved"] == ["node2"]
+    assert report["unchecked"] == ["node2"]
     assert [row["state"] for row in report["ranks"]] == ["ok"] * 3
     for rank in range(3):
         assert desk.written(rank) == b"".join(b"tick %d\n" % n for n in range(60))
