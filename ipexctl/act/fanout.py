@@ -37,7 +37,7 @@ class _Done(Generic[T]):
     value: T | Failure | BaseException
 
 
-def each(
+def run_on_hosts(
     context: Context,
     hosts: Iterable[Host],
     step: str,

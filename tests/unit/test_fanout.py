@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -48,7 +48,7 @@ def test_results_come_in_the_order_of_the_hosts_whatever_the_order_of_the_work()
         time.sleep(0.05 * (5 - int(host.name[-1])))
         return Completed(0, host.name.encode())
 
-    results, events = played(each(context(FakeOpener(slower_first)), HOSTS, "probe", uname))
+    results, events = played(run_on_hosts(context(FakeOpener(slower_first)), HOSTS, "probe", uname))
     assert list(results) == [host.name for host in HOSTS]
     assert all(results[host.name] == host.name for host in HOSTS)
     assert next(e for e in events if isinstance(e, StepEnded)) == StepEnded("node5", "probe", "ok", "")
@@ -56,7 +56,7 @@ def test_results_come_in_the_order_of_the_hosts_whatever_the_order_of_the_work()
 
 def test_a_host_that_fails_is_a_value_beside_the_results_of_the_others() -> None:
     links = FakeOpener({"uname": b"x86_64"}, down={"node2": REFUSED})
-    results, events = played(each(context(links), HOSTS, "probe", uname))
+    results, events = played(run_on_hosts(context(links), HOSTS, "probe", uname))
     assert results["node2"] == REFUSED
     assert sum(value == "x86_64" for value in results.values()) == 5
     assert HostFailed(REFUSED) in events
@@ -65,7 +65,7 @@ def test_a_host_that_fails_is_a_value_beside_the_results_of_the_others() -> None
 
 def test_a_failure_that_the_work_returns_is_told_like_one_that_was_raised() -> None:
     full = Failure("node0", Kind.STEP, "no space left", code="no-space")
-    results, events = played(each(context(FakeOpener({})), HOSTS[:1], "probe", lambda link, emit: full))
+    results, events = played(run_on_hosts(context(FakeOpener({})), HOSTS[:1], "probe", lambda link, emit: full))
     assert results == {"node0": full}
     assert events == [StepStarted("node0", "probe"), HostFailed(full)]
 
@@ -76,7 +76,7 @@ def test_what_the_work_emits_comes_between_its_start_and_its_end_which_says_the_
         return 2
 
     results, events = played(
-        each(context(FakeOpener({})), HOSTS[:1], "probe", work, outcome=lambda n: ("changed", f"{n} files"))
+        run_on_hosts(context(FakeOpener({})), HOSTS[:1], "probe", work, outcome=lambda n: ("changed", f"{n} files"))
     )
     assert results == {"node0": 2}
     assert events == [
@@ -98,7 +98,7 @@ def test_no_more_hosts_are_worked_on_at_once_than_the_bound() -> None:
         with lock:
             at_work -= 1
 
-    played(each(context(FakeOpener({}), bound=2), HOSTS, "probe", work))
+    played(run_on_hosts(context(FakeOpener({}), bound=2), HOSTS, "probe", work))
     assert most == 2
 
 
@@ -115,7 +115,7 @@ def test_dark_hosts_do_not_hold_up_the_others() -> None:
     dark = {f"node{n}": Failure(f"node{n}", Kind.UNREACHABLE, "no answer within 10 s", code="timeout") for n in (0, 1)}
     ended: dict[str, float] = {}
     start = time.monotonic()
-    for event in each(context(SlowToConnect({"uname": b"x"}, down=dark), bound=2), HOSTS, "probe", uname):
+    for event in run_on_hosts(context(SlowToConnect({"uname": b"x"}, down=dark), bound=2), HOSTS, "probe", uname):
         if isinstance(event, StepEnded):
             ended[event.host] = time.monotonic() - start
     assert set(ended) == {"node2", "node3", "node4", "node5"}
@@ -129,7 +129,7 @@ def test_an_unexpected_exception_ends_everything_and_names_its_host(caplog: pyte
         time.sleep(0.01)
 
     with pytest.raises(ZeroDivisionError):
-        played(each(context(FakeOpener({})), HOSTS, "probe", work))
+        played(run_on_hosts(context(FakeOpener({})), HOSTS, "probe", work))
     assert "node3: step 'probe' raised ZeroDivisionError" in caplog.text
     assert fanout_threads() == []
 
@@ -139,7 +139,7 @@ def test_breaking_off_closes_the_links_and_leaves_no_thread(how: str, tmp_path: 
     local = tuple(Host(name, "localhost") for name in ("node0", "node1"))
     mark = tmp_path / "lives"
     sleeper = Command(("sh", "-c", f'echo $$ > "{mark}.$$"; sleep 60; true'), timeout=60)
-    story = each(context(Links(connect_timeout=1)), local, "probe", lambda link, emit: link.run(sleeper))
+    story = run_on_hosts(context(Links(connect_timeout=1)), local, "probe", lambda link, emit: link.run(sleeper))
     assert {next(story).host, next(story).host} == {"node0", "node1"}  # type: ignore[union-attr]
     deadline = time.monotonic() + 5
     pids: list[str] = []
@@ -165,7 +165,7 @@ def test_breaking_off_ends_a_worker_that_floods_events() -> None:
             if link.closed:  # type: ignore[attr-defined]
                 raise LinkError(REFUSED)
 
-    story = each(context(FakeOpener({})), HOSTS[:2], "probe", flood)
+    story = run_on_hosts(context(FakeOpener({})), HOSTS[:2], "probe", flood)
     for _ in range(100):
         next(story)
     time.sleep(0.1)  # until the queue is full

@@ -13,7 +13,7 @@ import pytest
 
 from ipexctl import loop
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import each
+from ipexctl.act.fanout import run_on_hosts
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
@@ -171,7 +171,7 @@ def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others
     def workflow(context: Context) -> Workflow:
         yield Started("install", "", ("node0", "node1"))
         hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in ("node0", "node1")]
-        for event in each(context, hosts, "install", ask_session):
+        for event in run_on_hosts(context, hosts, "install", ask_session):
             events.append(event)
             yield event
         yield Ended("install", Exit.OK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import each
+from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -35,7 +35,7 @@ def find_hosts_mpi(
         hint = mpi_launchers.suggest_mpi_install(wanted)
         return Failure(link.host.name, Kind.STEP, f"{named}: {launcher}", hint, "no-mpi")
 
-    results = yield from each(context, hosts, "look for mpirun", find_mpi)
+    results = yield from run_on_hosts(context, hosts, "look for mpirun", find_mpi)
     if failures := {host: result for host, result in results.items() if isinstance(result, Failure)}:
         return failures
     launchers = {host: result for host, result in results.items() if isinstance(result, MpiLauncher)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.facts import ProbeOutput, Uarchs, build_probe_command, parse_facts, parse_probe_output, parse_uarchs
 from ipexctl.model.errors import Failure, Kind
@@ -81,7 +81,7 @@ def collect_probe_results(
         emit(FactsRead(link.host.name, facts))
         return ProbeResult(facts, bundle if keep else None)
 
-    return (yield from each(context, inventory, "probe", probe_host, outcome=_describe_outcome))
+    return (yield from run_on_hosts(context, inventory, "probe", probe_host, outcome=_describe_outcome))
 
 
 def load_uarchs() -> Uarchs:

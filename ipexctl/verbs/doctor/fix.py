@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import each
+from ipexctl.act.fanout import run_on_hosts
 from ipexctl.decide.checks import Catalogue
 from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command
@@ -46,7 +46,7 @@ def fix(
         hosts = [host for host in finding.hosts if host in facts and (not entry.do or facts[host].user == "root")]
         if entry.safe != "root" or not hosts or not ask(_question(finding, hosts, entry.do)):
             continue
-        done = yield from each(
+        done = yield from run_on_hosts(
             context,
             [inventory[host] for host in hosts],
             f"fix {finding.code}",

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.benchmarks import FIGURES, better, judge_speeds, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
@@ -57,11 +57,11 @@ def race(
             return NotReached(_explain(error))
 
     try:
-        done = yield from each(together, taking_part, "measure", compute, outcome=_outcome)
+        done = yield from run_on_hosts(together, taking_part, "measure", compute, outcome=_outcome)
         speeds = tuple(result for result in done.values() if isinstance(result, HostSpeed))
         behind = {hit.host for hit in judge_speeds(SpeedCheck(speeds)) if hit.code == "SPD001"}
         if behind:  # nobody is called slow for one bad moment
-            again = yield from each(
+            again = yield from run_on_hosts(
                 together,
                 [host for host in taking_part if host.name in behind],
                 "measure again",
@@ -121,7 +121,9 @@ def _talk(
                 return NotReached(_explain(error))
             return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
 
-        results = yield from each(context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome)
+        results = yield from run_on_hosts(
+            context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome
+        )
         lines += [line for line in results.values() if isinstance(line, LinkSpeed)]
         unmeasured += [
             UnmeasuredLink(host, partner[host], missed.why)

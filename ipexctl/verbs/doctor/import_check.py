@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Mapping
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import public_version
@@ -54,7 +54,7 @@ def try_imports(
             return ("unexpected response of the import check",)
         return tuple(printable(problem, 300) for problem in report.problems)
 
-    done = yield from each(context, hosts, "import", attempt, outcome=_outcome)
+    done = yield from run_on_hosts(context, hosts, "import", attempt, outcome=_outcome)
     return {host: result for host, result in done.items() if isinstance(result, tuple)}
 
 

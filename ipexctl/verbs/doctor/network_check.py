@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
@@ -89,16 +89,16 @@ def check_network(
         return _build_pair(host, attempts[0]) if attempts else NotReached("no attempt was made")
 
     try:
-        opened = yield from each(context, taking_part, "open a port", open_port, outcome=_outcome)
+        opened = yield from run_on_hosts(context, taking_part, "open a port", open_port, outcome=_outcome)
         ports = {host: result for host, result in opened.items() if isinstance(result, Ports)}
         names = list(ports)
         tries = plan(names, everyone)
         participants = [host for host in taking_part if host.name in ports]
-        visited = yield from each(context, participants, "try the others", try_others, outcome=_outcome)
+        visited = yield from run_on_hosts(context, participants, "try the others", try_others, outcome=_outcome)
         # All measured at the same time; a host that was busy just then is no slow link.
         slow = {pair.source for pair in slow_links(_all_pairs(visited))}
         suspects = [host for host in participants if host.name in slow][:_SUSPECTS]
-        again = yield from each(context, suspects, "measure again", measure_again, outcome=_outcome)
+        again = yield from run_on_hosts(context, suspects, "measure again", measure_again, outcome=_outcome)
     finally:
         for session in sessions.values():
             session.close()

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.transfer import receive, rsync
 from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError
 from ipexctl.act.transfer.send import ProgressReporter
@@ -60,7 +60,7 @@ def fetch(
             what = "the host's list of files makes no sense"
             raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
-    probed = yield from each(context, hosts, "look", ask)
+    probed = yield from run_on_hosts(context, hosts, "look", ask)
     failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
     listings = {host: listing for host, listing in probed.items() if isinstance(listing, Listing)}
     yield from _report_links(listings)
@@ -141,7 +141,7 @@ def _fetch_files(
             return Failure(host, Kind.STEP, f"not brought: {planning.format_names(bad)}", code="name")
         return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from each(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
+    return (yield from run_on_hosts(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
 
 
 def _fetch_whole(

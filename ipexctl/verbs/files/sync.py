@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.transfer import rsync
 from ipexctl.act.transfer import send as transfer
 from ipexctl.act.transfer.receive import receive_files
@@ -64,7 +64,7 @@ def sync(
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not carried, because they are no files: {names}", "warning")
 
-    remote_trees = yield from each(
+    remote_trees = yield from run_on_hosts(
         context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
     )
     failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
@@ -152,7 +152,7 @@ def _send_trees(
             ) from None
         return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from each(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
+    return (yield from run_on_hosts(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
 
 
 def _report_differences(
@@ -179,7 +179,7 @@ def _report_differences(
                 texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
         return texts
 
-    differences = yield from each(context, hosts, "compare texts", read)
+    differences = yield from run_on_hosts(context, hosts, "compare texts", read)
     for names, text in diff.group_by_hosts(
         {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
     ):

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.packages.download import cache_path, measure_rate
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
@@ -203,7 +203,7 @@ def _observe(
             return Python(path, completed.text.strip())
         return Python(path, None, False, f"does not run ({completed.last_words(1) or f'status {completed.status}'})")
 
-    pythons = yield from each(context, [inventory[name] for name in named], "ask the interpreter", ask)
+    pythons = yield from run_on_hosts(context, [inventory[name] for name in named], "ask the interpreter", ask)
     for name, python in pythons.items():
         if isinstance(python, Failure):
             failed[name] = python

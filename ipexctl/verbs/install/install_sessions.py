@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import group_by_tokens, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -70,8 +70,8 @@ class InstallSessions:
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
-        """`fanout.each` over hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`, or returns a
-        `Failure`, is put into ``failed`` and left out of the result."""
+        """As `fanout.run_on_hosts`, for hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`, or returns
+        a `Failure`, is put into ``failed`` and left out of the result."""
 
         def attempt(link: Link, emit: Emit) -> T | Failure:
             try:
@@ -82,7 +82,7 @@ class InstallSessions:
                 return Failure(link.host.name, Kind.STEP, error.sentence, error.hint)
 
         hosts = [self.inventory[name] for name in names]
-        results = yield from each(self.context, hosts, step, attempt, outcome=outcome)
+        results = yield from run_on_hosts(self.context, hosts, step, attempt, outcome=outcome)
         self.failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
         return {name: result for name, result in results.items() if not isinstance(result, Failure)}
 

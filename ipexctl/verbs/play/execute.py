@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.model.answers import CommandAnswer, CommandOutput, DryRun, FailedCommand
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind
@@ -39,7 +39,7 @@ def execute(
     def outcome(done: Completed) -> tuple[StepOutcome, str]:
         return "changed" if task.changes else "ok", f"{len(done.out)} bytes" + (", cut" if done.truncated else "")
 
-    results = yield from each(context, inventory, "command", work, outcome=outcome)
+    results = yield from run_on_hosts(context, inventory, "command", work, outcome=outcome)
     yield Answer(CommandAnswer(tuple(_row(host, result) for host, result in results.items())))
     yield Ended("command", Exit.OK)
     return results

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.decide.launch.run_spec import Identity
 from ipexctl.model.answers import RunAnswer
@@ -79,10 +79,10 @@ class Attempt:
         def start_keeper(link: Link, _: Emit) -> int:
             return run_control.start_keeper(link, head, run)
 
-        prepared = yield from each(self.context, hosts, "prepare", prepare)
+        prepared = yield from run_on_hosts(self.context, hosts, "prepare", prepare)
         if any(isinstance(result, Failure) for result in prepared.values()):
             return False
-        keepers = yield from each(self.context, [head.host], "start keeper", start_keeper)
+        keepers = yield from run_on_hosts(self.context, [head.host], "start keeper", start_keeper)
         port = keepers[head.host.name]
         if isinstance(port, Failure):
             return False
@@ -91,7 +91,7 @@ class Attempt:
         def start_guard(link: Link, _: Emit) -> None:
             run_control.start_guard(link, run_dirs[link.host.name], run, *address)
 
-        guards = yield from each(self.context, hosts, "start guard", start_guard)
+        guards = yield from run_on_hosts(self.context, hosts, "start guard", start_guard)
         if any(isinstance(result, Failure) for result in guards.values()):
             self.watcher.send_order(KillRun("a host could not take part"))
             self.watcher.wait_for_end()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, RunAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
@@ -131,7 +131,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
-        results = yield from each(context, inventory, "reap", _reaper(run, directories))
+        results = yield from run_on_hosts(context, inventory, "reap", _reaper(run, directories))
         for host, result in results.items():
             if isinstance(result, Failure):
                 unknown.append(host)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import each
+from ipexctl.act.fanout import run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
@@ -49,7 +49,7 @@ class RunSurvey:
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
     """Asks every host for its runs; hosts that do not answer are reported as failures."""
-    results = yield from each(context, inventory, "list runs", lambda link, _: run_control.runs(link))
+    results = yield from run_on_hosts(context, inventory, "list runs", lambda link, _: run_control.runs(link))
     answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     runs.sort(key=lambda run: run.row.started)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, each
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
@@ -178,7 +178,9 @@ class RunWatcher:
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
         try:
-            with closing(each(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)) as events:
+            with closing(
+                run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
+            ) as events:
                 for event in events:
                     if not isinstance(event, HostFailed):  # `CleanupChecked` names the hosts that do not answer
                         yield event
