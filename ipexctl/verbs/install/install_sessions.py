@@ -70,8 +70,8 @@ class InstallSessions:
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
-        """As `fanout.run_on_hosts`, for hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`, or returns
-        a `Failure`, is put into ``failed`` and left out of the result."""
+        """As `fanout.run_on_hosts`, for hosts by name. A host whose ``work`` raises `RemoteError` or `UsageError`,
+        or returns a `Failure`, is put into ``failed`` and left out of the result."""
 
         def attempt(link: Link, emit: Emit) -> T | Failure:
             try:
