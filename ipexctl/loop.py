@@ -28,7 +28,7 @@ from ipexctl.model.events import Output as RankOutput
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.decide.diagnosis.known_errors import KnownErrors
-    from ipexctl.decide.reports import Report
+    from ipexctl.model.reports import CommandReport
     from ipexctl.show.debug_log import DebugLog
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.record import Record
@@ -209,18 +209,18 @@ class Delivery:
         return failure
 
     def _close(self, failure: Exception | Interrupted | None) -> Exit:
-        from ipexctl.decide.reports import Report
+        from ipexctl.model.reports import CommandReport
         from ipexctl.show.sinks import print_refusal
 
-        report: Report | None = None
+        report: CommandReport | None = None
         try:
             report = self._folding.report(lost=self._record.lost() if self._record else None)
         except Exception as error:
             failure = failure or error
         described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
         exit = _choose_exit(report, failure, described)
-        public = replace(
-            (report or Report(self._verb, exit)).public(),
+        closing = replace(
+            report or CommandReport(self._verb, "", exit, False, (), 0.0, 0.0, False, (), (), (), (), None, None),
             exit=exit,
             ok=exit is Exit.OK,
             saved=str(self._record.directory) if self._record else None,
@@ -228,7 +228,7 @@ class Delivery:
         )
         for sink in (*self._sinks, *self._broken):
             try:
-                sink.close(public)
+                sink.close(closing)
             except Exception as error:
                 described = described or describe_error(error, self._log, self._verb)
                 exit = worst([exit, Exit.INTERNAL])
@@ -239,7 +239,9 @@ class Delivery:
         return exit
 
 
-def _choose_exit(report: Report | None, failure: Exception | Interrupted | None, described: UsageError | None) -> Exit:
+def _choose_exit(
+    report: CommandReport | None, failure: Exception | Interrupted | None, described: UsageError | None
+) -> Exit:
     """The exit code of what ended a workflow before its end, or that of the report."""
     causes = report.causes if report else ()
     if described and described.exit is not Exit.INTERNAL:  # as hosts that cannot hold what is asked
@@ -262,7 +264,7 @@ def log_event(event: Event) -> None:
         _log.debug("%r", event)
 
 
-def _describe_interruption(report: Report) -> str:
+def _describe_interruption(report: CommandReport) -> str:
     """The last line of an interrupted command that does what is left when it is typed again."""
     done = [host.host for host in report.hosts if host.steps and host.good]
     progress = f": {', '.join(done)} partly done" if done else ""
@@ -321,7 +323,7 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
                     folding.take(stamped)
                     screen.take(stamped)
             report = folding.report()
-            screen.close(replace(report.public(), saved=str(directory)))
+            screen.close(replace(report, saved=str(directory)))
             return report.exit
         except Interrupted as interrupted:
             return interrupted.exit

@@ -1,4 +1,4 @@
-"""Events → Report → exit code: the one place where a command's outcome is judged.
+"""Events → `CommandReport` → exit code: the one place where a command's outcome is judged.
 
 `Folding` takes events one by one (it has the shape of a sink), `fold` takes all of them. 0 only when all of it worked;
 what is not known counts as failed; the order in which events of several hosts arrive does not change the exit code.
@@ -7,7 +7,7 @@ what is not known counts as failed; the order in which events of several hosts a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
 from types import MappingProxyType
 
@@ -32,81 +32,9 @@ _TAIL_LINES = 20
 _SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by their own clocks
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The fold of a command's events. Times in Unix seconds of the controller's clock.
-
-    ``first`` is the rank that failed first by itself; ``followers`` failed after it, ``stopped`` were ended by us.
-    ``diagnosis`` is what the catalogue of known errors says of a run that failed. ``left`` maps a host to process ids
-    of the run that are still alive; ``unproved`` are hosts nobody could ask.
-    """
-
-    verb: str
-    exit: Exit
-    causes: tuple[Exit, ...] = ()
-    title: str = ""
-    started: float = 0.0
-    ended: float = 0.0
-    finished: bool = False
-    hosts: tuple[HostOutcome, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    run: str = ""
-    head: str = ""
-    reason: str = ""
-    detail: str = ""
-    run_started: float = 0.0
-    run_ended: float = 0.0
-    ranks: tuple[RankOutcome, ...] = ()
-    first: RankOutcome | None = None
-    diagnosis: Diagnosis | None = None
-    followers: tuple[int, ...] = ()
-    stopped: tuple[int, ...] = ()
-    clean: tuple[str, ...] = ()
-    orphans: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    unchecked: tuple[str, ...] = ()
-    lost: LostOutput | None = None
-    warnings: tuple[str, ...] = ()
-
-    def public(self) -> CommandReport:
-        """What ``report.json`` and ``--output json`` say of it."""
-        return CommandReport(
-            verb=self.verb,
-            title=self.title,
-            exit=self.exit,
-            ok=self.exit is Exit.OK,
-            causes=self.causes,
-            started=self.started,
-            ended=self.ended,
-            finished=self.finished,
-            hosts=self.hosts,
-            failures=self.failures,
-            findings=self.findings,
-            warnings=self.warnings,
-            run=self._run() if self.run else None,
-            lost=self.lost,
-        )
-
-    def _run(self) -> RunOutcome:
-        return RunOutcome(
-            run=self.run,
-            head=self.head,
-            reason=self.reason,
-            detail=self.detail,
-            started=self.run_started,
-            ended=self.run_ended,
-            ranks=self.ranks,
-            first=self.first.rank if self.first else None,
-            diagnosis=self.diagnosis,
-            followers=self.followers,
-            stopped=self.stopped,
-            clean=self.clean,
-            orphans=self.orphans,
-            unchecked=self.unchecked,
-        )
-
-
-def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> Report:
+def fold(
+    events: Iterable[Stamped], *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE
+) -> CommandReport:
     """The report of a whole stream. See `Folding.report`."""
     folding = Folding()
     for stamped in events:
@@ -224,24 +152,21 @@ class Folding:
     def close(self, report: CommandReport | None = None) -> None:
         """Nothing to do; with it a Folding can stand among the sinks."""
 
-    def report(self, *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> Report:
+    def report(self, *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> CommandReport:
         """``lost`` is what the record could not store. ``offsets`` maps hosts to seconds their clock is ahead of the
         controller's, where measured; else they are judged from the delays of the ranks' own messages."""
         ranks = self._ranks(offsets)
-        failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
         orphans: dict[str, tuple[int, ...]] = {}
         for proof in self._proofs.values():
             for host, pids in proof.orphans.items():
                 orphans |= {host: (*orphans.get(host, ()), *pids)} if pids else {}
         unchecked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.unchecked))
-        asked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts))
         causes = self._causes(ranks, orphans, unchecked, lost)
-        run, over = self._run, self._over
-        started, ended = self._times(self._shifts(offsets))
-        return Report(
+        return CommandReport(
             verb=self._verb,
             title=self._title,
             exit=worst(causes),
+            ok=worst(causes) is Exit.OK,
             causes=tuple(sorted(set(causes) - {Exit.OK})),
             started=self._started or 0.0,
             ended=self._at,
@@ -249,22 +174,39 @@ class Folding:
             hosts=tuple(self._host(host) for host in self._hosts if host),
             failures=tuple(self._failures),
             findings=tuple(self._findings),
+            warnings=tuple(self._warnings),
+            run=self._run_outcome(ranks, orphans, unchecked, self._shifts(offsets)),
+            lost=lost,
+        )
+
+    def _run_outcome(
+        self,
+        ranks: tuple[RankOutcome, ...],
+        orphans: Mapping[str, tuple[int, ...]],
+        unchecked: tuple[str, ...],
+        shifts: Mapping[str, float],
+    ) -> RunOutcome | None:
+        run, over = self._run, self._over
+        if run is None and over is None:
+            return None
+        failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
+        checked = dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts)
+        started, ended = self._times(shifts)
+        return RunOutcome(
             run=run.run if run else over.run if over else "",
             head=run.head if run else "",
             reason=over.reason if over else "",
             detail=over.detail if over else "",
-            run_started=started,
-            run_ended=ended,
+            started=started,
+            ended=ended,
             ranks=ranks,
-            first=failed[0] if failed else None,
+            first=failed[0].rank if failed else None,
             diagnosis=self._diagnosis(failed),
             followers=tuple(rank.rank for rank in failed[1:]),
             stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
-            clean=tuple(host for host in asked if host not in orphans and host not in unchecked),
+            clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
             orphans=orphans,
             unchecked=unchecked,
-            lost=lost,
-            warnings=tuple(self._warnings),
         )
 
     def _times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
@@ -369,6 +311,7 @@ class Folding:
             out,
             err,
             end.kernel,
+            end.oom,
         )
 
     def _tail(self, rank: int, end: e.RankEnded, most: int) -> str:

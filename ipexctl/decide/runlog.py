@@ -23,6 +23,7 @@ from ipexctl.model.events import (
     Stream,
 )
 from ipexctl.model.launch import Running
+from ipexctl.model.reports import OutOfMemory
 from ipexctl.protocol import frames, journal
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Record
@@ -160,11 +161,7 @@ def _ended(record: journal.RankEnded) -> RankEnded:
     # A wrapper that was told to end before its rank did: by us, or by mpirun because another rank had failed.
     ended_by_others = record.by_us or (record.stopped and record.signal)
     lost = record.lost and not record.by_us
-    error = record.error
-    if record.oom:
-        error = "killed by the kernel: out of memory"
-        if record.oom.used is not None and record.oom.limit is not None:
-            error += f": {record.oom.used} of {record.oom.limit} bytes of its control group"
+    oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None
     return RankEnded(
         rank=record.rank,
         host=record.host,
@@ -172,7 +169,8 @@ def _ended(record: journal.RankEnded) -> RankEnded:
         signal=record.signal,
         at=record.at,
         cause="lost" if lost else "stopped" if ended_by_others and record.status != 0 else "",
-        error=error,
+        error=f"killed by the kernel: {oom}" if oom else record.error,
         traceback=record.traceback,
         kernel=record.kernel,
+        oom=oom,
     )

@@ -14,6 +14,7 @@ from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.reports import OutOfMemory
 
 Stream = Literal["out", "err"]
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]
@@ -186,6 +187,7 @@ class RankEnded:
     traceback: str = ""
     tail: bytes = b""
     kernel: str = ""  # what the host's kernel log says of its death
+    oom: OutOfMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,19 @@ class HostOutcome(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The kernel killed a rank for lack of memory: bytes its control group used, and may use, where they are known."""
+
+    used: int | None = None
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        if self.used is None or self.limit is None:
+            return "out of memory"
+        return f"out of memory: {self.used} of {self.limit} bytes of its control group"
+
+
+@dataclass(frozen=True, slots=True)
 class RankOutcome:
     """One rank. ``at`` is its end, as well as it is known; 0 before."""
 
@@ -58,6 +71,7 @@ class RankOutcome:
     out_bytes: int = 0
     err_bytes: int = 0
     kernel: str = ""  # its host's kernel log about its death
+    oom: OutOfMemory | None = None
 
 
 class RunOutcome(JsonRecord):

@@ -119,10 +119,9 @@ def _diagnosis(run: RunOutcome) -> list[RenderableType]:
 
 def how(rank: RankOutcome) -> str:
     """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``."""
-    if rank.signal:
-        number = rank.signal
-        if "out of memory" in rank.error:
-            return f"was killed ({rank.error[rank.error.index('out of memory') :]})"
+    if rank.oom and rank.signal:
+        return f"was killed ({rank.oom})"
+    if number := rank.signal:
         name = phrases.signal_name(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
     return f"exited with code {rank.status}"
@@ -130,7 +129,7 @@ def how(rank: RankOutcome) -> str:
 
 def _hint(rank: RankOutcome) -> str:
     """Only what the way a rank ended tells by itself."""
-    if rank.signal == 9 or "out of memory" in rank.error:
+    if rank.signal == 9 or rank.oom:
         return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
     if rank.signal == 4:
         return "an instruction this CPU does not have: ipexctl doctor"

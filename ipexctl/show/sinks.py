@@ -24,7 +24,7 @@ class Sink(Protocol):
         """One event. Never raises because a reader, a terminal or a disk failed."""
 
     def close(self, report: CommandReport | None = None) -> None:
-        """The end. ``report`` is `Report.public()`, for sinks that show or save it. Safe to call twice."""
+        """The end. ``report`` is for sinks that show or save it. Safe to call twice."""
 
 
 def print_refusal(refused: UsageError, err: Pipe) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import parse_errors
-from ipexctl.decide.reports import Folding, Report
+from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import (
     Ended,
@@ -37,6 +37,7 @@ from ipexctl.model.events import (
     Stamped,
     Started,
 )
+from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
@@ -125,35 +126,40 @@ def test_stages_come_in_order(start: Start) -> None:
         assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
 
 
-def report(events: Iterable[Event]) -> Report:
+def report(events: Iterable[Event]) -> CommandReport:
     folding = Folding(parse_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
         folding.take(Stamped(time.time() + number / 1000, event))
     return folding.report()
 
 
+def first(report: CommandReport) -> RankOutcome:
+    assert report.run is not None
+    return next(rank for rank in report.run.ranks if rank.rank == report.run.first)
+
+
 def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start: Start) -> None:
     attempt = start("crash", "1")
     result = report(attempt.execute_and_conclude())
     assert result.exit == Exit.RANK
-    assert (result.first.rank, result.first.signal) == (1, signal.SIGSEGV)
-    assert result.first.traceback.startswith("Fatal Python error: Segmentation fault")
-    assert "in read_null" in result.first.traceback
-    assert result.diagnosis.code == "sigsegv"
+    assert (first(result).rank, first(result).signal) == (1, signal.SIGSEGV)
+    assert first(result).traceback.startswith("Fatal Python error: Segmentation fault")
+    assert "in read_null" in first(result).traceback
+    assert result.run.diagnosis.code == "sigsegv"
     assert not list(RANKS.glob("core*"))
 
 
 def test_an_error_file_of_torch_is_honoured(start: Start) -> None:
     result = report(start("record").execute_and_conclude())
-    assert result.first.error == "KeyError: 'loss'"
-    assert "in train" in result.first.traceback
+    assert first(result).error == "KeyError: 'loss'"
+    assert "in train" in first(result).traceback
 
 
 def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None:
     result = report(start("import").execute_and_conclude())
-    assert result.diagnosis.fix == "ipexctl install --with no_such_package"
+    assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.ending(result.public()))
+    typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.ending(result))
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 
@@ -200,7 +206,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s
     result = report(events)
     assert result.exit == Exit.RESIDUE
-    assert result.orphans["b"] == (frozen,)  # both hosts are this machine
+    assert result.run.orphans["b"] == (frozen,)  # both hosts are this machine
     told = next(event.failure for event in of(HostFailed, events))
     assert f"process {frozen} (state D)" in told.what
     assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
@@ -213,10 +219,10 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start: Start, memory_group: Path) -> None:
     result = report(start("eat", "1", str(memory_group / "cgroup.procs")).execute_and_conclude())
-    assert (result.first.rank, result.first.signal) == (1, signal.SIGKILL)
+    assert (first(result).rank, first(result).signal) == (1, signal.SIGKILL)
     if not readable_kernel_log():
         pytest.skip("the kernel's log may not be read here, or its process numbers are of another namespace")
-    assert "Killed process" in result.first.kernel
+    assert "Killed process" in first(result).kernel
 
 
 def readable_kernel_log() -> bool:

@@ -15,6 +15,7 @@ from ipexctl.act import agent
 from ipexctl.decide.runlog import RunLog
 from ipexctl.model.events import Message, RankEnded, RunEnded
 from ipexctl.model.launch import Running
+from ipexctl.model.reports import OutOfMemory
 from ipexctl.protocol import codec, frames, journal, messages, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
@@ -107,6 +108,15 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
     assert [event.text for event in events if isinstance(event, Message)][1].startswith("3 records of")
     assert [event for event in events if isinstance(event, RankEnded)] == [RankEnded(1, "b", 3, at=2.0)]
     assert log.over == RunEnded("r1", "rank", "rank 1 on b failed", 3.0)
+
+
+def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
+    log = RunLog("n0nce", RUNNING)
+    record = journal.RankEnded(1, "b", None, 9, oom=journal.Memory(1, 3, 4))
+    (ended,) = log.read(frames.JOURNAL, journal.write(record) + b"\n")
+    assert isinstance(ended, RankEnded)
+    assert ended.oom == OutOfMemory(3, 4)
+    assert ended.error == "killed by the kernel: out of memory: 3 of 4 bytes of its control group"
 
 
 def test_a_part_of_the_agent_runs_as_a_text() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.reports import Folding, Report, fold
+from ipexctl.decide.reports import Folding, fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import to_json
-from ipexctl.model.reports import LostOutput
+from ipexctl.model.reports import CommandReport, LostOutput, RankOutcome, RunOutcome
 
 HOSTS = ("a", "b")
 RANKS = ("a", "a", "b", "b")
@@ -24,9 +24,19 @@ STARTED = e.Started("run", "train.py", HOSTS)
 RUN = e.RunStarted("r1", "a", RANKS, "mpirun")
 
 
-def folded(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None) -> Report:
+def folded(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None) -> CommandReport:
     stream = [Stamped(100.0 + n, event) for n, event in enumerate([*events, e.Ended("run", exit)])]
     return fold(stream, lost=lost)
+
+
+def of_run(report: CommandReport) -> RunOutcome:
+    assert report.run is not None
+    return report.run
+
+
+def first(report: CommandReport) -> RankOutcome:
+    run = of_run(report)
+    return next(rank for rank in run.ranks if rank.rank == run.first)
 
 
 def end(rank: int, status: int | None = 0, at: float = 0.0, **more: object) -> e.RankEnded:
@@ -41,7 +51,7 @@ def done(*ends: e.RankEnded, reason: str = "done") -> list[Event]:
 
 def test_all_went_well_is_0() -> None:
     report = folded(*done())
-    assert (report.exit, report.causes, report.first, report.clean) == (Exit.OK, (), None, HOSTS)
+    assert (report.exit, report.causes, of_run(report).first, of_run(report).clean) == (Exit.OK, (), None, HOSTS)
 
 
 def test_a_stream_without_an_end_is_not_ok() -> None:
@@ -94,28 +104,28 @@ def test_the_first_cause_is_the_earliest_failure_whatever_order_it_is_seen_in() 
     for seed in range(6):
         random.Random(seed).shuffle(ends)
         report = folded(*done(*ends, reason="rank"))
-        assert report.first is not None
-        assert (report.first.rank, report.followers) == (1, (3, 0))
+        assert of_run(report).first is not None
+        assert (first(report).rank, of_run(report).followers) == (1, (3, 0))
 
 
 def test_failures_at_the_same_time_are_told_by_rank() -> None:
     report = folded(*done(end(1, 2, 50.0), end(0, 1, 50.0), reason="rank"))
-    assert report.first is not None
-    assert (report.first.rank, report.followers) == (0, (1,))
+    assert of_run(report).first is not None
+    assert (first(report).rank, of_run(report).followers) == (0, (1,))
 
 
 def test_ranks_that_we_ended_are_never_the_cause() -> None:
     stopped = [end(rank, None, 49.0, signal=15, cause="stopped") for rank in (0, 1, 3)]
     report = folded(*done(*stopped, end(2, 3, 50.0), reason="rank"))
-    assert report.first is not None
-    assert (report.first.rank, report.stopped, report.exit) == (2, (0, 1, 3), Exit.RANK)
+    assert of_run(report).first is not None
+    assert (first(report).rank, of_run(report).stopped, report.exit) == (2, (0, 1, 3), Exit.RANK)
 
 
 def test_a_rank_whose_end_nobody_saw_is_not_well() -> None:
     lost = folded(*done(end(2, None, cause="lost")))
-    assert (lost.exit, lost.ranks[2].state) == (Exit.LOST, "lost")
+    assert (lost.exit, of_run(lost).ranks[2].state) == (Exit.LOST, "lost")
     unseen = folded(STARTED, RUN, end(0), e.RunEnded("r1", "done"))
-    assert (unseen.exit, unseen.ranks[1].state) == (Exit.LOST, "running")
+    assert (unseen.exit, of_run(unseen).ranks[1].state) == (Exit.LOST, "running")
 
 
 def test_a_watched_run_that_somebody_stopped_did_not_do_what_was_asked() -> None:
@@ -127,7 +137,7 @@ def test_a_watched_run_that_somebody_stopped_did_not_do_what_was_asked() -> None
 
 def test_a_run_that_was_let_go_is_ok_and_still_running() -> None:
     report = folded(STARTED, RUN, e.RankStage(0, "a", "torch"))
-    assert (report.exit, report.reason, report.ranks[0].state) == (Exit.OK, "", "running")
+    assert (report.exit, of_run(report).reason, of_run(report).ranks[0].state) == (Exit.OK, "", "running")
 
 
 def test_a_restart_forgets_the_ranks_of_the_attempt_before_and_not_what_it_left() -> None:
@@ -157,12 +167,12 @@ def test_hosts_clocks_that_differ_do_not_change_the_first_cause() -> None:
         Stamped(111.0, e.Ended("run", Exit.OK)),
     ]
     report = fold(stream)
-    assert report.first is not None
-    assert report.first.rank == 2
-    assert report.first.at == pytest.approx(110.05, abs=0.1)
+    assert of_run(report).first is not None
+    assert first(report).rank == 2
+    assert first(report).at == pytest.approx(110.05, abs=0.1)
     told = fold(stream, offsets={"b": ahead, "a": 0.0})
-    assert told.first is not None
-    assert told.first.rank == 2
+    assert of_run(told).first is not None
+    assert first(told).rank == 2
 
 
 @pytest.mark.parametrize("ahead", [0.0, 30.0])
@@ -178,10 +188,10 @@ def test_who_comes_later_has_the_times_of_the_run_and_its_title(ahead: float) ->
     ]
     report = fold([Stamped(came, event) for event in events])
     assert report.title == "train.py  2 hosts"
-    assert report.run_ended - report.run_started == pytest.approx(20.0)
-    assert report.first is not None
-    assert report.first.at - report.run_started == pytest.approx(12.0)
-    assert report.run_started <= came
+    assert of_run(report).ended - of_run(report).started == pytest.approx(20.0)
+    assert of_run(report).first is not None
+    assert first(report).at - of_run(report).started == pytest.approx(12.0)
+    assert of_run(report).started <= came
 
 
 def test_hosts_whose_clocks_agree_are_ordered_by_their_own_clocks_not_by_delays() -> None:
@@ -192,8 +202,8 @@ def test_hosts_whose_clocks_agree_are_ordered_by_their_own_clocks_not_by_delays(
         Stamped(111.0, e.Ended("run", Exit.RANK)),
     ]
     report = fold(stream)
-    assert report.first is not None
-    assert report.first.rank == 2
+    assert of_run(report).first is not None
+    assert first(report).rank == 2
 
 
 def test_steps_are_counted_as_ansible_does() -> None:
@@ -212,14 +222,13 @@ def test_steps_are_counted_as_ansible_does() -> None:
 
 
 def test_bytes_of_output_are_counted_per_rank() -> None:
-    rank = folded(STARTED, RUN, e.Output(1, "a", "out", b"12345\n"), e.Output(1, "a", "err", b"1")).ranks[1]
+    report = folded(STARTED, RUN, e.Output(1, "a", "out", b"12345\n"), e.Output(1, "a", "err", b"1"))
+    rank = of_run(report).ranks[1]
     assert (rank.out_bytes, rank.err_bytes) == (6, 1)
 
 
 def test_the_report_is_json_with_every_host_and_rank() -> None:
-    public = json.loads(
-        json.dumps(to_json(folded(*done(end(2, None, 50.0, signal=9, tail=b"\xff"), reason="rank")).public()))
-    )
+    public = json.loads(json.dumps(to_json(folded(*done(end(2, None, 50.0, signal=9, tail=b"\xff"), reason="rank")))))
     assert [rank["state"] for rank in public["run"]["ranks"]] == ["ok", "ok", "failed", "ok"]
     assert [host["host"] for host in public["hosts"]] == ["a", "b"]
     assert (public["exit"], public["ok"], public["run"]["first"]) == (5, False, 2)
@@ -233,7 +242,7 @@ def test_a_folding_can_be_asked_while_it_grows() -> None:
     assert folding.report().exit is Exit.OK
 
 
-def excused(*events: e.Event) -> Report:
+def excused(*events: e.Event) -> CommandReport:
     started = e.Started("play", "", ("a", "b"))
     return fold([Stamped(float(i), event) for i, event in enumerate((started, *events, e.Ended("play", Exit.OK)))])
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing, play_schedule
-from ipexctl.decide.reports import Folding, Report
+from ipexctl.decide.reports import Folding
 from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import (
@@ -32,6 +32,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
+from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.verbs.common.nested import forward_events
 
@@ -203,7 +204,7 @@ def _step(
 
 
 def _judge_failures(
-    step: Step, report: Report, batch: Sequence[str], state: PlayState
+    step: Step, report: CommandReport, batch: Sequence[str], state: PlayState
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
     """Which hosts a failed step has cost, and why the play ends ("" if it goes on)."""
     away = [host.host for host in report.hosts if host.unreachable]
@@ -215,7 +216,7 @@ def _judge_failures(
     for finding in found:  # the recap counts hosts by their steps
         for name in finding.hosts:
             yield StepEnded(name, step.title, "failed", f"{finding.code}: {finding.title}")
-    for rank in report.ranks:
+    for rank in report.run.ranks if report.run else ():
         if rank.state == "failed":
             yield StepEnded(rank.host, step.title, "failed", f"rank {rank.rank} failed")
     bad = {host.host for host in report.hosts if not host.good} | {name for one in found for name in one.hosts}
@@ -307,7 +308,7 @@ def make_workflow(
     raise ValueError(f"no such action: {step.action}")
 
 
-def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, Report]:
+def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, CommandReport]:
     """Passes a step's events on, all but its end; returns its report. What they say of hosts is kept."""
     folding = Folding()
 

@@ -90,7 +90,7 @@ def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | 
 
     events = list(read_saved_run(directory))
     title = f"ipexctl replay {directory.name}"
-    return draw(events, width=width, height=height, at=at, title=title, report=fold(events).public())
+    return draw(events, width=width, height=height, at=at, title=title, report=fold(events))
 
 
 def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:

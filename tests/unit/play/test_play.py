@@ -12,14 +12,14 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.decide.reports import Report, fold
+from ipexctl.decide.reports import fold
 from ipexctl.model.answers import PlayAnswer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
-from ipexctl.model.reports import HostOutcome, RankOutcome, RunOutcome
+from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
 from ipexctl.verbs.common.select import limit_hosts
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
@@ -44,7 +44,7 @@ def bad(*names: str) -> Does:
 
 def played(
     text: str, does: Does = fine, how: PlayOptions | None = None, down: Mapping[str, Failure] | None = None
-) -> tuple[Report, list[dict[str, Any]], list[Event], FakeOpener]:
+) -> tuple[CommandReport, list[dict[str, Any]], list[Event], FakeOpener]:
     book = playbook.parse(text, "p.yaml", base="/nowhere")
     opener = FakeOpener(does, down=down)
     events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), {}, how)]
@@ -53,7 +53,7 @@ def played(
     return report, to_json(answer.steps), events, opener
 
 
-def counts(report: Report) -> dict[str, tuple[int, int, int, int, int]]:
+def counts(report: CommandReport) -> dict[str, tuple[int, int, int, int, int]]:
     return {host.host: (host.ok, host.changed, host.unreachable, host.failed, host.skipped) for host in report.hosts}
 
 
@@ -235,7 +235,7 @@ def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], *ranks: 
     (directory / "events.jsonl").touch()
     rows = tuple(HostOutcome(host, failed=failed, unreachable=away) for host, (failed, away) in hosts.items())
     run = RunOutcome("r", "n0", "rank", "", 0.0, 0.0, ranks, None, None, (), (), (), {}, ()) if ranks else None
-    report = replace(fold([]).public(), verb=name.rpartition("-")[2], hosts=rows, run=run)
+    report = replace(fold([]), verb=name.rpartition("-")[2], hosts=rows, run=run)
     (directory / "report.json").write_text(json.dumps(to_json(report)))
 
 

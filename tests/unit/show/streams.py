@@ -285,7 +285,7 @@ def main() -> None:
         before = stamped.at
         for each in (folding, sink):
             each.take(stamped)
-    sink.close(folding.report().public())
+    sink.close(folding.report())
     sys.exit(folding.report().exit)
 
 

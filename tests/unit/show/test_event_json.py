@@ -11,11 +11,13 @@ from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
+from ipexctl.model.reports import OutOfMemory
 from ipexctl.show import event_json
 from tests.unit.show import streams
 
 EVERY = [*streams.doctor(12), *streams.install(3), *streams.run(2, fails=1), *streams.hostile()]
 EVERY += streams.stamp([e.LauncherOutput("err", b"\xff"), e.RankEnded(3, "h", None, 11, tail=b"\xfe")])
+EVERY += streams.stamp([e.RankEnded(4, "h", None, 9, oom=OutOfMemory(3, 4))])
 
 
 def test_the_streams_hold_every_kind_of_event() -> None:

@@ -79,7 +79,7 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
         sink.take(stamped)
         if index % (len(events) // 5 + 1) == 0:
             time.sleep(Live.RATE * 1.5)
-    sink.close(fold(events).public())
+    sink.close(fold(events))
     assert sink.error is None
     text = raw.getvalue().decode()
     screen = pyte.HistoryScreen(width, height, history=2000)
@@ -280,7 +280,7 @@ def test_a_terminal_that_goes_away_ends_nothing() -> None:
     for stamped in stream:
         sink.take(stamped)
     time.sleep(0.25)
-    sink.close(fold(stream).public())
+    sink.close(fold(stream))
     assert (pipe.gone, sink.error) == (True, None)
 
 

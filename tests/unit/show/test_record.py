@@ -45,7 +45,7 @@ def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = 
     made = Record.create(runs, verb, AT)
     for stamped in stream:
         made.take(stamped)
-    made.close(fold(stream).public() if report else None)
+    made.close(fold(stream) if report else None)
     return made
 
 
@@ -213,7 +213,7 @@ def shown(stream: list[Stamped]) -> list[bytes]:
     sink = Plain(Pipe(screen), Pipe(screen))
     for stamped in stream:
         sink.take(stamped)
-    sink.close(fold(stream).public())
+    sink.close(fold(stream))
     return sorted(screen.getvalue().splitlines())  # ranks that spoke in the same tenth of a second may change places
 
 

@@ -42,7 +42,7 @@ from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.reports import LostOutput
+from ipexctl.model.reports import LostOutput, OutOfMemory
 from ipexctl.show import screens, typeset
 from ipexctl.show.explained import unexplained
 from tests.unit.show import streams
@@ -61,7 +61,7 @@ def drawn(items: list[Any], width: int = 80) -> str:
 def ending(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None, width: int = 80) -> str:
     story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), *events]
     report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost)
-    return drawn(screens.ending(report.public()), width)
+    return drawn(screens.ending(report), width)
 
 
 def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
@@ -82,7 +82,7 @@ def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
 
 def test_many_ranks_are_a_line_a_host() -> None:
     stream = list(streams.run(4, 8, steps=2))
-    text = drawn(screens.ending(fold(stream).public()))
+    text = drawn(screens.ending(fold(stream)))
     assert "ranks 8-15   xeon02  exit 0  done: loss 2.0 -> 0.2" in text
 
 
@@ -104,7 +104,7 @@ def test_the_first_failure_has_status_host_time_and_last_words() -> None:
         ({"signal": 9}, "was killed by SIGKILL (signal 9)", "memory may have run out"),
         ({"signal": 4}, "was killed by SIGILL (signal 4)", "ipexctl doctor"),
         (
-            {"signal": 9, "error": "killed: out of memory: 3 of 4 bytes"},
+            {"signal": 9, "error": "killed", "oom": OutOfMemory(3, 4)},
             "was killed (out of memory: 3 of 4",
             "memory may",
         ),
@@ -223,7 +223,7 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     assert drawn(screens.answer(HostsAnswer("hosts", (), f"{line}\nb\n")), width) == f"{line}\nb"
     assert f"  {line}\n" in drawn(screens.answer(CommandAnswer((CommandOutput("a", 0, f"{line}\nx\n", ""),))), width)
     path = "/home/me/" + "deep/" * 40
-    assert f"saved      {path}" in drawn(screens.saved(replace(fold([]).public(), saved=path)), width)
+    assert f"saved      {path}" in drawn(screens.saved(replace(fold([]), saved=path)), width)
     fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
     finding = Finding("SSH002", "error", ("b",), "cannot be trusted yet: unknown host key", fix=fix)
     text = drawn(screens.answer(streams.checked([], [finding])), width)
@@ -336,7 +336,7 @@ def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
 
 
 def test_nothing_is_counted_where_an_install_was_refused() -> None:
-    report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")])).public()
+    report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")]))
     assert drawn(screens.ending(report), 80)
     assert not drawn(screens.ending(replace(report, refused="these hosts cannot hold torch 2.8.0")), 80)
     assert drawn(screens.ending(replace(report, verb="play", refused="a later step")), 80)
@@ -345,7 +345,7 @@ def test_nothing_is_counted_where_an_install_was_refused() -> None:
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
-    report = fold(streams.stamp(stream)).public()
+    report = fold(streams.stamp(stream))
     lines = drawn(screens.recap(report.hosts), 100).splitlines()
     assert len(lines) == 2
     assert "n[000-006,008-099]" in lines[0] + lines[1]
@@ -356,7 +356,7 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     """Whatever a hostile stream holds, no screen has a control character or a style that came from it."""
     stream: list[Stamped] = list(streams.hostile())
     answers = [stamped.event.value for stamped in stream if isinstance(stamped.event, e.Answer)]
-    items = screens.ending(fold(stream).public())
+    items = screens.ending(fold(stream))
     findings = [stamped.event.finding for stamped in stream if isinstance(stamped.event, e.FindingReported)]
     evil = findings[0].hosts[0]
     items += screens.answer(answers[0])

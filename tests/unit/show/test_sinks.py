@@ -39,7 +39,7 @@ def plain(events: list[Event], **options: object) -> tuple[str, str]:
 def play(sink: Sink, stream: list[Stamped]) -> None:
     for stamped in stream:
         sink.take(stamped)
-    sink.close(fold(stream).public())
+    sink.close(fold(stream))
     sink.close()
 
 
