@@ -113,7 +113,7 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
 def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
     log = RunLog("n0nce", RUNNING)
     record = journal.RankEnded(1, "b", None, 9, oom=journal.Memory(1, 3, 4))
-    (ended,) = log.read(frames.JOURNAL, journal.write(record) + b"\n")
+    (ended,) = log.read(frames.JOURNAL, journal.write(record))
     assert isinstance(ended, RankEnded)
     assert ended.oom == OutOfMemory(3, 4)
     assert ended.error == "killed by the kernel: out of memory: 3 of 4 bytes of its control group"
