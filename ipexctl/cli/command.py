@@ -141,7 +141,7 @@ def make_model(model: Any, values: Mapping[str, Any]) -> Any:
     from pydantic import ValidationError
 
     from ipexctl.model.errors import UsageError
-    from ipexctl.model.said import said
+    from ipexctl.model.schema_errors import describe_error
 
     fields: dict[str, Any] = {}
     for option in read_options(model):
@@ -154,7 +154,7 @@ def make_model(model: Any, values: Mapping[str, Any]) -> Any:
         return model(**fields)
     except ValidationError as error:
         reasons = [
-            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {said(each)}, not {each['input']!r:.80}"
+            f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} {describe_error(each)}, not {each['input']!r:.80}"
             for each in error.errors(include_url=False)
         ]
         raise UsageError("the options cannot be used", reasons=reasons) from None

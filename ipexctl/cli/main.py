@@ -20,9 +20,9 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            from ipexctl.model.said import said
+            from ipexctl.model.schema_errors import describe_error
 
-            error.message = said({"msg": error.message})
+            error.message = describe_error({"msg": error.message})
             raise
 
 

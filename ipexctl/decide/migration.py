@@ -47,9 +47,9 @@ def parse_rules(text: str) -> tuple[MigrationRule, ...]:
 def rules_from_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
     """Those of Accelerate's and the Trainer's options that are gone, or do nothing any more."""
     return tuple(
-        MigrationRule(one.name, "option", one.of, "", one.gone, one.instead, one.source, one.idle)
-        for one in options
-        if one.gone or one.idle
+        MigrationRule(option.name, "option", option.of, "", option.gone, option.instead, option.source, option.idle)
+        for option in options
+        if option.gone or option.idle
     )
 
 
@@ -58,29 +58,29 @@ def find_hits(text: str, file: str, known: Sequence[MigrationRule]) -> tuple[Scr
 
     Raises `UsageError` for Python that does not parse.
     """
-    found = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known)
+    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known)
     lines = text.splitlines()
-    words = {(line, name): word for line, name, word in found}  # each name once a line
+    rules = {(line, name): rule for line, name, rule in hits}  # each name once a line
 
-    def use(line: int, name: str, word: MigrationRule) -> ScriptUse:
+    def make_use(line: int, name: str, rule: MigrationRule) -> ScriptUse:
         shown = printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else ""
-        idle = word.idle or None
-        return ScriptUse(line, name, shown, word.of, word.last, idle, word.gone, word.instead, word.source)
+        idle = rule.idle or None
+        return ScriptUse(line, name, shown, rule.of, rule.last, idle, rule.gone, rule.instead, rule.source)
 
-    return tuple(use(line, name, word) for (line, name), word in sorted(words.items(), key=lambda item: item[0]))
+    return tuple(make_use(line, name, rule) for (line, name), rule in sorted(rules.items(), key=lambda item: item[0]))
 
 
-def format_report(found: Sequence[ScriptUse], file: str) -> str:
+def format_report(uses: Sequence[ScriptUse], file: str) -> str:
     """Format the hits for people: the line, its replacement, the versions that remove it."""
-    if not found:
+    if not uses:
         return f"{file}: uses nothing of IPEX, oneCCL or Accelerate that has gone"
-    width = len(str(found[-1].line))
+    width = len(str(uses[-1].line))
     lines: list[str] = []
-    for use in found:
-        lines += [f"{file}:{use.line:<{width}}  {use.text}", f"    {use.name}: {describe_removal(use)}"]
-        lines.append(f"    instead: {use.instead}")
-    names = dict.fromkeys(use.of for use in found)
-    places = "1 place" if len(found) == 1 else f"{len(found)} places"
+    for hit in uses:
+        lines += [f"{file}:{hit.line:<{width}}  {hit.text}", f"    {hit.name}: {describe_removal(hit)}"]
+        lines.append(f"    instead: {hit.instead}")
+    names = dict.fromkeys(hit.of for hit in uses)
+    places = "1 place" if len(uses) == 1 else f"{len(uses)} places"
     return "\n".join([*lines, "", f"{places}: {', '.join(names)}"])
 
 
@@ -109,12 +109,12 @@ def describe_speedup(comparison: Comparison) -> str:
     return "\n".join([*lines, f"without IPEX it is {comparison.ratio:.2f} times as fast (by {by})"])
 
 
-def describe_removal(word: ScriptUse) -> str:
+def describe_removal(use: ScriptUse) -> str:
     """In which versions, as the end of a sentence."""
-    if word.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
-        return f"last in {word.of} {word.last}, so nothing from torch {word.gone} on"
-    parts = [f"does nothing from {word.of} {word.idle} on"] if word.idle else []
-    parts += [f"gone from {word.of} {word.gone} on"] if word.gone else []
+    if use.of in {"intel_extension_for_pytorch", "oneccl_bind_pt"}:
+        return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
+    parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
+    parts += [f"gone from {use.of} {use.gone} on"] if use.gone else []
     return ", ".join(parts)
 
 
@@ -133,7 +133,7 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
         ) from None
     names = _resolve_imports(tree)
     apis = {word.name: word for word in known if word.kind == "api"}
-    inside: set[int] = set()  # parts of a longer dotted name that was looked at
+    visited: set[int] = set()  # parts of a longer dotted name that was looked at
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -141,12 +141,12 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 yield from _match_api(node.lineno, f"{node.module}.{alias.name}", apis)
-        elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in inside:
-            inside.update(id(part) for part in ast.walk(node) if part is not node)
+        elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
+            visited.update(id(part) for part in ast.walk(node) if part is not node)
             dotted = _dotted_name(node)
-            base, _, rest = dotted.partition(".")
-            if base in names and rest:
-                yield from _match_api(node.lineno, f"{names[base]}.{rest}", apis)
+            base, _, member = dotted.partition(".")
+            if base in names and member:
+                yield from _match_api(node.lineno, f"{names[base]}.{member}", apis)
             elif base in names and isinstance(node, ast.Name) and "." in names[base]:  # from ipex import optimize
                 yield from _match_api(node.lineno, names[base], apis)
         elif isinstance(node, ast.Call):
@@ -157,18 +157,18 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
 
 def _resolve_imports(tree: ast.AST) -> dict[str, str]:
     """Local name → the dotted name it stands for, of our modules only."""
-    found: dict[str, str] = {}
+    imports: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in _MODULES:
-                    found[alias.asname or alias.name.split(".")[0]] = (
+                    imports[alias.asname or alias.name.split(".")[0]] = (
                         alias.name if alias.asname else alias.name.split(".")[0]
                     )
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _MODULES:
             for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found
+                imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return imports
 
 
 def _dotted_name(node: ast.expr) -> str:

@@ -305,7 +305,7 @@ UNTYPED_AT_MOST = {
     "model/facts.py": (3, "writes the JSON of facts; a marker is JSON that an install wrote"),
     "model/stack.py": (2, "reads and writes lock files"),
     "model/toml.py": (2, "reads TOML"),
-    "model/said.py": (1, "pydantic's errors"),
+    "model/schema_errors.py": (1, "pydantic's errors"),
     "model/errors.py": (1, "what a session on a host answered with"),
     "cli/command.py": (9, "the values of flags, before they become a task"),
     "act/packages/download.py": (1, "urllib3's keyword arguments"),

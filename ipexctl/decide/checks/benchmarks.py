@@ -18,15 +18,15 @@ def better(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     """Of a host that was measured twice: the better of each figure, and the larger spread."""
     return replace(
         second,
-        fp32=_larger(first.fp32, second.fp32),
-        bf16=_larger(first.bf16, second.bf16),
-        memory=_larger(first.memory, second.memory),
+        fp32=_choose_larger(first.fp32, second.fp32),
+        bf16=_choose_larger(first.bf16, second.bf16),
+        memory=_choose_larger(first.memory, second.memory),
         spread={figure: max(first.spread.get(figure, 0.0), second.spread.get(figure, 0.0)) for figure in FIGURES},
     )
 
 
-def _larger(one: float | None, other: float | None) -> float | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+def _choose_larger(first: float | None, second: float | None) -> float | None:
+    return max((value for value in (first, second) if value is not None), default=None)
 
 
 def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -37,7 +37,7 @@ def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
     edges = [(hosts[at], hosts[(at + 1) % count]) for at in range(count if count > 2 else 1)]
     even, odd = edges[0 : 2 * (count // 2) : 2], edges[1::2]
     last = edges[-1:] if count % 2 else []
-    return tuple(tuple(one) for one in (even, odd, last) if one)
+    return tuple(tuple(edges_of_round) for edges_of_round in (even, odd, last) if edges_of_round)
 
 
 def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
@@ -51,24 +51,24 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
             unit = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
             # A figure that changed from turn to turn tells of other work there: only what is beyond that is told.
             spread = {speed.host: speed.spread.get(figure, 0.0) for speed in check.hosts}
-            for host, less, value, usual in _slow(values, SLOW):
+            for host, less, value, usual in _find_slow(values, SLOW):
                 if less < max(SLOW, 1.5 * spread[host]):
                     continue
-                said = f"{value / unit[0]:.0f} of {usual / unit[0]:.0f} {unit[1]}"
-                yield CheckHit("SPD001", host, {"less": f"−{less:.0%}".replace("%", " %"), "what": what}, said)
+                evidence = f"{value / unit[0]:.0f} of {usual / unit[0]:.0f} {unit[1]}"
+                yield CheckHit("SPD001", host, {"less": f"−{less:.0%}".replace("%", " %"), "what": what}, evidence)
     best: dict[str, float] = {}
     for line in check.pairs:
         for host in (line.first, line.second):
             if line.rate is not None:
                 best[host] = max(best.get(host, 0.0), line.rate)
-    for host, less, value, usual in _slow(best, SLOW_LINK):
-        said = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
-        yield CheckHit("SPD002", host, {"less": f"−{less:.0%}".replace("%", " %")}, said)
+    for host, less, value, usual in _find_slow(best, SLOW_LINK):
+        evidence = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
+        yield CheckHit("SPD002", host, {"less": f"−{less:.0%}".replace("%", " %")}, evidence)
     for host, why in [(speed.host, speed.why) for speed in check.hosts if speed.why] + [*check.missed.items()]:
         yield CheckHit("SPD003", host, {}, why)
 
 
-def _slow(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:
+def _find_slow(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:
     """Host, by how much it is behind, its value and that of the others (the median; of two hosts, the faster one)."""
     if len(values) < 2:
         return

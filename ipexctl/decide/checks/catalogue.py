@@ -33,7 +33,7 @@ Catalogue = Mapping[str, CatalogueEntry]
 
 def parse_catalogue(text: str) -> Catalogue:
     """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
-    found = {}
+    catalogue = {}
     for code, item in parse_toml(text).items():
         if item["level"] not in get_args(Level):
             raise ValueError(f"{code}: level {item['level']!r}")
@@ -42,8 +42,8 @@ def parse_catalogue(text: str) -> Catalogue:
         if safe not in ("", "root", "install") or (safe == "root") != bool(do):
             raise ValueError(f"{code}: safe {safe!r} with do {do!r}")
         title, fix, story, action = item["title"], item["fix"], item["story"].strip(), item.get("action", True)
-        found[code] = CatalogueEntry(code, item["level"], title, fix, story, upstream, safe, do, action)
-    return found
+        catalogue[code] = CatalogueEntry(code, item["level"], title, fix, story, upstream, safe, do, action)
+    return catalogue
 
 
 def render_findings_page(catalogue: Catalogue) -> str:
@@ -79,13 +79,13 @@ def _show_placeholders(template: str) -> str:
 def _suggest_codes(code: str, catalogue: Catalogue) -> str:
     """Those of the same kind, or of a like name; else the kinds there are."""
     kind = code.rstrip("0123456789")
-    alike = [known for known in catalogue if known.rstrip("0123456789") == kind]
-    if not alike:
-        alike = difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
-    if len(alike) > 3:
-        return f"{alike[0]} to {alike[-1]} are there"
+    similar = [known for known in catalogue if known.rstrip("0123456789") == kind]
+    if not similar:
+        similar = difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
+    if len(similar) > 3:
+        return f"{similar[0]} to {similar[-1]} are there"
     kinds = sorted({known.rstrip("0123456789") for known in catalogue})
-    return f"did you mean {' or '.join(alike)}?" if alike else f"codes begin with {', '.join(kinds)}"
+    return f"did you mean {' or '.join(similar)}?" if similar else f"codes begin with {', '.join(kinds)}"
 
 
 def explain_finding(code: str, catalogue: Catalogue) -> str:

@@ -78,10 +78,10 @@ def next_one(hosts: Sequence[str], host: str) -> str:
 
 def judge_meeting(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[CheckHit]:
     names = [host for host in cluster.facts if host in meeting.choices]
-    yield from _closed(cluster, meeting, names)
-    yield from _cut(meeting)
-    yield from _detours(meeting)
-    yield from _slow(meeting)
+    yield from _check_refusals(cluster, meeting, names)
+    yield from _check_packet_sizes(meeting)
+    yield from _check_routes(meeting)
+    yield from _check_rates(meeting)
     for directory, hosts in meeting.shared:
         for host in hosts:
             yield CheckHit("DSK003", host, {"path": directory})
@@ -89,20 +89,22 @@ def judge_meeting(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[Che
         yield CheckHit("NET012", host, {}, why)
 
 
-def _closed(cluster: Cluster, meeting: ConnectivityReport, names: Sequence[str]) -> Iterator[CheckHit]:
+def _check_refusals(cluster: Cluster, meeting: ConnectivityReport, names: Sequence[str]) -> Iterator[CheckHit]:
     failed = [pair for pair in meeting.pairs if pair.error is not None]
     head = names[0] if names else ""
-    deaf = _whole(failed, meeting.pairs, "target")
-    mute = _whole(failed, meeting.pairs, "source") - deaf
+    deaf = _find_isolated(failed, meeting.pairs, "target")
+    mute = _find_isolated(failed, meeting.pairs, "source") - deaf
     for host in names:
-        values = {"subnet": _subnet(cluster, meeting, host)}
-        to_it = [pair for pair in failed if pair.target == host]
-        from_it = [pair for pair in failed if pair.source == host]
+        values = {"subnet": _find_subnet(cluster, meeting, host)}
+        incoming = [pair for pair in failed if pair.target == host]
+        outgoing = [pair for pair in failed if pair.source == host]
         if host in deaf:
-            what = f"no other host can connect to it: {_errors(to_it)}"
-            yield CheckHit("NET007", host, {**values, "what": what}, _ports(cluster, host))
-        elif host in mute and not {pair.target for pair in from_it} <= deaf:
-            yield CheckHit("NET007", host, {**values, "what": f"it can connect to no other host: {_errors(from_it)}"})
+            what = f"no other host can connect to it: {_join_errors(incoming)}"
+            yield CheckHit("NET007", host, {**values, "what": what}, _describe_ports(cluster, host))
+        elif host in mute and not {pair.target for pair in outgoing} <= deaf:
+            yield CheckHit(
+                "NET007", host, {**values, "what": f"it can connect to no other host: {_join_errors(outgoing)}"}
+            )
     ways = {(pair.source, pair.target) for pair in failed}
     for pair in failed:
         if pair.target in deaf or pair.source in mute:
@@ -110,18 +112,18 @@ def _closed(cluster: Cluster, meeting: ConnectivityReport, names: Sequence[str])
         both = (pair.target, pair.source) in ways
         if both and pair.source == head:
             continue  # the other one says it: no way back to the head
-        to, said = meeting.choices[pair.target].address, f"{pair.error}{_span(cluster, pair.target)}"
-        values = {"subnet": _subnet(cluster, meeting, pair.source), "head": head, "what": ""}
+        address, evidence = meeting.choices[pair.target].address, f"{pair.error}{_describe_span(cluster, pair.target)}"
+        values = {"subnet": _find_subnet(cluster, meeting, pair.source), "head": head, "what": ""}
         if pair.target == head:
-            yield CheckHit("NET008", pair.source, values, f"{pair.source} → {head} ({to}): {said}")
+            yield CheckHit("NET008", pair.source, values, f"{pair.source} → {head} ({address}): {evidence}")
         else:
             first, second = sorted((pair.source, pair.target), key=names.index)
-            arrow = f"{first} ↔ {second}" if both else f"{pair.source} → {pair.target} ({to})"
+            arrow = f"{first} ↔ {second}" if both else f"{pair.source} → {pair.target} ({address})"
             values["what"] = "some hosts cannot connect to each other"
-            yield CheckHit("NET007", pair.source, values, f"{arrow}: {said}")
+            yield CheckHit("NET007", pair.source, values, f"{arrow}: {evidence}")
 
 
-def _whole(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
+def _find_isolated(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
     """Hosts of which all attempts failed, two at least (of one, nobody can tell whose fault it is)."""
     names = {getattr(pair, side) for pair in failed}
     return {
@@ -132,21 +134,21 @@ def _whole(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]
     }
 
 
-def _errors(pairs: Collection[Pair]) -> str:
+def _join_errors(pairs: Collection[Pair]) -> str:
     return ", ".join(sorted({pair.error or "" for pair in pairs}))
 
 
-def _ports(cluster: Cluster, host: str) -> str:
+def _describe_ports(cluster: Cluster, host: str) -> str:
     ports = cluster.facts[host].ports
     return f"ports {ports[0]}-{ports[1]}, which Intel MPI, Gloo and oneCCL use" if ports else ""
 
 
-def _span(cluster: Cluster, host: str) -> str:
+def _describe_span(cluster: Cluster, host: str) -> str:
     ports = cluster.facts[host].ports
     return f", ports {ports[0]}-{ports[1]}" if ports else ""
 
 
-def _subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> str:
+def _find_subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> str:
     choice = meeting.choices[host]
     for card in cluster.facts[host].interfaces:
         for word in card.addresses:
@@ -155,7 +157,7 @@ def _subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> str:
     return choice.address
 
 
-def _cut(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+def _check_packet_sizes(meeting: ConnectivityReport) -> Iterator[CheckHit]:
     """Connections that carry small packets only, and paths narrower than the interfaces."""
     for pair in meeting.pairs:
         passes = f"{pair.mtu} bytes pass" if pair.mtu else "large packets vanish"
@@ -165,12 +167,12 @@ def _cut(meeting: ConnectivityReport) -> Iterator[CheckHit]:
             )
 
 
-def _detours(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+def _check_routes(meeting: ConnectivityReport) -> Iterator[CheckHit]:
     for pair in meeting.pairs:
         choice = meeting.choices[pair.source]
         if pair.error is None and pair.local and pair.local != choice.address:
-            said = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
-            yield CheckHit("NET010", pair.source, {}, said)
+            evidence = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
+            yield CheckHit("NET010", pair.source, {}, evidence)
 
 
 def usual_rate(pairs: Iterable[Pair]) -> float | None:
@@ -185,8 +187,8 @@ def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]
 
 
-def _slow(meeting: ConnectivityReport) -> Iterator[CheckHit]:
+def _check_rates(meeting: ConnectivityReport) -> Iterator[CheckHit]:
     usual = usual_rate(meeting.pairs)
     for pair in slow_links(meeting.pairs):
-        said = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
-        yield CheckHit("NET011", pair.source, {}, said)
+        evidence = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
+        yield CheckHit("NET011", pair.source, {}, evidence)

@@ -119,20 +119,20 @@ def _has_distinct_addresses(
 
 def _address_in(network: Network, places: tuple[_HostAddress, ...]) -> _HostAddress:
     """The host's place in a network it is in: its fastest, if several."""
-    here = [place for place in _usable_addresses(places) if place.word.network == network]
-    return max(here, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
+    candidates = [place for place in _usable_addresses(places) if place.word.network == network]
+    return max(candidates, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
 
 
 def _rank_subnet(
     network: Network, facts: Mapping[str, Facts], places: Mapping[str, tuple[_HostAddress, ...]]
 ) -> tuple[int, int, int, int, int, str]:
-    ours = [_address_in(network, of_host).interface for of_host in places.values()]
-    came_in = sum(_contains(network, fact.ssh_address) for fact in facts.values())
+    interfaces = [_address_in(network, of_host).interface for of_host in places.values()]
+    ssh_hosts = sum(_contains(network, fact.ssh_address) for fact in facts.values())
     return (
-        sum(not interface.virtual for interface in ours),
-        came_in,
-        min(interface.speed or 0 for interface in ours),
-        min(interface.mtu or 0 for interface in ours),
+        sum(not interface.virtual for interface in interfaces),
+        ssh_hosts,
+        min(interface.speed or 0 for interface in interfaces),
+        min(interface.mtu or 0 for interface in interfaces),
         network.version == 4,
         str(network),  # only so that the answer never depends on the order of a set
     )
@@ -156,7 +156,7 @@ def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tupl
     }
     counts = Counter(network for of_host in networks.values() for network in of_host)
     usual = {network for network, count in counts.items() if count > 1 and 2 * count > len(facts)}
-    found = {}
+    isolated = {}
     for host, fact in facts.items():
         words = tuple(
             f"{place.interface.name} {place.word}"
@@ -164,8 +164,8 @@ def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tupl
             if not place.interface.virtual and counts[place.word.network] == 1
         )
         if words and networks[host] & usual:
-            found[host] = (words, bool(usual - networks[host]))
-    return found
+            isolated[host] = (words, bool(usual - networks[host]))
+    return isolated
 
 
 def _choose_shared(

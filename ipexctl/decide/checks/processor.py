@@ -202,27 +202,27 @@ def check_shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
 
 def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     """Recommend a number format and a number of ranks per host, in sentences."""
-    said = []
+    sentences = []
     common = find_common_level(cluster)
     if common == BELOW:
-        said.append("plain torch in float32: IPEX needs AVX2")
+        sentences.append("plain torch in float32: IPEX needs AVX2")
     elif common is not None and has_bf16(common):
-        said.append(f"bf16: every host has {common}, its processors compute in it")
+        sentences.append(f"bf16: every host has {common}, its processors compute in it")
     elif common is not None:
         fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
         only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""
-        said.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
+        sentences.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
     shapes = {_node_shape(fact) for fact in cluster.facts.values()}
     if len(shapes) == 1 and (shape := shapes.pop()) is not None:
         nodes, cores = shape
-        each = max(1, cores // nodes)
-        threads = max(1, each - 1)
-        per = f"one per NUMA node, {each} cores each" if nodes > 1 else f"{each} cores"
+        cores_per_rank = max(1, cores // nodes)
+        threads = max(1, cores_per_rank - 1)
+        per = f"one per NUMA node, {cores_per_rank} cores each" if nodes > 1 else f"{cores_per_rank} cores"
         plural = "s" if threads > 1 else ""
-        said.append(f"--ppn {nodes} ({per}; {threads} thread{plural} and 1 core for oneCCL where it is used)")
+        sentences.append(f"--ppn {nodes} ({per}; {threads} thread{plural} and 1 core for oneCCL where it is used)")
     elif len(shapes) > 1 and None not in shapes:
-        said.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")
-    return tuple(said)
+        sentences.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")
+    return tuple(sentences)
 
 
 def _node_shape(fact: Facts) -> tuple[int, int] | None:

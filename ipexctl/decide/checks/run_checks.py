@@ -95,22 +95,22 @@ class _Group:
         hosts = tuple(self.evidence)
         out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
         fix = self.fix.format_map(_Placeholders({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
-        return Finding(self.code, self.level, hosts, self.title, self._said(), fix, self.action)
+        return Finding(self.code, self.level, hosts, self.title, self._merge_evidence(), fix, self.action)
 
-    def _said(self) -> str:
+    def _merge_evidence(self) -> str:
         """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
         hosts_of: dict[str, list[str]] = {}
         for host, lines in self.evidence.items():
             for line in lines:
                 hosts_of.setdefault(printable(line, _LONGEST), []).append(host)
-        said = [
+        evidence_lines = [
             line
             if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
             else f"{_shorten_hosts(hosts)}: {line}"
             for line, hosts in hosts_of.items()
         ]
-        more = len(said) - _EVIDENCE
-        return "\n".join([*said[:_EVIDENCE], f"and {more} more"] if more > 0 else said)
+        more = len(evidence_lines) - _EVIDENCE
+        return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)
 
 
 def _shorten_hosts(hosts: list[str]) -> str:

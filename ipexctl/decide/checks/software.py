@@ -14,13 +14,17 @@ _STACK = {"torch": "torch", "intel-extension-for-pytorch": "ipex", "oneccl-bind-
 
 
 def _recommended_releases(table: ReleaseTable) -> list[StackRelease]:
-    """Rows with IPEX that the table does not advise against."""
-    return [row for row in table.releases if row.ipex and not row.avoid]
+    """Releases with IPEX that the table does not advise against."""
+    return [release for release in table.releases if release.ipex and not release.avoid]
 
 
 def check_glibc(cluster: Cluster) -> Iterator[CheckHit]:
     yield from _check_requirement(
-        cluster, "SYS002", lambda fact: fact.glibc, lambda row: row.glibc, lambda own: {"glibc": own, "what": "glibc"}
+        cluster,
+        "SYS002",
+        lambda fact: fact.glibc,
+        lambda release: release.glibc,
+        lambda own: {"glibc": own, "what": "glibc"},
     )
 
 
@@ -29,7 +33,7 @@ def check_glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
         cluster,
         "SYS003",
         lambda fact: fact.glibcxx.removeprefix("GLIBCXX_") if fact.glibcxx else None,
-        lambda row: row.glibcxx,
+        lambda release: release.glibcxx,
         lambda own: {"glibcxx": f"GLIBCXX_{own}"},
     )
 
@@ -46,9 +50,9 @@ def _check_requirement(
         if version is None:
             continue
         lost = [
-            row
-            for row in _recommended_releases(cluster.table)
-            if demand(row) and parse_version(version) < parse_version(demand(row))
+            release
+            for release in _recommended_releases(cluster.table)
+            if demand(release) and parse_version(version) < parse_version(demand(release))
         ]
         if lost:
             yield _report_lost_releases(
@@ -60,37 +64,37 @@ def check_libraries(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         if not fact.libraries:
             continue
-        for library in sorted({name for row in _recommended_releases(cluster.table) for name in row.libraries}):
+        for library in sorted({name for release in _recommended_releases(cluster.table) for name in release.libraries}):
             if library not in fact.libraries:
-                lost = [row for row in _recommended_releases(cluster.table) if library in row.libraries]
+                lost = [release for release in _recommended_releases(cluster.table) if library in release.libraries]
                 yield _report_lost_releases(cluster, "SYS004", host, lost, {"library": library}, "")
 
 
 def _report_lost_releases(
     cluster: Cluster, code: str, host: str, lost: Sequence[StackRelease], values: dict[str, object], evidence: str
 ) -> CheckHit:
-    """Grave if no row is left, a warning if the newest is lost, else good to know."""
-    rows = _recommended_releases(cluster.table)
-    left = [row for row in rows if row not in lost]
+    """An error if no release is left, a warning if the newest is lost, else information."""
+    releases = _recommended_releases(cluster.table)
+    left = [release for release in releases if release not in lost]
     newest = left[-1].torch if left else ""
-    level: Level = "error" if not left else "warning" if rows[-1] in lost else "info"
+    level: Level = "error" if not left else "warning" if releases[-1] in lost else "info"
     remedy = f"install an older release: ipexctl install --torch {newest}" if left else "a newer system there"
     if level == "info":
         remedy = "nothing to do with the newest release (the default)"
-    said = {**values, "rows": _name_releases(lost, rows), "remedy": remedy}
-    return CheckHit(code, host, said, evidence, level, action=level != "info")
+    placeholders = {**values, "rows": _name_releases(lost, releases), "remedy": remedy}
+    return CheckHit(code, host, placeholders, evidence, level, action=level != "info")
 
 
-def _name_releases(lost: Sequence[StackRelease], rows: Sequence[StackRelease]) -> str:
-    if len(lost) == len(rows):
+def _name_releases(lost: Sequence[StackRelease], releases: Sequence[StackRelease]) -> str:
+    if len(lost) == len(releases):
         return "IPEX at all"
-    versions = list(dict.fromkeys(row.ipex for row in lost))
+    versions = list(dict.fromkeys(release.ipex for release in lost))
     return f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
 
 
 def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
-    known = {minor for row in cluster.table.releases if row.ipex for minor in row.pythons}
-    plain_torch = {minor for row in cluster.table.releases for minor in row.torch_pythons}
+    known = {minor for release in cluster.table.releases if release.ipex for minor in release.pythons}
+    plain_torch = {minor for release in cluster.table.releases for minor in release.torch_pythons}
     have = {host: _python_versions(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
     if cluster.live:
         have.update({host: set() for host, fact in cluster.facts.items() if not fact.pythons and not fact.unread})
@@ -98,8 +102,8 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
         if not minors:
             usable = _python_versions(cluster.facts[host]) & plain_torch
             native = "; plain torch works: ipexctl install --track native" if usable else ""
-            said = f"{_describe_pythons(cluster.facts[host])}{native}"
-            yield CheckHit("PY001", host, {"needed": _describe_range(known)}, said, "warning" if usable else None)
+            evidence = f"{_describe_pythons(cluster.facts[host])}{native}"
+            yield CheckHit("PY001", host, {"needed": _describe_range(known)}, evidence, "warning" if usable else None)
     fit = {host: minors for host, minors in have.items() if minors}
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
@@ -144,22 +148,16 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             what = "no torch" if packages else "no packages"
             yield CheckHit("STK006", host, {"venv": fact.installed.venv, "what": what})
         elif ipex is not None and minor_version(ipex) != minor_version(torch):
-            yield CheckHit(
-                "STK001", host, {"torch": torch, "ipex": ipex, "wanted": _find_torch_for(cluster.table, ipex)}
-            )
+            wanted = _find_torch_for(cluster.table, "ipex", ipex) or f"{minor_version(ipex)}.0"
+            yield CheckHit("STK001", host, {"torch": torch, "ipex": ipex, "wanted": wanted})
         elif oneccl is not None and minor_version(oneccl) != minor_version(torch):
-            wanted = next(
-                (row.torch for row in reversed(cluster.table.releases) if row.oneccl == public_version(oneccl)),
-                torch,
-            )
+            wanted = _find_torch_for(cluster.table, "oneccl", oneccl) or torch
             yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": wanted})
 
 
-def _find_torch_for(table: ReleaseTable, ipex: str) -> str:
-    return next(
-        (row.torch for row in reversed(table.releases) if row.ipex == public_version(ipex)),
-        f"{minor_version(ipex)}.0",
-    )
+def _find_torch_for(table: ReleaseTable, member: str, version: str) -> str:
+    torches = (release.torch for release in table.releases[::-1] if getattr(release, member) == public_version(version))
+    return next(torches, "")
 
 
 def needs_import_check(installed: Installed) -> bool:
@@ -174,17 +172,17 @@ def needs_import_check(installed: Installed) -> bool:
 
 def check_imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:
     """``problems`` holds the import errors of each host, in Python's words."""
-    for host, said in problems.items():
-        if said:
+    for host, messages in problems.items():
+        if messages:
             installed = cluster.facts[host].installed
             packages = installed.packages if installed else {}
-            yield CheckHit("STK007", host, {"what": _explain_import_error(said[0], packages)}, "\n".join(said))
+            yield CheckHit("STK007", host, {"what": _explain_import_error(messages[0], packages)}, "\n".join(messages))
 
 
-def _explain_import_error(said: str, packages: Mapping[str, str]) -> str:
+def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
     """What an import error of this stack means; else its own words."""
     torch = packages.get("torch", "")
-    if "undefined symbol" in said:
+    if "undefined symbol" in message:
         for name in ("intel-extension-for-pytorch", "oneccl-bind-pt"):
             built = packages.get(name)
             if built and minor_version(built) != minor_version(torch):
@@ -198,7 +196,7 @@ def _explain_import_error(said: str, packages: Mapping[str, str]) -> str:
         ("cannot open shared object", "a library is missing"),
         ("No module named", "a package is missing"),
     ):
-        if word in said:
+        if word in message:
             return meaning
     return "it ends with an error"
 
@@ -247,14 +245,14 @@ def check_compiler(cluster: Cluster) -> Iterator[CheckHit]:
 def check_other_mpi(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         for text in fact.mpi:
-            path, _, said = text.partition(": ")
+            path, _, version_output = text.partition(": ")
             venv = fact.installed.venv if fact.installed else ""
-            flavour = _mpi_flavour(said)
+            flavour = _detect_mpi_flavour(version_output)
             if flavour and path.endswith("/mpirun") and not (venv and path.startswith(venv)):
                 yield CheckHit("MPI001", host, {"flavour": flavour}, path)
 
 
-def _mpi_flavour(said: str) -> str:
+def _detect_mpi_flavour(version_output: str) -> str:
     for word, flavour in (
         ("Open MPI", "Open MPI"),
         ("OpenRTE", "Open MPI"),
@@ -262,6 +260,6 @@ def _mpi_flavour(said: str) -> str:
         ("Intel", ""),
         ("HYDRA", "MPICH"),
     ):
-        if word in said:
+        if word in version_output:
             return flavour
-    return "another MPI" if said else ""
+    return "another MPI" if version_output else ""

@@ -28,18 +28,18 @@ _REQUIRED = ("arch", "isa_level", "cpus_online", "mem_total_kb")
 
 def check_reachability(cluster: Cluster) -> Iterator[CheckHit]:
     for host, failure in cluster.failures.items():
-        remedy = failure.hint or shlex.join([*_ssh_command(cluster.inventory[host]), "true"])
-        yield CheckHit(_failure_finding(failure), host, {"what": failure.what, "remedy": remedy})
+        remedy = failure.hint or shlex.join([*_format_ssh_command(cluster.inventory[host]), "true"])
+        yield CheckHit(_choose_failure_code(failure), host, {"what": failure.what, "remedy": remedy})
 
 
-def _ssh_command(host: Host) -> list[str]:
+def _format_ssh_command(host: Host) -> list[str]:
     """The ssh command for the same connection: options of the hostfile, the rest from SSH's own configuration."""
     port = ["-p", str(host.port)] if host.port else []
     key = ["-i", host.key] if host.key else []
     return ["ssh", *port, *key, f"{host.user}@{host.address}" if host.user else host.address]
 
 
-def _failure_finding(failure: Failure) -> str:
+def _choose_failure_code(failure: Failure) -> str:
     if failure.kind is not Kind.UNREACHABLE:
         return "DOC003"
     return _SSH_FINDINGS.get(failure.code, "SSH001")
@@ -70,8 +70,8 @@ def check_duplicates(cluster: Cluster) -> Iterator[CheckHit]:
             machines.setdefault((fact.machine_id, f"{lab}/{host.name}" if lab else ""), []).append(host.name)
     for (machine, _), hosts in machines.items():
         for name in hosts if len(hosts) > 1 else ():
-            some = " and ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-            same = f"{some}: host name {cluster.facts[name].hostname}"
+            names_text = " and ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+            same = f"{names_text}: host name {cluster.facts[name].hostname}"
             yield CheckHit("DUP001", name, {"machine": machine}, same)
 
 
@@ -91,11 +91,11 @@ def check_limits(cluster: Cluster) -> Iterator[CheckHit]:
 def check_disks(cluster: Cluster) -> Iterator[CheckHit]:
     for host, fact in cluster.facts.items():
         venv = fact.installed.venv if fact.installed else None
-        seen = set()
+        mounts = set()
         for disk in fact.disks:
-            if disk.path == "/dev/shm" or disk.free is None or disk.mount in seen:
+            if disk.path == "/dev/shm" or disk.free is None or disk.mount in mounts:
                 continue
-            seen.add(disk.mount)
+            mounts.add(disk.mount)
             fresh = disk.path == venv and not (fact.installed and fact.installed.exists)
             needed = NEEDED if fresh else _LITTLE
             if disk.free < needed:
@@ -195,8 +195,8 @@ def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
         if abs(offset) > 1 + doubt:
             direction = "ahead of" if offset > 0 else "behind"
             by = f"{abs(offset):.0f} s" if abs(offset) >= 100 else f"{abs(offset):.1f} s"
-            alike = len(offsets) > 1 and all(abs(other - middle) <= 1 for other in offsets.values())
-            evidence = "as all hosts are: this machine's clock is the wrong one" if alike else f"± {doubt:.1f} s"
+            same_offset = len(offsets) > 1 and all(abs(other - middle) <= 1 for other in offsets.values())
+            evidence = "as all hosts are: this machine's clock is the wrong one" if same_offset else f"± {doubt:.1f} s"
             yield CheckHit("SYS001", host, {"direction": direction}, f"{by} {evidence}")
 
 

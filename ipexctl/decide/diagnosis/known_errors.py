@@ -32,7 +32,7 @@ KnownErrors = Sequence[KnownError]
 
 def parse_errors(text: str) -> KnownErrors:
     """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
-    found = []
+    errors = []
     for code, item in parse_toml(text).items():
         try:
             known = KnownError(
@@ -47,8 +47,8 @@ def parse_errors(text: str) -> KnownErrors:
             )
         except (KeyError, re.error) as error:
             raise ValueError(f"{code}: {error}") from None
-        found.append(known)
-    return tuple(found)
+        errors.append(known)
+    return tuple(errors)
 
 
 def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diagnosis | None:

@@ -1,4 +1,4 @@
-"""Stacks of ranks that do not get on: read, grouped, and the odd one named."""
+"""Stacks of stalled ranks: parsed, grouped and compared."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StackGroup:
 
 
 def parse_main_thread(text: str) -> Stack:
-    """The stack of the main thread; empty where none is told."""
+    """The stack of the main thread; empty without one."""
     threads: list[tuple[str, list[Frame]]] = []
     spied = False
     for line in text.splitlines():
@@ -87,66 +87,63 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
         frames = parse_main_thread(stack.text)
         if stack.rank not in of_rank or len(frames) > len(of_rank[stack.rank][1]):
             of_rank[stack.rank] = stack, frames
-    gathered: dict[tuple[str, Stack], list[RankStack]] = {}
+    members_by_place: dict[tuple[str, Stack], list[RankStack]] = {}
     for stack, frames in of_rank.values():
-        gathered.setdefault(("" if frames else _state(stack), frames), []).append(stack)
-    found = [
+        members_by_place.setdefault(("" if frames else _describe_state(stack), frames), []).append(stack)
+    groups = [
         StackGroup(
             tuple(sorted(stack.rank for stack in members)),
             tuple(dict.fromkeys(stack.host for stack in members)),
-            state or _where(frames),
+            state or _describe_position(frames),
             frames[0].function if frames else "",
             any("/torch/distributed/" in f"/{frame.file}" for frame in frames[:4]),
         )
-        for (state, frames), members in gathered.items()
+        for (state, frames), members in members_by_place.items()
     ]
-    return tuple(sorted(found, key=lambda group: (len(group.ranks), group.ranks)))
+    return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks)))
 
 
-def _where(frames: Stack) -> str:
+def _describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
     own = next((frame for frame in frames if not frame.library), None)
     first = frames[0]
     return str(first) if own in (None, first) else f"{first} ← {own}"
 
 
-def _state(stack: RankStack) -> str:
-    said = _STATES.get(stack.state, f"state {stack.state}")
-    return f"{said} (in {stack.wchan})" if stack.wchan and stack.state in "DS" else said
+def _describe_state(stack: RankStack) -> str:
+    description = _STATES.get(stack.state, f"state {stack.state}")
+    return f"{description} (in {stack.wchan})" if stack.wchan and stack.state in "DS" else description
 
 
 def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
-    """The line that is told at once. ``hosts`` maps ranks to hosts."""
+    """The line of the warning. ``hosts`` maps ranks to hosts."""
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
-        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_named(stalled.ranks, hosts)}"
+        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_on_hosts(stalled.ranks, hosts)}"
     states = Counter(stalled.states.values())
+    counts = ", ".join(f"{count} in state {state}" for state, count in states.most_common())
     odd = {state: _STATES[state].partition(";")[0].partition(",")[0] for state in states if state in "TtD"}
-    told = "; ".join(
-        f"{_named([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {said}"
-        for letter, said in odd.items()
+    odd_text = "; ".join(
+        f"{_on_hosts([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
+        for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _named(stalled.ranks, hosts)
+        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _on_hosts(stalled.ranks, hosts)
         idle = [int(rank) for rank, state in stalled.states.items() if state == "R"]
-        what = told or (f"processes: {_states(states)}" if not idle or len(states) > 1 else "all compute")
-        return f"no progress for {seconds}: {many} silent on {_few(stalled.ranks, hosts)} ({what})"
-    return f"no progress for {seconds}: {_named(stalled.ranks, hosts)} silent and idle ({told or _states(states)})"
+        what = odd_text or (f"processes: {counts}" if not idle or len(states) > 1 else "all compute")
+        return f"no progress for {seconds}: {many} silent on {_shorten_hosts(stalled.ranks, hosts)} ({what})"
+    return f"no progress for {seconds}: {_on_hosts(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
 
 
-def _states(states: Counter[str]) -> str:
-    return ", ".join(f"{count} in state {state}" for state, count in states.most_common())
-
-
-def format_comparison(found: Sequence[StackGroup], size: int) -> list[str]:
+def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     """Compare the stacks, in lines: which ranks are where, and which one differs."""
-    if not found:
+    if not groups:
         return []
-    *few, most = found
-    waiting = [group for group in found if group.waits]
-    if 0 < len(waiting) < len(found):  # whoever waits in a collective waits for those who do not
-        few = [group for group in found if not group.waits]
+    *few, most = groups
+    waiting = [group for group in groups if group.waits]
+    if 0 < len(waiting) < len(groups):  # whoever waits in a collective waits for those who do not
+        few = [group for group in groups if not group.waits]
         most = StackGroup(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
     lines = []
     if few and (most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)) and not few[-1].waits:
@@ -154,24 +151,24 @@ def format_comparison(found: Sequence[StackGroup], size: int) -> list[str]:
         names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
         does = "does" if len(odd) == 1 else "do"
         where = f"wait in {most.function}" if most.function else "are elsewhere"
-        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_ranks(odd)} on {names} {does} not")
+        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_name_ranks(odd)} on {names} {does} not")
     elif few:
-        lines.append(f"the ranks are at {len(found)} different places")
+        lines.append(f"the ranks are at {len(groups)} different places")
     elif len(most.ranks) > 1:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
-    width = max(len(_ranks(group.ranks)) for group in found)
-    lines += [f"  {_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(found)]
+    width = max(len(_name_ranks(group.ranks)) for group in groups)
+    lines += [f"  {_name_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
     return lines
 
 
-def _ranks(numbers: Sequence[int]) -> str:
+def _name_ranks(numbers: Sequence[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(tuple(numbers))}"
 
 
-def _few(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     names = list(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more hosts" if len(names) > 4 else "")
 
 
-def _named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    return f"{_ranks(ranks)} on {_few(ranks, hosts)}"
+def _on_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    return f"{_name_ranks(ranks)} on {_shorten_hosts(ranks, hosts)}"

@@ -28,27 +28,26 @@ class CgroupLimits:
 
 def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     """A limit of any group above holds too: the lowest one counts."""
-    version = _version(bundle)
-    path = _path(bundle, version)
+    version = _find_version(bundle)
+    path = _find_group_path(bundle, version)
     quotas: list[float] = []
     memory: list[int] = []
     malformed: list[str] = []
-    for directory in _directories(bundle, path):
-        for found in (_quota_v2(bundle.file(f"{directory}/cpu.max")), _quota_v1(bundle, directory)):
-            if isinstance(found, float):
-                quotas.append(found)
-            elif found == "malformed":
+    for directory in _list_directories(bundle, path):
+        for quota in (_parse_quota_v2(bundle.file(f"{directory}/cpu.max")), _read_quota_v1(bundle, directory)):
+            if isinstance(quota, float):
+                quotas.append(quota)
+            elif quota == "malformed":
                 malformed.append(directory)
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = parse_integer(bundle.file(f"{directory}/{name}"))
             if limit is not None and limit < _UNLIMITED:
                 memory.append(limit)
-    return CgroupLimits(
-        version, path, min(quotas, default=None), _cpuset(bundle, path), min(memory, default=None), tuple(malformed)
-    )
+    quota_cpus, memory_limit = min(quotas, default=None), min(memory, default=None)
+    return CgroupLimits(version, path, quota_cpus, _read_cpuset(bundle, path), memory_limit, tuple(malformed))
 
 
-def _version(bundle: ProbeOutput) -> int | None:
+def _find_version(bundle: ProbeOutput) -> int | None:
     """Of the cpu controller: version 2 may be mounted beside it (…/unified) and control nothing."""
     mounts = [line.split(" - ")[-1].split() for line in bundle.files.get("/proc/self/mountinfo", "").splitlines()]
     kinds = {
@@ -67,32 +66,32 @@ def _version(bundle: ProbeOutput) -> int | None:
     return 1 if names & {"cpu.cfs_quota_us", "cpuset.cpus"} else None
 
 
-def _path(bundle: ProbeOutput, version: int | None) -> str | None:
+def _find_group_path(bundle: ProbeOutput, version: int | None) -> str | None:
     for line in bundle.files.get("/proc/self/cgroup", "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, membership = line.partition(":")
+        controllers, _, path = membership.partition(":")
         if (version != 1 and not controllers) or (version == 1 and "cpu" in controllers.split(",")):
             return path.strip()
     return None
 
 
-def _directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
+def _list_directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
     """Every directory of a controller that our own group is in or below. Inside a container the path may be that of the
     host; then the root is what is ours."""
     paths = {line.rsplit(":", 1)[-1].strip() for line in bundle.files.get("/proc/self/cgroup", "").splitlines()}
-    ours = {""}
-    for each in paths | {path or ""}:
-        parts = each.strip("/").split("/")
-        ours |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    own_groups = {""}
+    for group in paths | {path or ""}:
+        parts = group.strip("/").split("/")
+        own_groups |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
     seen = set()
     for file in bundle.files:
         match = re.fullmatch(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+", file)
-        if match and match[2] in ours and (directory := match[1] + match[2]) not in seen:
+        if match and match[2] in own_groups and (directory := match[1] + match[2]) not in seen:
             seen.add(directory)
             yield directory
 
 
-def _quota_v2(text: str | None) -> float | str | None:
+def _parse_quota_v2(text: str | None) -> float | str | None:
     words = (text or "").split()
     if not words or words[0] == "max":
         return None
@@ -100,15 +99,15 @@ def _quota_v2(text: str | None) -> float | str | None:
     return quota / period if quota and period else "malformed"
 
 
-def _quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
+def _read_quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
     quota = bundle.file(f"{directory}/cpu.cfs_quota_us")
     if quota is None or quota.startswith("-"):
         return None
     period = bundle.file(f"{directory}/cpu.cfs_period_us")
-    return _quota_v2(f"{quota} {period or _PERIOD}")
+    return _parse_quota_v2(f"{quota} {period or _PERIOD}")
 
 
-def _cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
+def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
     """What the process may use: the kernel's word in its status, else the files of its cpuset."""
     status = re.search(r"^Cpus_allowed_list:\s*(\S+)", bundle.files.get("/proc/self/status", ""), re.MULTILINE)
     if status:
@@ -124,6 +123,6 @@ def _cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
         f"/dev/cpuset{own}/cpus",  # before 2.6.24 files had no prefix, and may be mounted so to this day
         f"{_ROOT}/cpuset/cpuset.cpus",
     ):
-        if found := parse_cpu_list(bundle.file(file)):
-            return found
+        if cpus := parse_cpu_list(bundle.file(file)):
+            return cpus
     return None

@@ -36,14 +36,14 @@ class Topology:
 
 def parse_cpuinfo(text: str) -> list[dict[str, str]]:
     """/proc/cpuinfo, one dictionary a processor; also of a copy that has lost its empty lines."""
-    found: list[dict[str, str]] = [{}]
+    blocks: list[dict[str, str]] = [{}]
     for line in text.replace("\r", "").splitlines():
         key, colon, value = (word.strip() for word in line.partition(":"))
-        if not (key or colon) or (key == "processor" and key in found[-1]):
-            found.append({})
+        if not (key or colon) or (key == "processor" and key in blocks[-1]):
+            blocks.append({})
         if colon:
-            found[-1][key] = value
-    return [block for block in found if block]
+            blocks[-1][key] = value
+    return [block for block in blocks if block]
 
 
 def read_topology(bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
@@ -52,7 +52,7 @@ def read_topology(bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: 
 
 def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topology | None:
     # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
-    cores = _cpus_of_each(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
+    cores = _read_cpu_sets(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
     siblings = {number: threads for number, threads in cores.items() if threads}
     if not siblings:
         return None
@@ -60,7 +60,7 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
         int(number): parse_integer(text, MOST_CPUS)
         for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id").items()
     }
-    online = _online(bundle, siblings)
+    online = _read_online_cpus(bundle, siblings)
     groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & set(online))) for cpu in online})
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
         return None  # CPUs that share threads with each other in a circle: rubbish
@@ -75,26 +75,26 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
         threads_per_core=sizes.pop() if len(sizes) == 1 else None,
         physical_cores=len(groups),
         online=online,
-        offline=_offline(bundle, online, processors),
+        offline=_read_offline_cpus(bundle, online, processors),
         cores=tuple(
             Core(group, package or 0, numa.get(group[0])) for group, package in zip(groups, packaged, strict=True)
         ),
     )
 
 
-def _cpus_of_each(
+def _read_cpu_sets(
     bundle: ProbeOutput, directory: str, path: str, listed: str, mask: str = ""
 ) -> dict[int, tuple[int, ...]]:
     """CPU sets by the number in their path: from the lists, else from the masks."""
-    for suffix, meaning in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
+    for suffix, parse in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
         texts = bundle.under(directory, path + suffix)
-        found = {int(number): meaning(text) for number, text in texts.items()}
-        if found:
-            return {number: members or () for number, members in found.items()}
+        cpu_sets = {int(number): parse(text) for number, text in texts.items()}
+        if cpu_sets:
+            return {number: members or () for number, members in cpu_sets.items()}
     return {}
 
 
-def _online(bundle: ProbeOutput, siblings: Collection[int]) -> tuple[int, ...]:
+def _read_online_cpus(bundle: ProbeOutput, siblings: Collection[int]) -> tuple[int, ...]:
     listed = parse_cpu_list(bundle.file(f"{_CPU}/online"))
     if listed:
         return listed
@@ -102,39 +102,41 @@ def _online(bundle: ProbeOutput, siblings: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(cpu for cpu in siblings if switched.get(str(cpu), "1").strip() != "0"))
 
 
-def _offline(bundle: ProbeOutput, online: tuple[int, ...], processors: list[dict[str, str]]) -> tuple[int, ...]:
+def _read_offline_cpus(
+    bundle: ProbeOutput, online: tuple[int, ...], processors: list[dict[str, str]]
+) -> tuple[int, ...]:
     """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
     switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
     off = {int(number) for number, text in switched.items() if text.strip() == "0"}
     present = parse_cpu_list(bundle.file(f"{_CPU}/present"))
     if present is None:
-        seen = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")}
-        seen |= {
+        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")}
+        known |= {
             number for block in processors if (number := parse_integer(block.get("processor"), MOST_CPUS)) is not None
         }
-        present = tuple(seen & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
+        present = tuple(known & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
     return tuple(sorted((off | set(present)) - set(online)))
 
 
-def _read_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
-    count = parse_integer(said.get("CPU(s)"), MOST_CPUS)
-    online = parse_cpu_list(said.get("On-line CPU(s) list") or None)
+def _read_lscpu(fields: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
+    count = parse_integer(fields.get("CPU(s)"), MOST_CPUS)
+    online = parse_cpu_list(fields.get("On-line CPU(s) list") or None)
     if (
         online is None
         and count is not None
-        and "On-line CPU(s) mask" not in said
-        and "Off-line CPU(s) list" not in said
+        and "On-line CPU(s) mask" not in fields
+        and "Off-line CPU(s) list" not in fields
     ):
         online = tuple(range(count)) if count else None
     if online is None:
         return None
-    threads = _small(said.get("Thread(s) per core"))
-    per_socket = _small(said.get("Core(s) per socket"))
-    sockets = _small(said.get("Socket(s)") or said.get("CPU socket(s)")) or _count_book_sockets(
-        said
+    threads = _parse_count(fields.get("Thread(s) per core"))
+    per_socket = _parse_count(fields.get("Core(s) per socket"))
+    sockets = _parse_count(fields.get("Socket(s)") or fields.get("CPU socket(s)")) or _count_book_sockets(
+        fields
     )  # "CPU" until 2.18
-    offline = parse_cpu_list(said.get("Off-line CPU(s) list", ""))
-    per_cluster, clusters = _small(said.get("Core(s) per cluster")), _small(said.get("Cluster(s)"))
+    offline = parse_cpu_list(fields.get("Off-line CPU(s) list", ""))
+    per_cluster, clusters = _parse_count(fields.get("Core(s) per cluster")), _parse_count(fields.get("Cluster(s)"))
     if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
         return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages
     if not (threads and per_socket and sockets):
@@ -150,17 +152,17 @@ def _read_lscpu(said: Mapping[str, str], processors: list[dict[str, str]]) -> To
     return Topology(sockets=sockets, online=online, offline=offline)
 
 
-def _count_book_sockets(said: Mapping[str, str]) -> int | None:
+def _count_book_sockets(fields: Mapping[str, str]) -> int | None:
     """s390x counts sockets in books, and books in drawers."""
-    per_book = _small(said.get("Socket(s) per book"))
-    books = _small(said.get("Book(s)") or said.get("Book(s) per drawer"))
-    drawers = _small(said.get("Drawer(s)", "1"))
+    per_book = _parse_count(fields.get("Socket(s) per book"))
+    books = _parse_count(fields.get("Book(s)") or fields.get("Book(s) per drawer"))
+    drawers = _parse_count(fields.get("Drawer(s)", "1"))
     return per_book * books * drawers if per_book and books and drawers else None
 
 
 def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Whole only if every package shows as many processors as it says it has."""
-    listed = _without_packages(processors)
+    listed = _number_unpackaged_cpus(processors)
     if listed:
         return Topology(online=listed)
     numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors]
@@ -168,31 +170,33 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     for block in processors:
         packages.setdefault(block.get("physical id", "?"), []).append(block)
     first = processors[0] if processors else {}
-    siblings, per_socket = _small(first.get("siblings")), _small(first.get("cpu cores"))
+    siblings, per_socket = _parse_count(first.get("siblings")), _parse_count(first.get("cpu cores"))
     threads = None
     if siblings and per_socket and siblings % per_socket == 0:
         threads = siblings // per_socket
     complete = all(
-        _small(block.get("siblings")) == len(of_package) for of_package in packages.values() for block in of_package
+        _parse_count(block.get("siblings")) == len(of_package)
+        for of_package in packages.values()
+        for block in of_package
     )
     if not processors or not complete or None in numbers or not per_socket:
         return Topology(cores_per_socket=per_socket, threads_per_core=threads)
-    alike = all(
+    uniform = all(
         (block.get("siblings"), block.get("cpu cores")) == (first["siblings"], first["cpu cores"])
         for block in processors
     )
-    counted = [_small(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
+    counted = [_parse_count(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
     return Topology(
         sockets=len(packages),
         cores_per_socket=max(counted),
-        threads_per_core=threads if alike else None,
+        threads_per_core=threads if uniform else None,
         physical_cores=sum(counted),
         online=tuple(sorted(number for number in numbers if number is not None)),
-        cores=_cores_of_cpuinfo(packages, sum(counted)),
+        cores=_group_cores(packages, sum(counted)),
     )
 
 
-def _without_packages(processors: list[dict[str, str]]) -> tuple[int, ...]:
+def _number_unpackaged_cpus(processors: list[dict[str, str]]) -> tuple[int, ...]:
     """Other architectures, and x86 kernels without hyper-threads or packages, number the processors and say no more.
     One of them alone may be a sample of many."""
     numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
@@ -200,7 +204,7 @@ def _without_packages(processors: list[dict[str, str]]) -> tuple[int, ...]:
     return tuple(range(len(numbers))) if silent and len(numbers) > 1 and numbers == [*range(len(numbers))] else ()
 
 
-def _cores_of_cpuinfo(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
+def _group_cores(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
     """Only if core ids tell them all apart (two dies of one package may repeat them)."""
     groups: dict[tuple[str, str], list[int]] = {}
     for package, of_package in packages.items():
@@ -208,41 +212,41 @@ def _cores_of_cpuinfo(packages: Mapping[str, list[dict[str, str]]], physical: in
             groups.setdefault((package, block.get("core id", "?")), []).append(int(block["processor"]))
     if len(groups) != physical:
         return ()
-    cores = (Core(tuple(sorted(of_core)), parse_integer(package) or 0) for (package, _), of_core in groups.items())
+    cores = (Core(tuple(sorted(cpus)), parse_integer(package) or 0) for (package, _), cpus in groups.items())
     return tuple(sorted(cores, key=lambda core: core.cpus))
 
 
-def _small(text: str | None) -> int | None:
+def _parse_count(text: str | None) -> int | None:
     return parse_integer(text, _MOST_SHARING) or None
 
 
 def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
     """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
-    nodes = _cpus_of_each(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
+    nodes = _read_cpu_sets(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
     memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
     if not nodes:
         named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
         nodes, memory = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}, {}
-    found = (NumaNode(number, nodes[number], _mem_total(memory.get(str(number)))) for number in sorted(nodes))
-    return tuple(found) or None
+    numa_nodes = (NumaNode(number, nodes[number], _read_mem_total(memory.get(str(number)))) for number in sorted(nodes))
+    return tuple(numa_nodes) or None
 
 
-def _mem_total(meminfo: str | None) -> int | None:
+def _read_mem_total(meminfo: str | None) -> int | None:
     match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", meminfo or "")
     return int(match[1]) if match else None
 
 
-def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, found: Topology) -> Mapping[str, tuple[int, ...]] | None:
+def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, topology: Topology) -> Mapping[str, tuple[int, ...]] | None:
     """P-cores and E-cores. The kernel's own lists where it keeps them (since 5.13); else, in a family that has such
     models, cores with two threads beside cores with one."""
     p_cpus = parse_cpu_list(bundle.file("/sys/devices/cpu_core/cpus"))
     e_cpus = parse_cpu_list(bundle.file("/sys/devices/cpu_atom/cpus"))
     if p_cpus and e_cpus:
         return {"p_cpus": p_cpus, "e_cpus": e_cpus}
-    sizes = {len(core.cpus) for core in found.cores}
-    if not of_family or sizes != {1, 2} or found.offline:
+    sizes = {len(core.cpus) for core in topology.cores}
+    if not of_family or sizes != {1, 2} or topology.offline:
         return None
     return {
-        "p_cpus": tuple(sorted(cpu for core in found.cores for cpu in core.cpus if len(core.cpus) == 2)),
-        "e_cpus": tuple(sorted(cpu for core in found.cores for cpu in core.cpus if len(core.cpus) == 1)),
+        "p_cpus": tuple(sorted(cpu for core in topology.cores for cpu in core.cpus if len(core.cpus) == 2)),
+        "e_cpus": tuple(sorted(cpu for core in topology.cores for cpu in core.cpus if len(core.cpus) == 1)),
     }

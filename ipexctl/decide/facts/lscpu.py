@@ -20,10 +20,10 @@ def _parse_json(text: str) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     rows = value.get("lscpu") if isinstance(value, dict) else None
-    return dict(_rows(rows)) if isinstance(rows, list) else {}
+    return dict(_iterate_rows(rows)) if isinstance(rows, list) else {}
 
 
-def _rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
+def _iterate_rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
     """Newer versions nest: a row may have children. An empty list of CPUs is null."""
     for row in rows:
         if not isinstance(row, dict):
@@ -33,11 +33,11 @@ def _rows(rows: list[Any], depth: int = 0) -> Iterator[tuple[str, str]]:
             known = isinstance(value, str | int) and not isinstance(value, bool)
             yield name.strip().rstrip(":"), str(value) if known else ""
         if isinstance(row.get("children"), list) and depth < 8:
-            yield from _rows(row["children"], depth + 1)
+            yield from _iterate_rows(row["children"], depth + 1)
 
 
 def _parse_text(text: str) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    lines_by_field: dict[str, list[str]] = {}
     current: list[str] = []
     column = 0  # where the values begin
     for line in text.lstrip("\ufeff").splitlines():
@@ -47,11 +47,11 @@ def _parse_text(text: str) -> dict[str, str]:
             current.append(line)
         elif match:
             column = match.end()
-            current = found.setdefault(match[1].strip(), [line])
-    return {name: _joined(lines) for name, lines in found.items()}
+            current = lines_by_field.setdefault(match[1].strip(), [line])
+    return {name: _join_wrapped(lines) for name, lines in lines_by_field.items()}
 
 
-def _joined(lines: list[str]) -> str:
+def _join_wrapped(lines: list[str]) -> str:
     """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All lines but
     the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
     first = re.sub(r"^\s*[^:]+:\s*", "", lines[0])

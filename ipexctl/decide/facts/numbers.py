@@ -21,7 +21,7 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
     """A list in the kernel's form, "0-3,8" or "" for none."""
     if text is None:
         return None
-    found: set[int] = set()
+    cpus: set[int] = set()
     text = text.strip(_AROUND).replace(" ", "")
     for part in text.split(",") if text else ():
         match = _RANGE.fullmatch(part)
@@ -30,8 +30,8 @@ def parse_cpu_list(text: str | None) -> tuple[int, ...] | None:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last > MOST_CPUS:
             return None
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        cpus.update(range(first, last + 1))
+    return tuple(sorted(cpus))
 
 
 def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:

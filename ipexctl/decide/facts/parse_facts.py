@@ -22,26 +22,26 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     """Parse the facts of a host. Never raises: unreadable values are None, and named in ``unread`` for a fault."""
     processors = cpu.parse_cpuinfo(bundle.files.get("/proc/cpuinfo", ""))
     first = processors[0] if processors else {}
-    said = lscpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
+    fields = lscpu.parse_lscpu(bundle.command("lscpu"), bundle.command("lscpu -J -B") or bundle.command("lscpu -J"))
     # interned: hundreds of hosts have the same words
-    flags = frozenset(map(sys.intern, (first.get("flags") or said.get("Flags") or "").split()))
-    vendor = first.get("vendor_id") or _said(said, "Vendor ID")
-    model_name = first.get("model name") or _said(said, "Model name") or first.get("cpu")  # the last on POWER
+    flags = frozenset(map(sys.intern, (first.get("flags") or fields.get("Flags") or "").split()))
+    vendor = first.get("vendor_id") or _get_field(fields, "Vendor ID")
+    model_name = first.get("model name") or _get_field(fields, "Model name") or first.get("cpu")  # the last on POWER
     uarch = None
     if not (model_name or "").startswith(_INVENTED):
         uarch = uarchs.find(
             vendor,
-            parse_integer(first.get("cpu family") or said.get("CPU family")),
-            parse_integer(first.get("model") or said.get("Model")),
-            parse_integer(first.get("stepping") or said.get("Stepping")),
+            parse_integer(first.get("cpu family") or fields.get("CPU family")),
+            parse_integer(first.get("model") or fields.get("Model")),
+            parse_integer(first.get("stepping") or fields.get("Stepping")),
             flags,
         )
-    arch = _arch(bundle, said, processors, flags)
+    arch = _detect_arch(bundle, fields, processors, flags)
     environ = system.read_environment(bundle)
-    there = system.read_path_marks(bundle)
-    hypervisor = _hypervisor(bundle, said)
-    is_vm = _is_vm(flags, hypervisor, said)
-    container = system.find_container(bundle, there)
+    path_marks = system.read_path_marks(bundle)
+    hypervisor = _detect_hypervisor(bundle, fields)
+    is_vm = _detect_vm(flags, hypervisor, fields)
+    container = system.find_container(bundle, path_marks)
     level, refused = (
         find_isa_level(
             flags,
@@ -52,11 +52,11 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         if flags and arch in ("x86_64", "i686", "i586", "i386")
         else (None, {})
     )
-    found = cpu.read_topology(bundle, processors, said)
+    topology = cpu.read_topology(bundle, processors, fields)
     groups = read_cgroup(bundle)
     allowed = groups.cpuset
-    if allowed is not None and found.online is not None:
-        allowed = tuple(sorted(set(allowed) & set(found.online)))
+    if allowed is not None and topology.online is not None:
+        allowed = tuple(sorted(set(allowed) & set(topology.online)))
     paths = system.read_library_paths(bundle)
     tools = system.read_tools(bundle)
     disks = system.read_disks(bundle)
@@ -69,24 +69,24 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         model_name=model_name,
         uarch=uarch.name if uarch else None,
         isa_level=level,
-        sockets=found.sockets,
-        cores_per_socket=found.cores_per_socket,
-        threads_per_core=found.threads_per_core,
-        physical_cores=found.physical_cores,
-        logical_online=len(found.online) if found.online is not None else None,
-        cpus_online=found.online,
-        cpus_offline=found.offline,
-        numa=cpu.read_numa_nodes(bundle, said),
-        hybrid=cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, found),
+        sockets=topology.sockets,
+        cores_per_socket=topology.cores_per_socket,
+        threads_per_core=topology.threads_per_core,
+        physical_cores=topology.physical_cores,
+        logical_online=len(topology.online) if topology.online is not None else None,
+        cpus_online=topology.online,
+        cpus_offline=topology.offline,
+        numa=cpu.read_numa_nodes(bundle, fields),
+        hybrid=cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, topology),
         is_vm=is_vm,
-        mem_total_kb=_memory(bundle, "MemTotal"),
+        mem_total_kb=_read_memory(bundle, "MemTotal"),
         cgroup_cpus=groups.quota,
         flags=flags,
         isa_refused=refused,
-        cores=found.cores,
+        cores=topology.cores,
         cpus_allowed=allowed,
         hypervisor=hypervisor,
-        mem_available_kb=_memory(bundle, "MemAvailable"),
+        mem_available_kb=_read_memory(bundle, "MemAvailable"),
         mem_limit_kb=groups.memory >> 10 if groups.memory is not None else None,
         shm_free=next((disk.free for disk in disks if disk.path == "/dev/shm"), None),
         hostname=hostname,
@@ -97,9 +97,9 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         user=environ.get("user"),
         home=environ.get("HOME"),
         shell=environ.get("SHELL"),
-        machine_id=_machine(bundle),
-        boot_id=_boot(bundle),
-        kernel=bundle.file("/proc/sys/kernel/osrelease") or _version(bundle),
+        machine_id=_hash_machine_id(bundle),
+        boot_id=_hash_boot_id(bundle),
+        kernel=bundle.file("/proc/sys/kernel/osrelease") or _read_kernel_version(bundle),
         distribution=system.read_distribution(bundle),
         glibc=system.read_glibc(bundle),
         glibcxx=system.find_glibcxx(paths),
@@ -116,7 +116,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         mpi=system.read_launchers(bundle),
         allocators=system.find_allocators(paths),
         tools=tools,
-        scheduler=system.find_scheduler(environ, there, tools),
+        scheduler=system.find_scheduler(environ, path_marks, tools),
         disks=disks,
         silicon=uarch.level if uarch else None,
         container=container,
@@ -127,16 +127,18 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     )
 
 
-def _said(said: Mapping[str, str], name: str) -> str | None:
+def _get_field(fields: Mapping[str, str], name: str) -> str | None:
     """A field of lscpu, which writes "-" for unknown values."""
-    value = said.get(name, "").strip()
+    value = fields.get(name, "").strip()
     return value if value not in ("", "-") else None
 
 
-def _arch(
-    bundle: ProbeOutput, said: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
+def _detect_arch(
+    bundle: ProbeOutput, fields: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
 ) -> str | None:
-    known = bundle.file("/proc/sys/kernel/arch") or _said(said, "Architecture") or bundle.command("uname -m").strip()
+    known = (
+        bundle.file("/proc/sys/kernel/arch") or _get_field(fields, "Architecture") or bundle.command("uname -m").strip()
+    )
     if known:
         return known
     if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
@@ -147,9 +149,9 @@ def _arch(
     return None
 
 
-def _hypervisor(bundle: ProbeOutput, said: Mapping[str, str]) -> str | None:
+def _detect_hypervisor(bundle: ProbeOutput, fields: Mapping[str, str]) -> str | None:
     """Who, where lscpu, Xen or the (virtual) mainboard says so."""
-    if vendor := _said(said, "Hypervisor vendor"):
+    if vendor := _get_field(fields, "Hypervisor vendor"):
         return vendor
     if bundle.file("/sys/hypervisor/type") == "xen":
         return "Xen"
@@ -173,37 +175,37 @@ def _hypervisor(bundle: ProbeOutput, said: Mapping[str, str]) -> str | None:
     return None
 
 
-def _is_vm(flags: frozenset[str], hypervisor: str | None, said: Mapping[str, str]) -> bool | None:
+def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[str, str]) -> bool | None:
     """The flag is the processor's own word; without flags (not x86), who the hypervisor is. The mainboard alone proves
     nothing on x86: clouds write their name on bare metal too."""
     if "hypervisor" in flags:
         return True
-    if _said(said, "Hypervisor vendor"):
-        return said.get("Virtualization type", "").strip() not in ("container", "none")
+    if _get_field(fields, "Hypervisor vendor"):
+        return fields.get("Virtualization type", "").strip() not in ("container", "none")
     if "lm" in flags or "tsc" in flags:  # x86 says so in each virtual machine; others need not
         return False
     return True if hypervisor else None
 
 
-def _version(bundle: ProbeOutput) -> str | None:
+def _read_kernel_version(bundle: ProbeOutput) -> str | None:
     match = re.match(r"Linux version (\S+)", bundle.files.get("/proc/version", ""))
     return match[1] if match else None
 
 
-def _memory(bundle: ProbeOutput, name: str) -> int | None:
+def _read_memory(bundle: ProbeOutput, name: str) -> int | None:
     match = re.search(rf"^{name}:\s*([0-9]{{1,15}}) kB", bundle.files.get("/proc/meminfo", ""), re.MULTILINE)
     return int(match[1]) if match else None
 
 
-def _boot(bundle: ProbeOutput) -> str | None:
+def _hash_boot_id(bundle: ProbeOutput) -> str | None:
     text = bundle.file("/proc/sys/kernel/random/boot_id")
     return hash_text(text) if text else None
 
 
-def _machine(bundle: ProbeOutput) -> str | None:
+def _hash_machine_id(bundle: ProbeOutput) -> str | None:
     """One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones of
     one image share /etc/machine-id, containers of one computer share the boot.)"""
-    boot = _boot(bundle)
+    boot = _hash_boot_id(bundle)
     network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
     if not boot:
         return None

@@ -49,7 +49,7 @@ class ProbeOutput:
 
     def public(self) -> dict[str, Any]:
         """A form for JSON, with identifiers of the machine and session replaced (users share it)."""
-        shown = {"files": _redacted(self.files), "commands": _redacted(self.commands)}
+        shown = {"files": _redact_texts(self.files), "commands": _redact_texts(self.commands)}
         return {**shown, "unread": dict(self.unread)} if self.unread else shown
 
 
@@ -58,14 +58,14 @@ _SECRET_WORD = re.compile(r"(?i)\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API
 _LINK_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 
 
-def _redacted(texts: Mapping[str, str]) -> dict[str, str]:
-    shown: dict[str, str] = {}
+def _redact_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    redacted: dict[str, str] = {}
     for name, text in texts.items():
         if name in _SECRET_FILES:
-            shown[name] = hash_text(text.strip()) if text.strip() else text
+            redacted[name] = hash_text(text.strip()) if text.strip() else text
         else:
-            shown[name] = _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
-    return shown
+            redacted[name] = _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
+    return redacted
 
 
 def hash_text(text: str) -> str:
@@ -80,21 +80,21 @@ def parse_bundle(text: str, source: str) -> ProbeOutput:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _not_saved(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
+        raise _refuse_bundle(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
     except (ValueError, RecursionError):
-        raise _not_saved(source, "its JSON holds a number that is too long, or is nested too deeply") from None
+        raise _refuse_bundle(source, "its JSON holds a number that is too long, or is nested too deeply") from None
     parts: dict[str, dict[str, str]] = {}
     for key in ("files", "commands", "unread"):
         part = value.get(key, {}) if isinstance(value, dict) else None
         if not isinstance(part, dict) or not all(isinstance(inner, str) for inner in part.values()):
-            raise _not_saved(source, f"{key!r} is not an object of texts")
+            raise _refuse_bundle(source, f"{key!r} is not an object of texts")
         parts[key] = part
     if not parts["files"] and not parts["commands"]:
-        raise _not_saved(source, "it has neither files nor commands")
+        raise _refuse_bundle(source, "it has neither files nor commands")
     return ProbeOutput(**parts)
 
 
-def _not_saved(source: str, why: str) -> UsageError:
+def _refuse_bundle(source: str, why: str) -> UsageError:
     hint = "ipexctl doctor --save-bundle DIRECTORY saves one for each host"
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
@@ -103,7 +103,7 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
     """The bundle in an answer of ``remote/probe.sh``, whose head tells the form. Whatever stands outside of its frames
     is ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
-    said, framed = _aside(answer, nonce)
+    questions, framed = _split_questions(answer, nonce)
     files: dict[str, str] = {}
     commands: dict[str, str] = {}
     unread: dict[str, str] = {}
@@ -113,9 +113,9 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
     for piece in (b"\n" + framed).split(b"\n" + nonce.encode() + b" ")[1:]:
         line, _, text_after = piece.partition(b"\n")
         body, following = following, text_after  # what stands between the mark before and this one
-        word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
+        word, _, arguments = line.decode("utf-8", "replace").strip().partition(" ")
         if word == "begin":
-            kind, _, name = rest.partition(" ")
+            kind, _, name = arguments.partition(" ")
             item = (kind, name)
             continue
         if word == "done":
@@ -124,25 +124,25 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
         if word != "end" or item is None:
             continue
         (kind, name), item = item, None
-        if why := _wrong(body, cap):
+        if why := _find_fault(body, cap):
             unread[name] = why
-        text = _text(body, cap)
+        text = _decode_body(body, cap)
         if kind == "grep":
-            _gather(files, name, text)
+            _add_grep_lines(files, name, text)
         elif kind == "file":
             files[name] = text
         elif kind == "command" and name == "left":
             unread.update({f"process {line.strip()}": "could not be killed" for line in text.splitlines() if line})
         elif kind == "command":
             commands[name] = text
-    for name, question in said.items():
+    for name, question in questions.items():
         body = b"".join(line + b"\n" for line in question.lines)
-        commands[name] = _text(body, cap)
+        commands[name] = _decode_body(body, cap)
         if question.open or 137 in question.statuses:
             unread[name] = f"timed out after {limit:g} s"
         elif 141 in question.statuses:
-            unread[name] = _too_long(body, CAP_ASIDE)
-        elif why := _wrong(body, cap):
+            unread[name] = _describe_overflow(body, CAP_ASIDE)
+        elif why := _find_fault(body, cap):
             unread[name] = why
     if item is not None:
         unread[item[1]] = "the answer ends in the middle"
@@ -160,19 +160,19 @@ class _Question:
     statuses: set[int] = field(default_factory=set)
 
 
-def _aside(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
+def _split_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
     """The questions that answered in lines of their own, and the answer without those lines."""
-    found: dict[str, _Question] = {}
+    questions: dict[str, _Question] = {}
     seam = nonce[24:].encode() or nonce.encode()
 
     def take(match: re.Match[bytes]) -> bytes:
-        word, rest = match[1], match[2]
+        word, payload = match[1], match[2]
         status = 0
         if word == b"ended":
-            number, _, rest = rest.partition(b" ")
+            number, _, payload = payload.partition(b" ")
             status = int(number) if number.isdigit() else 0
-        name, _, text = rest.partition(b"\t")
-        question = found.setdefault(name.decode("utf-8", "replace"), _Question())
+        name, _, text = payload.partition(b"\t")
+        question = questions.setdefault(name.decode("utf-8", "replace"), _Question())
         if word == b"asked":
             question.open += 1
         elif word == b"ended":
@@ -183,34 +183,34 @@ def _aside(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
         return b""
 
     framed = re.sub(re.escape(nonce.encode()) + rb" (asked|told|ended) ([^\n]*)\n", take, answer)
-    return found, framed
+    return questions, framed
 
 
-def _text(body: bytes, cap: int) -> str:
+def _decode_body(body: bytes, cap: int) -> str:
     return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
 
 
-def _wrong(body: bytes, cap: int) -> str:
+def _find_fault(body: bytes, cap: int) -> str:
     if len(body) >= cap:
-        return _too_long(body, cap)
+        return _describe_overflow(body, cap)
     if b"\x00" in body:
-        return f"malformed: not text: {_sample(body)}"
+        return f"malformed: not text: {_quote_start(body)}"
     return ""
 
 
-def _too_long(body: bytes, cap: int) -> str:
-    return f"malformed: longer than {cap >> 10} KiB: {_sample(body)}"
+def _describe_overflow(body: bytes, cap: int) -> str:
+    return f"malformed: longer than {cap >> 10} KiB: {_quote_start(body)}"
 
 
-def _sample(body: bytes) -> str:
+def _quote_start(body: bytes) -> str:
     return ascii(body[:24].decode("latin-1"))
 
 
-def _gather(files: dict[str, str], directory: str, text: str) -> None:
+def _add_grep_lines(files: dict[str, str], directory: str, text: str) -> None:
     """``path:line`` lines; a path without any text is a path that exists."""
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
-        path, colon, rest = line.partition(":")
+        path, colon, content = line.partition(":")
         if colon and path:
-            lines.setdefault(path if path.startswith("/") else f"{directory.rstrip('/')}/{path}", []).append(rest)
-    files.update({path: "\n".join(rest) + "\n" for path, rest in lines.items()})
+            lines.setdefault(path if path.startswith("/") else f"{directory.rstrip('/')}/{path}", []).append(content)
+    files.update({path: "\n".join(content) + "\n" for path, content in lines.items()})

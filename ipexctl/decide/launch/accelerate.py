@@ -78,7 +78,7 @@ def write_config(
     unknown = [name for name in value if not supports_option(options, "accelerate", name, version)]
     wanted = {"ipex_config": config.ipex, "mpirun_config": True}
     unsupported = {
-        option.said(version): None
+        option.explain_support(version): None
         for option in options
         if option.of == "accelerate" and option.name in unknown and wanted.get(option.name)
     }

@@ -1,6 +1,6 @@
 """A launch written down for those who want to start it without ipexctl. Text only; nothing here starts anything.
 
-Every form has the same core, the part `_each`: what one rank does on its own host, which is the planned environment,
+Every form has the same core, `_rank_script`: what one rank does on its own host, which is the planned environment,
 cores, memory and directory, and then the script. Secrets are not written: they are taken from the environment of
 whoever starts the launch. What only ipexctl does is missing: tagged output, a keeper, limits and the proved end.
 """
@@ -51,14 +51,14 @@ def _impi(form: str, exit: Exit) -> None:
 def _sh(launch: Launch) -> str:
     lines = [
         "#!/bin/sh",
-        *_about(launch, f"Start it on {launch.head.host}, which must reach the other hosts by SSH without a password."),
+        *_intro(launch, f"Start it on {launch.head.host}, which must reach the other hosts by SSH without a password."),
         "set -eu",
-        *_secrets(launch),
-        *_exports(launch.head, only=("PATH", "LD_LIBRARY_PATH", "I_MPI_ROOT", "FI_PROVIDER_PATH")),
+        *_require_secrets(launch),
+        *_export_env(launch.head, only=("PATH", "LD_LIBRARY_PATH", "I_MPI_ROOT", "FI_PROVIDER_PATH")),
         *_launcher_settings(launch),
-        *_port(launch),
-        *_carried(launch),
-        "exec " + " \\\n    ".join(_line(launch)),
+        *_choose_port(launch),
+        *_carry_rank_script(launch),
+        "exec " + " \\\n    ".join(_mpirun_words(launch)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -67,16 +67,16 @@ def _sbatch(launch: Launch) -> str:
     names = [node.host for node in launch.nodes]
     lines = [
         "#!/bin/sh",
-        f"#SBATCH --job-name={_word(launch.title)}",
+        f"#SBATCH --job-name={_file_name(launch.title)}",
         f"#SBATCH --nodes={len(launch.nodes)}",
         f"#SBATCH --ntasks={launch.size}",
         f"#SBATCH --nodelist={','.join(names)}",
         "#SBATCH --exclusive",
-        *_about(launch, "Submit it with sbatch. The hosts' names here must be Slurm's own."),
+        *_intro(launch, "Submit it with sbatch. The hosts' names here must be Slurm's own."),
         "set -eu",
-        *_secrets(launch),
-        *_port(launch),
-        *_kept(_each(launch)),
+        *_require_secrets(launch),
+        *_choose_port(launch),
+        *_as_variable(_rank_script(launch)),
         "SLURM_HOSTFILE=$(mktemp)  # one line a rank, in rank order",
         "export SLURM_HOSTFILE",
         "trap 'rm -f \"$SLURM_HOSTFILE\"' EXIT",
@@ -92,12 +92,12 @@ def _torchrun(launch: Launch) -> str:
     ranks = require_equal_ppn(launch, "torchrun")
     lines = [
         "#!/bin/sh",
-        *_about(launch, "Start it on every host at once, with the number that the host has here."),
+        *_intro(launch, "Start it on every host at once, with the number that the host has here."),
         *[f"#   sh FILE {number}    on {node.host}" for number, node in enumerate(launch.nodes)],
         "set -eu",
-        *_secrets(launch),
+        *_require_secrets(launch),
         f"port=${{MASTER_PORT:-{launch.port or _PORT}}}",
-        *_kept(_each(launch, ranks="${RANK}")),
+        *_as_variable(_rank_script(launch, ranks="${RANK}")),
         "case ${1:-} in",
         *[f"{number}) python={shlex.quote(node.python)} ;;" for number, node in enumerate(launch.nodes)],
         f'*) echo "usage: sh $0 0..{len(launch.nodes) - 1}" >&2; exit 2 ;;',
@@ -124,17 +124,17 @@ def _accelerate(launch: Launch) -> str:
         "mixed_precision": "no",
     }
     names = sorted({name for node in launch.nodes for name in node.env})
-    differ = [name for name in names if len({_shown(node.env.get(name)) for node in launch.nodes}) > 1]
+    differ = [name for name in names if len({_plain_value(node.env.get(name)) for node in launch.nodes}) > 1]
     lost = [f"# Not kept, as accelerate gives all hosts the first one's: {', '.join(differ)}."] if differ else []
     directory = launch.mpiexec[0].rpartition("/")[0]
     lines = [
         "#!/bin/sh",
-        *_about(launch, f"Start it on {launch.head.host}, which must reach the other hosts by SSH without a password."),
+        *_intro(launch, f"Start it on {launch.head.host}, which must reach the other hosts by SSH without a password."),
         *lost,
         "# Not kept: the ranks' cores; mpirun chooses them.",
         "set -eu",
-        *_secrets(launch),
-        *_exports(launch.head, [name for name in names if name not in differ]),
+        *_require_secrets(launch),
+        *_export_env(launch.head, [name for name in names if name not in differ]),
         f'export PATH={shlex.quote(directory)}:"$PATH"  # accelerate takes the first mpirun',
         *[f"export {name}={shlex.quote(value)}" for name, value in sorted(launch.places[0].env.items())
           if name == "OMP_NUM_THREADS"],
@@ -166,16 +166,16 @@ def _script_words(launch: Launch) -> tuple[str, ...]:
 def _ansible(launch: Launch) -> str:
     """A playbook: what each rank does is copied to all hosts, then the first starts mpirun."""
     directory = "{{ ansible_user_dir }}/.cache/ipexctl-launch"
-    file = f"{directory}/{_word(launch.title)}.sh"
+    file = f"{directory}/{_file_name(launch.title)}.sh"
     settings = {
-        **{name: _value(launch.head, name) for name in ("PATH", "LD_LIBRARY_PATH") if name in launch.head.env},
-        **dict(_pairs(_launcher_settings(launch))),
-        **{name: f"{{{{ lookup('env', '{name}') }}}}" for name in _secret_names(launch)},
+        **{name: _env_value(launch.head, name) for name in ("PATH", "LD_LIBRARY_PATH") if name in launch.head.env},
+        **dict(_split_exports(_launcher_settings(launch))),
+        **{name: f"{{{{ lookup('env', '{name}') }}}}" for name in _list_secrets(launch)},
     }
-    words = [word.replace("$port", "{{ port }}") for group in _line(launch, file) for word in shlex.split(group)]
+    words = [word.replace("$port", "{{ port }}") for word in shlex.split(" ".join(_mpirun_words(launch, file)))]
     names = ":".join(node.host for node in launch.nodes)
     lines = [
-        *_about(launch, "Play it with ansible-playbook -i INVENTORY; the hosts' names must be those of the inventory."),
+        *_intro(launch, "Play it with ansible-playbook -i INVENTORY; the hosts' names must be those of the inventory."),
         "- name: what each rank does",
         f"  hosts: {json.dumps(names)}",
         "  gather_facts: true",
@@ -188,7 +188,7 @@ def _ansible(launch: Launch) -> str:
         f"        dest: {json.dumps(file)}",
         '        mode: "0600"',
         "        content: !unsafe |",
-        *[f"          {line}" for text in _each(launch) for line in text.split("\n")],
+        *[f"          {line}" for text in _rank_script(launch) for line in text.split("\n")],
         f"- name: {json.dumps(launch.title)}",
         f"  hosts: {json.dumps(launch.head.host)}",
         "  gather_facts: true",
@@ -207,7 +207,7 @@ def _ansible(launch: Launch) -> str:
 # --- the parts ------------------------------------------------------------------------------------------------------
 
 
-def _about(launch: Launch, how: str) -> list[str]:
+def _intro(launch: Launch, how: str) -> list[str]:
     hosts = ", ".join(f"{node.host} ({len(node.ranks)})" for node in launch.nodes)
     return [
         f"# {launch.title}: {launch.size} {'rank' if launch.size == 1 else 'ranks'} on {hosts}; written by ipexctl.",
@@ -216,42 +216,47 @@ def _about(launch: Launch, how: str) -> list[str]:
     ]
 
 
-def _by_host(launch: Launch) -> bool:
+def _lists_hosts(launch: Launch) -> bool:
     """Whether mpirun is given the hosts one by one, each with words of its own."""
     return not launch.framed and "-hosts" not in launch.mpiexec
 
 
-def _carried(launch: Launch) -> list[str]:
+def _carry_rank_script(launch: Launch) -> list[str]:
     """What ranks do, in variables that mpirun carries to the hosts: one for each host where it can be told so. Raises
     `UsageError` where the one for all is longer than a word may be."""
-    if _by_host(launch):
-        return [line for number, node in enumerate(launch.nodes) for line in _kept(_each(launch, of=[node]), number)]
-    each = _each(launch)
-    if sum(len(line.encode()) + 1 for line in each) > _WORD:
+    if _lists_hosts(launch):
+        return [
+            line
+            for number, node in enumerate(launch.nodes)
+            for line in _as_variable(_rank_script(launch, of=[node]), number)
+        ]
+    lines = _rank_script(launch)
+    if sum(len(line.encode()) + 1 for line in lines) > _WORD:
         raise UsageError(
             f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun",
             hint="--emit ansible copies it as a file",
             exit=Exit.STEP,
         )
-    return _kept(each)
+    return _as_variable(lines)
 
 
-def _each(launch: Launch, ranks: str = _RANKS, of: Sequence[NodePlan] = ()) -> list[str]:
+def _rank_script(launch: Launch, ranks: str = _RANKS, of: Sequence[NodePlan] = ()) -> list[str]:
     """POSIX sh: one rank, on whatever host (``of`` these, or of all) it finds itself by its number. ``$1`` is the
     port."""
     lines = [f"r={ranks}", "case $r in"]
     nodes = of or launch.nodes
     for node in nodes:
         lines.append(f"{'|'.join(str(place.rank) for place in node.ranks)})  # {node.host}")
-        lines += [f"    {line}" for line in _exports(node)]
+        lines += [f"    {line}" for line in _export_env(node)]
         if node.preload:
-            lines.append(f"    export LD_PRELOAD={shlex.quote(':'.join(one.path for one in node.preload))}")
+            lines.append(f"    export LD_PRELOAD={shlex.quote(':'.join(library.path for library in node.preload))}")
         lines.append(f"    export LOCAL_WORLD_SIZE={len(node.ranks)}")
         lines.append(f"    python={shlex.quote(node.python)}; cd {shlex.quote(node.workdir)} ;;")
     lines += ['*) echo "no such rank: $r" >&2; exit 1 ;;', "esac", "case $r in"]
     for place in (place for node in nodes for place in node.ranks):
         own = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(place.env.items()))
-        lines.append(f"{place.rank}) export LOCAL_RANK={place.local} {own}".rstrip() + f"; {_bound(place, launch)} ;;")
+        exports = f"export LOCAL_RANK={place.local} {own}".rstrip()
+        lines.append(f"{place.rank}) {exports}; {_bind_rank(place, launch)} ;;")
     lines += [
         "esac",
         f'export RANK="$r" WORLD_SIZE={launch.size} MASTER_PORT="$1"',
@@ -260,25 +265,25 @@ def _each(launch: Launch, ranks: str = _RANKS, of: Sequence[NodePlan] = ()) -> l
     return lines
 
 
-def _kept(each: list[str], number: int | None = None) -> list[str]:
-    """Those lines as the value of the variable ``each``, or ``each_NUMBER``, whatever they hold."""
+def _as_variable(each: list[str], number: int | None = None) -> list[str]:
+    """The lines as the value of the variable ``each``, or ``each_NUMBER``, whatever they hold."""
     mark = "EACH"
     while mark in "\n".join(each).split("\n"):
         mark += "_"
     return [f"each{'' if number is None else f'_{number}'}=$(cat <<'{mark}'", *each, mark, ")"]
 
 
-def _bound(place: RankPlacement, launch: Launch) -> str:
+def _bind_rank(place: RankPlacement, launch: Launch) -> str:
     words = [f"taskset -c {cpu_list(place.cpus)}"] if place.cpus else []
     if launch.membind and place.nodes:
         words.append(f"numactl --membind={cpu_list(place.nodes)}")
     return f"bound={shlex.quote(' '.join(words))}"
 
 
-def _exports(node: NodePlan, only: Iterable[str] = ()) -> list[str]:
+def _export_env(node: NodePlan, only: Iterable[str] = ()) -> list[str]:
     names = [name for name in sorted(node.env) if not node.env[name].secret and name not in _ACCOUNT]
     chosen = [name for name in names if not only or name in only]
-    return [f"export {name}={shlex.quote(_value(node, name))}" for name in chosen if name != "MASTER_PORT"]
+    return [f"export {name}={shlex.quote(_env_value(node, name))}" for name in chosen if name != "MASTER_PORT"]
 
 
 def _launcher_settings(launch: Launch) -> list[str]:
@@ -289,17 +294,17 @@ def _launcher_settings(launch: Launch) -> list[str]:
     return ["export I_MPI_PIN=0"] if "I_MPI_PIN" in launch.mpiexec_env else []
 
 
-def _pairs(exports: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _split_exports(exports: Iterable[str]) -> Iterable[tuple[str, str]]:
     for line in exports:
         name, _, value = line.removeprefix("export ").partition("=")
         yield name, value
 
 
-def _line(launch: Launch, each: str = "") -> list[str]:
+def _mpirun_words(launch: Launch, each: str = "") -> list[str]:
     """mpirun's words, quoted, one option with its value an item. Hosts appear by their address."""
     program, interface = shlex.quote(launch.mpiexec[0]), shlex.quote(launch.head.interface)
     rank = f'/bin/sh {shlex.quote(each)} "$port"' if each else '/bin/sh -c "$each" rank "$port"'
-    secrets = _secret_names(launch)
+    secrets = _list_secrets(launch)
     if launch.framed:
         words = [program, "--tag-output", "--bind-to none", f"--mca oob_tcp_if_include {interface}"]
         words += [f"-x {name}" for name in secrets]
@@ -318,31 +323,31 @@ def _line(launch: Launch, each: str = "") -> list[str]:
     return words
 
 
-def _port(launch: Launch) -> list[str]:
+def _choose_port(launch: Launch) -> list[str]:
     if launch.port:
         return [f"port={launch.port}"]
     program = 'import socket; s = socket.socket(); s.bind((\\"\\", 0)); print(s.getsockname()[1])'
     return [f'port=${{MASTER_PORT:-$({shlex.quote(launch.head.python)} -c "{program}")}}']
 
 
-def _secret_names(launch: Launch) -> list[str]:
+def _list_secrets(launch: Launch) -> list[str]:
     return sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
 
 
-def _secrets(launch: Launch) -> list[str]:
-    names = _secret_names(launch)
+def _require_secrets(launch: Launch) -> list[str]:
+    names = _list_secrets(launch)
     return [f': "${{{name}:?must be set: its value is not written here}}"; export {name}' for name in names]
 
 
-def _value(node: NodePlan, name: str) -> str:
+def _env_value(node: NodePlan, name: str) -> str:
     return node.env[name].value
 
 
-def _shown(setting: object) -> object:
+def _plain_value(setting: object) -> object:
     return getattr(setting, "value", None)
 
 
-def _word(text: str) -> str:
+def _file_name(text: str) -> str:
     """A name for jobs and files."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text) or "run"
 

@@ -3,7 +3,7 @@
 Python's own parser reads it, and only what is on the list below is understood: comparisons, ``and or not in``, numbers
 and what is reckoned with them, texts, lists, and the names of facts. Nothing is called or evaluated by Python.
 Instruction sets are ordered by what they can do. A fact that a host cannot tell makes the whole expression unknown
-(`Unknown`), unless the rest decides it.
+(`UnknownFact`), unless the rest decides it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ORDERED: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
 }
 _COMPARED = (*_ORDERED, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
-_SAID: Mapping[Kind, str] = {
+_KINDS: Mapping[Kind, str] = {
     "number": "a number",
     "text": "a text",
     "truth": "true or false",
@@ -48,7 +48,7 @@ _SAID: Mapping[Kind, str] = {
     "isa": "an instruction set",
     "nothing": "nothing",
 }
-_OF_THE_HOSTFILE: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "number"}
+_HOST_NAMES: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "number"}
 
 
 class UnknownFact(Exception):
@@ -64,20 +64,20 @@ class _ConditionError(Exception):
 @cache
 def names() -> Mapping[str, Kind]:
     """Every name that may be used, and what it is."""
-    found: dict[str, Kind] = dict(_OF_THE_HOSTFILE)
+    kinds: dict[str, Kind] = dict(_HOST_NAMES)
     for field in fields(Facts):
-        said = str(field.type)
+        type_text = str(field.type)
         if field.name in ("isa_level", "silicon"):
-            found[field.name] = "isa"
-        elif said.startswith("bool"):
-            found[field.name] = "truth"
-        elif said.startswith(("int", "float")):
-            found[field.name] = "number"
-        elif said.startswith("str") or field.name.startswith("cpus_"):
-            found[field.name] = "text"
+            kinds[field.name] = "isa"
+        elif type_text.startswith("bool"):
+            kinds[field.name] = "truth"
+        elif type_text.startswith(("int", "float")):
+            kinds[field.name] = "number"
+        elif type_text.startswith("str") or field.name.startswith("cpus_"):
+            kinds[field.name] = "text"
         else:
-            found[field.name] = "list"
-    return found
+            kinds[field.name] = "list"
+    return kinds
 
 
 def find_error(text: str) -> tuple[int, str] | None:
@@ -88,23 +88,23 @@ def find_error(text: str) -> tuple[int, str] | None:
         return 0, f"when is longer than {_LONGEST} characters"
     try:
         kind = _check_kind(_parse(text))
-        return None if kind == "truth" else (0, f"when must be true or false, this is {_SAID[kind]}")
+        return None if kind == "truth" else (0, f"when must be true or false, this is {_KINDS[kind]}")
     except SyntaxError as error:
         return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
     except (RecursionError, MemoryError, ValueError):
         return 0, "when is too deep"
-    except _ConditionError as bad:
-        return bad.column, str(bad)
+    except _ConditionError as refusal:
+        return refusal.column, str(refusal)
 
 
 def needs_facts(text: str) -> bool:
     """Whether the host must be looked at; what the hostfile says of it is known."""
     used = {node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)}
-    return not used <= {*_OF_THE_HOSTFILE, *_CONSTANTS}
+    return not used <= {*_HOST_NAMES, *_CONSTANTS}
 
 
 def evaluate(text: str, host: Host, facts: Mapping[str, Any]) -> bool:
-    """Whether it is true of this host; ``facts`` are `Facts.public()`. Raises `Unknown` with the fact's name."""
+    """Whether it is true of this host; ``facts`` are `Facts.public()`. Raises `UnknownFact` with the fact's name."""
     known = {**facts, "host": host.name, "groups": host.groups, "slots": host.slots}
     return bool(_evaluate_node(_parse(text), known))
 
@@ -119,7 +119,7 @@ def _parse(text: str) -> ast.expr:
 
 
 def _check_kind(node: ast.expr) -> Kind:
-    """Checks a part and says what it is. Raises `_Bad`."""
+    """Checks a part and says what it is. Raises `_ConditionError`."""
     match node:
         case ast.BoolOp(values=values):
             for value in values:
@@ -136,8 +136,8 @@ def _check_kind(node: ast.expr) -> Kind:
             _require_kind(right, "number")
             return "number"
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            for sign, one, other in zip(ops, [left, *comparators], comparators, strict=False):
-                _check_comparison(sign, one, other)
+            for sign, first, second in zip(ops, [left, *comparators], comparators, strict=False):
+                _check_comparison(sign, first, second)
             return "truth"
         case ast.List(elts=items) | ast.Tuple(elts=items):
             for item in items:
@@ -149,40 +149,43 @@ def _check_kind(node: ast.expr) -> Kind:
         case ast.Name(id=name):
             return _name_kind(node, name)
     raise _ConditionError(
-        node, f"{_word(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
+        node, f"{_quote(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
     )
 
 
 def _require_kind(node: ast.expr, kind: Kind) -> None:
-    if (found := _check_kind(node)) != kind:
-        raise _ConditionError(node, f"{_word(node)} is {_SAID[found]}, not {_SAID[kind]}")
+    if (actual := _check_kind(node)) != kind:
+        raise _ConditionError(node, f"{_quote(node)} is {_KINDS[actual]}, not {_KINDS[kind]}")
 
 
-def _check_comparison(op: ast.cmpop, one: ast.expr, other: ast.expr) -> None:
-    left, right = _check_kind(one), _check_kind(other)
+def _check_comparison(op: ast.cmpop, first: ast.expr, second: ast.expr) -> None:
+    left, right = _check_kind(first), _check_kind(second)
     if isinstance(op, ast.In | ast.NotIn):
         if right not in ("list", "text"):
-            raise _ConditionError(other, f"{_word(other)} is {_SAID[right]}: in looks into a list or a text")
+            raise _ConditionError(second, f"{_quote(second)} is {_KINDS[right]}: in looks into a list or a text")
         if right == "text" and left not in ("text", "isa"):
-            raise _ConditionError(one, f"{_word(one)} is {_SAID[left]}, and a text has only texts in it: write a list")
-        if left == "isa" and isinstance(other, ast.List | ast.Tuple):
-            for item in other.elts:
+            raise _ConditionError(
+                first, f"{_quote(first)} is {_KINDS[left]}, and a text has only texts in it: write a list"
+            )
+        if left == "isa" and isinstance(second, ast.List | ast.Tuple):
+            for item in second.elts:
                 _check_level(item)
         return
     if type(op) not in _COMPARED:
-        raise _ConditionError(one, "is and is not are not understood: == and != are")
+        raise _ConditionError(first, "is and is not are not understood: == and != are")
     if "isa" in (left, right) and {left, right} <= {"isa", "text"}:
-        _check_level(one)
-        _check_level(other)
+        _check_level(first)
+        _check_level(second)
         return
     if "nothing" in (left, right) and not isinstance(op, ast.Eq | ast.NotEq):
-        raise _ConditionError(one, "nothing is neither more nor less")
+        raise _ConditionError(first, "nothing is neither more nor less")
     if left != right and "nothing" not in (left, right):
         hint = ": versions are texts, in quotes" if {left, right} == {"number", "text"} else ""
-        raise _ConditionError(one, f"{_word(one)} is {_SAID[left]}, {_word(other)} is {_SAID[right]}{hint}")
+        raise _ConditionError(first, f"{_quote(first)} is {_KINDS[left]}, {_quote(second)} is {_KINDS[right]}{hint}")
     if type(op) in _ORDERED and left not in ("number", "text"):
         raise _ConditionError(
-            one, f"{_word(one)} is {_SAID[left]}: only numbers, versions and instruction sets have an order"
+            first,
+            f"{_quote(first)} is {_KINDS[left]}: only numbers, versions and instruction sets have an order",
         )
 
 
@@ -203,7 +206,7 @@ def _constant_kind(node: ast.expr, value: object) -> Kind:
         return "number"
     if isinstance(value, str):
         return "text"
-    raise _ConditionError(node, f"{_word(node)} is not understood")
+    raise _ConditionError(node, f"{_quote(node)} is not understood")
 
 
 def _name_kind(node: ast.expr, name: str) -> Kind:
@@ -216,7 +219,7 @@ def _name_kind(node: ast.expr, name: str) -> Kind:
     raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names(), *ORDER])}")
 
 
-def _word(node: ast.expr) -> str:
+def _quote(node: ast.expr) -> str:
     """A part of the expression as it may be shown."""
     match node:
         case ast.Name(id=name):
@@ -236,7 +239,7 @@ def _word(node: ast.expr) -> str:
 
 
 def _evaluate_node(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """The value of a part that `_kind` has let pass."""
+    """The value of a part that `_check_kind` has let pass."""
     match node:
         case ast.BoolOp(op=op, values=values):
             return _evaluate_bool_op(isinstance(op, ast.Or), values, known)
@@ -251,7 +254,7 @@ def _evaluate_node(node: ast.expr, known: Mapping[str, Any]) -> Any:
                 raise UnknownFact("a division by nothing") from None
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             pairs = zip(ops, [left, *comparators], comparators, strict=False)
-            return all(_evaluate_comparison(op, one, other, known) for op, one, other in pairs)
+            return all(_evaluate_comparison(op, first, second, known) for op, first, second in pairs)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_evaluate_node(item, known) for item in items]
         case ast.Constant(value=value):
@@ -286,15 +289,15 @@ def _read_fact(name: str, known: Mapping[str, Any]) -> Any:
     return value.split() if name == "flags" and isinstance(value, str) else value
 
 
-def _evaluate_comparison(op: ast.cmpop, one: ast.expr, other: ast.expr, known: Mapping[str, Any]) -> bool:
-    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_check_kind(one), _check_kind(other)):
-        return (_evaluate_or_none(one, known) == _evaluate_or_none(other, known)) is isinstance(op, ast.Eq)
-    left, right = _evaluate_node(one, known), _evaluate_node(other, known)
+def _evaluate_comparison(op: ast.cmpop, first: ast.expr, second: ast.expr, known: Mapping[str, Any]) -> bool:
+    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_check_kind(first), _check_kind(second)):
+        return (_evaluate_or_none(first, known) == _evaluate_or_none(second, known)) is isinstance(op, ast.Eq)
+    left, right = _evaluate_node(first, known), _evaluate_node(second, known)
     if isinstance(op, ast.In | ast.NotIn):
         return (left in right) is isinstance(op, ast.In)
     if isinstance(op, ast.Eq | ast.NotEq):
         return (left == right) is isinstance(op, ast.Eq)
-    if "isa" in (_check_kind(one), _check_kind(other)):
+    if "isa" in (_check_kind(first), _check_kind(second)):
         if left not in ORDER or right not in ORDER:
             raise UnknownFact("isa_level")
         left, right = -ORDER.index(left), -ORDER.index(right)

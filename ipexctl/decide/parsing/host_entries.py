@@ -126,22 +126,22 @@ def assemble_inventory(tree: Tree, source: str, problems: InputErrors) -> Invent
 
 
 def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], problems: InputErrors) -> Host:
-    rest = {key: word.text for key, word in words.items()}
-    slots, most = rest.pop("slots", None), rest.get("max_slots")
-    if slots and most and int(most) < int(slots):
-        problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", found=most)
-    if "local" in rest:
-        rest["local"] = "yes" if rest["local"].lower() in {"yes", "true", "1"} else "no"
-    port = rest.pop("port", None)
+    values = {key: word.text for key, word in words.items()}
+    slots, max_slots = values.pop("slots", None), values.get("max_slots")
+    if slots and max_slots and int(max_slots) < int(slots):
+        problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", found=max_slots)
+    if "local" in values:
+        values["local"] = "yes" if values["local"].lower() in {"yes", "true", "1"} else "no"
+    port = values.pop("port", None)
     return Host(
         name=entry.name,
-        address=_strip_prefix("address", rest.pop("address", entry.name)),
-        user=rest.pop("user", None),
+        address=_strip_prefix("address", values.pop("address", entry.name)),
+        user=values.pop("user", None),
         port=int(port) if port else None,
         slots=int(slots) if slots else None,
-        key=rest.pop("key", None),
+        key=values.pop("key", None),
         groups=groups,
-        vars=rest,
+        vars=values,
         origin=entry.origin,
     )
 

@@ -95,10 +95,10 @@ def read_host(
 def _parse_section(line: str) -> tuple[str, str] | None:
     """The group and kind of a section line; ``[fe80::1]`` and ``[01-16]`` are hosts."""
     text = line.strip(_BLANK)
-    found = _SECTION.fullmatch(text)
-    if not found or validators.ipv6(text.partition("]")[0][1:]):
+    match = _SECTION.fullmatch(text)
+    if not match or validators.ipv6(text.partition("]")[0][1:]):
         return None
-    return found[1], found[2] or "hosts"
+    return match[1], match[2] or "hosts"
 
 
 def _split_items(text: str) -> Iterator[tuple[int, str]]:
@@ -117,29 +117,29 @@ def _expand_names(word: Word, words: dict[str, Word], problems: InputErrors, *, 
 
     What follows the colon is slots for MPI and a port for ``ansible``: there we refuse to guess.
     """
-    rest, column = word.text, word.origin.column
+    host_text, column = word.text, word.origin.column
     before = len(problems)
-    if "@" in rest:
-        user, _, rest = rest.partition("@")
+    if "@" in host_text:
+        user, _, host_text = host_text.partition("@")
         given = Word(user, word.origin)
         set_key(words, Word("user", word.origin), given, problems, open_keys=False)
         column += len(user) + 1
     origin = Origin(word.origin.file, word.origin.line, column)
-    if why := validators.host_range(rest):
-        problems.add(origin, why, found=rest)
+    if why := validators.host_range(host_text):
+        problems.add(origin, why, found=host_text)
         return []
-    host, colon, slots = _split_slots(rest)
+    host, colon, slots = _split_slots(host_text)
     if colon:
         at = Origin(word.origin.file, word.origin.line, column + len(host) + 1)
-        if validators.ipv6(rest):
-            problems.add(word.origin, f"an IPv6 address is written in brackets: [{rest}]", found=rest)
+        if validators.ipv6(host_text):
+            problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", found=host_text)
             return []
         if ansible:
             what = f"':{printable(slots)}' is a port in an Ansible inventory and slots in a hostfile"
-            problems.add(at, what, found=rest, hint="write port=N or slots=N")
+            problems.add(at, what, found=host_text, hint="write port=N or slots=N")
         elif validators.slots(slots):
             hint = f"write port={slots} for an SSH port" if slots.isdigit() and not validators.port(slots) else None
-            problems.add(at, validators.slots(slots) or "", found=rest, hint=hint)
+            problems.add(at, validators.slots(slots) or "", found=host_text, hint=hint)
         else:
             set_key(words, Word("slots", at), Word(slots, at), problems, open_keys=False)
     names = _hosts(host, origin, problems)
@@ -213,9 +213,9 @@ def _parse_group_variable(line: str, origin: Origin, tree: Tree, name: str, prob
     if not key:
         problems.add(origin, "line is not key=value", found=line[start:])
         return
-    rest = line[key.end() :]
-    quoted = _QUOTED.fullmatch(rest)
-    value = (quoted[1] or quoted[2] or "") if quoted else re.split(r"[ \t]#", rest, maxsplit=1)[0].strip(_BLANK)
+    value_text = line[key.end() :]
+    quoted = _QUOTED.fullmatch(value_text)
+    value = (quoted[1] or quoted[2] or "") if quoted else re.split(r"[ \t]#", value_text, maxsplit=1)[0].strip(_BLANK)
     if group is not None:
         at = Origin(origin.file, origin.line, key.end() + 1)
         set_key(group.words, Word(key[1], origin), Word(value, at), problems, open_keys=True)

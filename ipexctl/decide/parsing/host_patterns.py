@@ -30,7 +30,7 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
         raise UsageError(f"{source} is empty: it would choose nothing")
     chosen: set[str] = set()
     removed: set[str] = set()
-    kept: set[str] | None = None
+    required: set[str] | None = None
     additive = False
     for piece in pieces:
         sign = piece[0] if piece[0] in "!&" else ""
@@ -38,14 +38,14 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
         if sign == "!":
             removed |= hit
         elif sign == "&":
-            kept = hit if kept is None else kept & hit
+            required = hit if required is None else required & hit
         else:
             additive = True
             chosen |= hit
     problems.raise_if_any()
     if not additive:
         chosen = set(inventory.names)
-    left = chosen - removed if kept is None else (chosen & kept) - removed
+    left = chosen - removed if required is None else (chosen & required) - removed
     if not left:
         raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
     hosts = tuple(host for host in inventory if host.name in left)

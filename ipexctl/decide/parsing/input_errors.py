@@ -1,4 +1,4 @@
-"""Everything wrong with an input, said at once."""
+"""All errors of an input, reported at once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class InputError:
 
 
 class InputErrors:
-    """Collects what is wrong while reading goes on; `raise_if_any` raises all of it, in the order of the file."""
+    """Collects errors while the input is read; `raise_if_any` raises all of them, in the order of the file."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self._all: dict[tuple[Origin, str], InputError] = {}
 
     def add(self, origin: Origin, what: str, *, found: str | None = None, hint: str | None = None) -> None:
-        """Says one problem once. ``found`` is the text as it stands in the file: it is shown escaped.
+        """Adds an error once. ``found`` is the text in the file; it is shown escaped.
 
         Raises `UsageError` when there are so many that reading on would help nobody.
         """
@@ -44,17 +44,19 @@ class InputErrors:
         return len(self._all)
 
     def raise_if_any(self) -> None:
-        """Raises `UsageError` if there is anything to say."""
+        """Raises `UsageError` if there are errors."""
         if not self._all:
             return
-        found = sorted(self._all.values(), key=lambda p: (p.origin.file != self.source, p.origin.line, p.origin.column))
-        hint = found[0].hint if len({problem.hint for problem in found}) == 1 else None  # one that helps with all
-        if len(found) == 1:
-            raise UsageError(str(found[0]), hint=hint)
-        reasons = [str(problem) for problem in found[:_SHOWN]]
-        if len(found) > _SHOWN:
-            reasons.append(f"… and {len(found) - _SHOWN} more")
-        count = f"{len(found)} errors" + (" and perhaps more" if len(found) >= _ENOUGH else "")
+        errors = sorted(
+            self._all.values(), key=lambda e: (e.origin.file != self.source, e.origin.line, e.origin.column)
+        )
+        hint = errors[0].hint if len({problem.hint for problem in errors}) == 1 else None  # one that helps with all
+        if len(errors) == 1:
+            raise UsageError(str(errors[0]), hint=hint)
+        reasons = [str(problem) for problem in errors[:_SHOWN]]
+        if len(errors) > _SHOWN:
+            reasons.append(f"… and {len(errors) - _SHOWN} more")
+        count = f"{len(errors)} errors" + (" and perhaps more" if len(errors) >= _ENOUGH else "")
         raise UsageError(f"{printable(self.source, 300)} has {count}", reasons=reasons, hint=hint)
 
 

@@ -21,7 +21,7 @@ from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import TOGETHER, FailurePolicy, Play, PlayKeys, Share, Step, StepKeys
-from ipexctl.model.said import said
+from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.text import printable
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def _allow_text(value: Any) -> Any:
     if value.get("type") == "string" and "enum" not in value:
         return {**value, "type": ["string", "number", "boolean"]}
     if value.get("type") in {"integer", "number", "boolean"} or "enum" in value:
-        said = {key: value[key] for key in ("title", "description", "default") if key in value}
-        rest = {key: inner for key, inner in value.items() if key not in said}
-        return {"anyOf": [rest, {"type": "string", "pattern": r"\$\{"}], **said}
+        annotations = {key: value[key] for key in ("title", "description", "default") if key in value}
+        schema = {key: inner for key, inner in value.items() if key not in annotations}
+        return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}], **annotations}
     return {key: _allow_text(inner) for key, inner in value.items()}
 
 
@@ -168,7 +168,7 @@ def _parse_play(
     allowed = _validate_keys(PlayKeys, _select_keys(root, ("env_allow",)), problems) or PlayKeys()
     scope = _Scope({}, environ, allowed.env_allow, problems)
     scope.variables = _parse_variables(root.get("vars"), given, scope, problems)
-    hostfile, inventory = _hosts(scope.fill(root.get("hosts")), source, base, problems)
+    hostfile, inventory = _parse_hosts(scope.fill(root.get("hosts")), source, base, problems)
     plain = _select_keys(scope.fill(root), PlayKeys.model_fields.keys() - {"env_allow"})
     keys = _validate_keys(PlayKeys, plain, problems) or PlayKeys()
     steps = root.get("steps")
@@ -273,11 +273,12 @@ def _validate_keys(model: type[Model], node: Map, problems: InputErrors, action:
     try:
         read = model.model_validate({key.text: _to_plain(value) for key, value in node.pairs})
     except ValidationError as error:
-        for each in error.errors(include_url=False):
-            wrong = _find_node(node, each["loc"])
-            path = ".".join(str(part) for part in (action, *each["loc"])) if action else str(each["loc"][0])
-            found = wrong.text if isinstance(wrong, Scalar) else None if action else yaml_nodes.kind(wrong)
-            problems.add(wrong.origin, f"{path} {said(each)}", found=None if each["type"] == "missing" else found)
+        for fault in error.errors(include_url=False):
+            wrong = _find_node(node, fault["loc"])
+            path = ".".join(str(part) for part in (action, *fault["loc"])) if action else str(fault["loc"][0])
+            text = wrong.text if isinstance(wrong, Scalar) else None if action else yaml_nodes.kind(wrong)
+            reason = f"{path} {describe_error(fault)}"
+            problems.add(wrong.origin, reason, found=None if fault["type"] == "missing" else text)
         return None
     return read if len(problems) == before else None
 
@@ -347,7 +348,7 @@ def _join_base(base: str, path: str) -> str:
     return posixpath.join(base, path) if path else base or "."
 
 
-def _hosts(
+def _parse_hosts(
     node: Node | None, source: str, base: str, problems: InputErrors
 ) -> tuple[str | None, Inventory | None]:  # fmt: skip
     if node is None:
@@ -371,13 +372,13 @@ def _check_keys(
     names = list(valid)
     unknown = [key for key, _ in node.pairs if key.text not in names]
     for key in unknown:
-        said = printable(key.text)
+        key_text = printable(key.text)
         if key.text in STEP_KEYS and of in ACTIONS:
-            problems.add(key.origin, f"'{said}' stands beside {of}, not below it: it is a key of the step")
+            problems.add(key.origin, f"'{key_text}' stands beside {of}, not below it: it is a key of the step")
         elif why := ansible_keys.suggest_replacement(key.text, others, names) if others else None:
-            problems.add(key.origin, f"'{said}' is left out on purpose: {why}")
+            problems.add(key.origin, f"'{key_text}' is left out on purpose: {why}")
         else:
-            problems.add(key.origin, f"unknown key '{said}' of {of}{suggest_nearest(key.text, names)}")
+            problems.add(key.origin, f"unknown key '{key_text}' of {of}{suggest_nearest(key.text, names)}")
     return bool(unknown)
 
 
@@ -434,22 +435,22 @@ class _Scope:
         return _VARIABLE.sub(self._replacer(node), node.text)
 
     def _replacer(self, node: Scalar) -> Callable[[re.Match[str]], str]:
-        def replace(found: re.Match[str]) -> str:
-            if found[0] == "$${":
+        def replace(match: re.Match[str]) -> str:
+            if match[0] == "$${":
                 return "${"
-            name = found[1]
+            name = match[1]
             if name is None:
                 self.problems.add(node.origin, "'${' is not closed", found=node.text, hint="$${ is a literal ${")
-                return found[0]
+                return match[0]
             if name.startswith("env:"):
                 value = self._from_environ(name.removeprefix("env:"), node)
-                return found[0] if value is None else value
+                return match[0] if value is None else value
             self.known.add(name)
             if name not in self.variables:
                 what = f"variable '{printable(name)}' is not set{suggest_nearest(name, self.variables)}"
                 hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else "$${ is a literal ${"
                 self.problems.add(node.origin, what, found=node.text, hint=hint)
-                return found[0]
+                return match[0]
             return self.variables[name]
 
         return replace

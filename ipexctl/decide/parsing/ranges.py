@@ -32,10 +32,10 @@ def expand_ranges(text: str) -> list[str]:
         if total > MAX_HOSTS:
             raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
         pieces += [[part[1]], values]
-    rest = text[end:]
-    if "[" in rest or "]" in rest:
+    suffix = text[end:]
+    if "[" in suffix or "]" in suffix:
         raise RangeError("brackets do not match")
-    return ["".join(chosen) for chosen in itertools.product(*pieces, [rest])]
+    return ["".join(chosen) for chosen in itertools.product(*pieces, [suffix])]
 
 
 def _range_values(inside: str) -> list[str]:

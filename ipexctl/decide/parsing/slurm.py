@@ -28,11 +28,11 @@ def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     origin = Origin("SLURM_TASKS_PER_NODE", 1, 1)
     slots: list[str] = []
     for item in counts.split(","):
-        found = _COUNT.fullmatch(item)
-        if not found or validators.slots(found[1]) or len(slots) > MAX_HOSTS:
+        match = _COUNT.fullmatch(item)
+        if not match or validators.slots(match[1]) or len(slots) > MAX_HOSTS:
             problems.add(origin, "task counts must look like 4(x3),2", found=counts)
             return tree
-        slots += [found[1]] * int(found[2] or 1)
+        slots += [match[1]] * int(match[2] or 1)
     if len(slots) != len(tree.entries):
         problems.add(origin, f"{len(slots)} task counts for {len(tree.entries)} hosts", found=counts)
         return tree

@@ -70,8 +70,8 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None
         origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         problems.add(origin, "character is not allowed in YAML", found=text[error.position : error.position + 1])
     except yaml.MarkedYAMLError as error:
-        said = error.problem or error.context or ""
-        words, begun = _explain_yaml_error(said)
+        problem = error.problem or error.context or ""
+        words, begun = _explain_yaml_error(problem)
         mark = error.context_mark if begun and error.context_mark else error.problem_mark or error.context_mark
         origin = Origin(source, mark.line + 1, mark.column + 1) if mark else Origin(source)
         problems.add(origin, f"not YAML: {words}")
@@ -80,8 +80,8 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None
     return None
 
 
-_OTHERWISE = "this is indented otherwise than the lines it belongs to"
-_PLAIN = (
+_WRONG_INDENT = "this is indented otherwise than the lines it belongs to"
+_YAML_ERRORS = (
     (
         r"mapping values are not allowed here",
         "a second ':' in one line: quote the text, or mend the indentation",
@@ -89,7 +89,7 @@ _PLAIN = (
     ),
     (r"expected <block end>, but found '<scalar>'", "more text behind a value that has ended: quote all of it", False),
     (r"expected <block end>, but found '[],}]'", "this bracket was never opened", False),
-    (r"expected <block end>, .*", _OTHERWISE, False),
+    (r"expected <block end>, .*", _WRONG_INDENT, False),
     (r"could not find expected ':'", "a line without 'key:' or '- ' before it", True),
     (r"found character '\\t' that cannot .*", "a tab: YAML is indented with spaces", False),
     (r"found character '(.)' that cannot .*", r"a value cannot begin with \1: quote it", False),
@@ -103,9 +103,9 @@ _PLAIN = (
 
 
 def _explain_yaml_error(error: str) -> tuple[str, bool]:
-    for pattern, words, begun in _PLAIN:
-        if found := re.fullmatch(pattern, error):
-            return found.expand(words), begun
+    for pattern, words, begun in _YAML_ERRORS:
+        if match := re.fullmatch(pattern, error):
+            return match.expand(words), begun
     return printable(error, 200), False
 
 

@@ -74,17 +74,17 @@ def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Script()
-    found: dict[str, None] = {}
-    waiting: list[ast.AST] = [tree]
-    while waiting:  # but for functions: what they import may never be needed
-        node = waiting.pop()
+    imports: dict[str, None] = {}
+    nodes_to_visit: list[ast.AST] = [tree]
+    while nodes_to_visit:  # but for functions: what they import may never be needed
+        node = nodes_to_visit.pop()
         if isinstance(node, ast.Import):
-            found |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
+            imports |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found[node.module.partition(".")[0]] = None
+            imports[node.module.partition(".")[0]] = None
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
-    foreign = [name for name in found if name not in {*sys.stdlib_module_names, *neighbours, *_OF_THE_STACK}]
+            nodes_to_visit += ast.iter_child_nodes(node)
+    foreign = [name for name in imports if name not in {*sys.stdlib_module_names, *neighbours, *_OF_THE_STACK}]
     return Script(
         tuple(sorted(_DISTRIBUTIONS[name] for name in foreign if name in _DISTRIBUTIONS)),
         tuple(sorted(name for name in foreign if name not in _DISTRIBUTIONS)),

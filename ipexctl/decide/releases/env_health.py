@@ -19,20 +19,20 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     failures: list[Failure] = []
     ids: dict[str, str] = {}
     for host, fact in facts.items():
-        found = fact.installed
-        if found is None or not found.exists or not found.marker:
-            where = f" at {found.venv}" if found and found.venv else ""
-            made = "no environment" if found is None or not found.exists else "an environment that ipexctl did not make"
-            failures.append(Failure(host, Kind.STEP, f"{made}{where}", _install_command(fact), "no-env"))
+        env = fact.installed
+        if env is None or not env.exists or not env.marker:
+            where = f" at {env.venv}" if env and env.venv else ""
+            made = "no environment" if env is None or not env.exists else "an environment that ipexctl did not make"
+            failures.append(Failure(host, Kind.STEP, f"{made}{where}", _format_install_command(fact), "no-env"))
             continue
-        packages = found.marker.get("packages")
-        lost = drift(packages, found.packages) if isinstance(packages, Mapping) else ["its marker lists no packages"]
-        if lost:
-            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-            what = f"the environment was changed: {', '.join(lost[:3])}{more}"
-            failures.append(Failure(host, Kind.STEP, what, _install_command(fact), "drift"))
+        packages = env.marker.get("packages")
+        changes = drift(packages, env.packages) if isinstance(packages, Mapping) else ["its marker lists no packages"]
+        if changes:
+            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            what = f"the environment was changed: {', '.join(changes[:3])}{more}"
+            failures.append(Failure(host, Kind.STEP, what, _format_install_command(fact), "drift"))
             continue
-        ids[host] = str(found.marker.get("id"))
+        ids[host] = str(env.marker.get("id"))
     first = next(iter(ids.values()), "")
     head = next(iter(ids), "")
     failures += [
@@ -40,7 +40,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
             host,
             Kind.STEP,
             f"its environment is {id}, that of {head} is {first}",
-            _install_command(facts[host]),
+            _format_install_command(facts[host]),
             "mixed",
         )
         for host, id in ids.items()
@@ -49,7 +49,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     return failures
 
 
-def _install_command(fact: Facts) -> str:
+def _format_install_command(fact: Facts) -> str:
     """The install command for the environment that was probed; the default path is left out."""
     venv = fact.installed.venv if fact.installed else ""
     if not venv.startswith("/") or venv == posixpath.join(fact.home or "", DEFAULT_VENV):

@@ -30,7 +30,7 @@ class FrameworkOption:
     instead: str
     source: str
 
-    def known(self, version: str) -> Support:
+    def support_in(self, version: str) -> Support:
         """How ``version`` of the distribution treats it; "idle": accepted without effect."""
         asked = parse_version(version)
         if self.since and asked < parse_version(self.since):
@@ -39,15 +39,15 @@ class FrameworkOption:
             return "no more"
         return "idle" if self.idle and asked >= parse_version(self.idle) else "yes"
 
-    def said(self, version: str) -> str:
+    def explain_support(self, version: str) -> str:
         """A sentence for a version that does not support it; empty if supported."""
-        knows = self.known(version)
-        told = {
+        support = self.support_in(version)
+        reasons = {
             "not yet": f"does not know {self.name} yet (from {self.since} on)",
             "no more": f"does not know {self.name} any more (until {self.gone})",
             "idle": f"takes {self.name} and does nothing with it (since {self.idle})",
         }
-        return f"{self.of} {version} {told[knows]}; instead: {self.instead}" if knows in told else ""
+        return f"{self.of} {version} {reasons[support]}; instead: {self.instead}" if support in reasons else ""
 
 
 def parse_options(text: str) -> tuple[FrameworkOption, ...]:
@@ -69,7 +69,7 @@ def parse_options(text: str) -> tuple[FrameworkOption, ...]:
 
 def supports_option(options: Sequence[FrameworkOption], of: str, name: str, version: str) -> bool:
     """Whether this version supports that option; unlisted options count as supported."""
-    return all(option.known(version) == "yes" for option in options if (option.of, option.name) == (of, name))
+    return all(option.support_in(version) == "yes" for option in options if (option.of, option.name) == (of, name))
 
 
 def find_unsupported_arguments(
@@ -83,8 +83,8 @@ def find_unsupported_arguments(
     given = set(_normalise_arguments(args))
     for option in options:
         version = packages.get(option.of)
-        if option.kind == "argument" and version and option.name in given and (said := option.said(version)):
-            yield Note("framework-option", printable(said, 500))
+        if option.kind == "argument" and version and option.name in given and (text := option.explain_support(version)):
+            yield Note("framework-option", printable(text, 500))
 
 
 def _normalise_arguments(args: Sequence[str]) -> Iterator[str]:

@@ -74,17 +74,17 @@ def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
         for host, fact in facts.items()
     }
     missing_hosts = [host for host in facts if not any(python.usable for python in pythons[host])]
-    found_unusable = any(pythons[host] for host in missing_hosts)
-    what = f"{'usable ' if found_unusable else ''}Python {wanted}"
+    has_unusable = any(pythons[host] for host in missing_hosts)
+    what = f"{'usable ' if has_unusable else ''}Python {wanted}"
     alone = "has no" if len(missing_hosts) == 1 else "have no"
-    seen: dict[str, list[str]] = {}
+    hosts_by_pythons: dict[str, list[str]] = {}
     for host in missing_hosts:
-        seen.setdefault(_describe_pythons(facts[host]), []).append(host)
+        hosts_by_pythons.setdefault(_describe_pythons(facts[host]), []).append(host)
     return UsageError(
-        f"no host has {'a ' if found_unusable else ''}{what}"
+        f"no host has {'a ' if has_unusable else ''}{what}"
         if len(missing_hosts) == len(facts)
         else f"{_join_words(missing_hosts)} {alone} {what}",
-        reasons=[f"{_join_words(hosts)}: {found}" for found, hosts in seen.items()],
+        reasons=[f"{_join_words(hosts)}: {pythons_text}" for pythons_text, hosts in hosts_by_pythons.items()],
         hint="leave out --python",
         exit=Exit.STEP,
     )
@@ -102,13 +102,13 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
     except UsageError as refusal:
         return (refusal.sentence, *refusal.reasons)
     release = stack.release
-    said = [f"{stack.name} go together ({release.source})", *map(str, stack.notes)]
+    sentences = [f"{stack.name} go together ({release.source})", *map(str, stack.notes)]
     if release.isa:
-        said.append(
+        sentences.append(
             f"IPEX {release.ipex} needs {release.isa} or better, glibc {release.glibc}"
             + (f", GLIBCXX_{release.glibcxx}" if release.glibcxx else "")
         )
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(sentences))
 
 
 def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
@@ -120,8 +120,8 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
     if not releases:
         raise UsageError(
             f"torch {request.torch} is not in the version table",
-            reasons=(f"of {minor_version(request.torch or '')} it has {_join_words(near)}",)
-            if (near := _list_family(request.torch or "", table))
+            reasons=(f"of {minor_version(request.torch or '')} it has {_join_words(family)}",)
+            if (family := _list_family(request.torch or "", table))
             else (f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}",),
             hint="ipexctl stacks",
         )
@@ -134,55 +134,55 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             hint="leave out one of the two",
         )
     complete = request.track != "native"
-    found = list(releases)
+    matching = list(releases)
     for word, wanted, member in (
         ("intel_extension_for_pytorch", request.ipex, "ipex"),
         ("oneccl_bind_pt", request.oneccl, "oneccl"),
     ):
         if wanted is None:
             continue
-        kept = [release for release in found if getattr(release, member) == public_version(wanted)]
-        if not kept:
-            raise _refuse_pair(word, member, wanted, found, request, table)
-        found = kept
-    if (request.track == "ipex" or request.ipex) and not any(release.ipex for release in found):
+        having = [release for release in matching if getattr(release, member) == public_version(wanted)]
+        if not having:
+            raise _refuse_pair(word, member, wanted, matching, request, table)
+        matching = having
+    if (request.track == "ipex" or request.ipex) and not any(release.ipex for release in matching):
         last = _find_newest(table.releases, lambda release: bool(release.ipex))
         raise UsageError(
             f"there is no intel_extension_for_pytorch for torch {request.torch}",
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
             hint=f"ipexctl install --track native --torch {request.torch}",
         )
-    if request.backend == "ccl" and not any(release.oneccl for release in found):
+    if request.backend == "ccl" and not any(release.oneccl for release in matching):
         last = _find_newest(table.releases, lambda release: bool(release.oneccl))
         raise UsageError(
-            f"backend ccl needs oneccl_bind_pt, and there is none for CPUs for {found[-1].name}",
+            f"backend ccl needs oneccl_bind_pt, and there is none for CPUs for {matching[-1].name}",
             reasons=(f"the last one is {last.oneccl}, for torch {last.torch}",),
-            hint=f"--torch {last.torch}, or --backend {'impi' if _supports_impi(found[-1]) else 'gloo'}",
+            hint=f"--torch {last.torch}, or --backend {'impi' if _supports_impi(matching[-1]) else 'gloo'}",
         )
     if request.backend == "impi":
-        if not any(_supports_impi(release) for release in found):
+        if not any(_supports_impi(release) for release in matching):
             raise UsageError(
-                f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {found[-1].name}",
-                hint=f"ipexctl install --backend {'ccl' if found[-1].oneccl else 'gloo'}",
+                f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}",
+                hint=f"ipexctl install --backend {'ccl' if matching[-1].oneccl else 'gloo'}",
             )
-        found = [release for release in found if _supports_impi(release)]
+        matching = [release for release in matching if _supports_impi(release)]
     if not complete:
-        native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in found}
+        native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
         return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
-    return _rank_releases(found, request)
+    return _rank_releases(matching, request)
 
 
-def _rank_releases(found: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:
+def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:
     """The releases with as many of torch, IPEX and binding as the request permits, best first."""
     if request.backend in {"gloo", "impi"}:
         if request.torch is None and request.ipex is None:
-            found = [release for release in found if release.ipex]
-        found = [_remove_members(release, "oneccl") for release in found]
+            releases = [release for release in releases if release.ipex]
+        releases = [_remove_members(release, "oneccl") for release in releases]
     elif (request.torch is None and request.ipex is None) or request.backend == "ccl" or request.oneccl:
         # Without a version: the newest that holds all three together.
-        found = [release for release in found if release.oneccl]
+        releases = [release for release in releases if release.oneccl]
     if request.track == "ipex":
-        found = [release for release in found if release.ipex]
+        releases = [release for release in releases if release.ipex]
 
     def best(release: StackRelease) -> tuple[object, ...]:
         return (
@@ -195,7 +195,7 @@ def _rank_releases(found: Sequence[StackRelease], request: StackRequest) -> list
 
     exact = request.torch is not None
     return sorted(
-        found,
+        releases,
         key=(lambda release: best(release)) if not exact else (lambda release: (bool(release.ipex), *best(release))),
         reverse=True,
     )
@@ -214,9 +214,9 @@ def _suggest_replacement(mismatch: KnownMismatch) -> str:
 
 
 def _refuse_pair(
-    word: str, member: str, wanted: str, found: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
+    word: str, member: str, wanted: str, releases: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
 ) -> UsageError:
-    having = sorted({getattr(release, member) for release in found} - {""}, key=parse_version)
+    versions = sorted({getattr(release, member) for release in releases} - {""}, key=parse_version)
     elsewhere = sorted(
         {release.torch for release in table.releases if getattr(release, member) == public_version(wanted)},
         key=parse_version,
@@ -226,7 +226,9 @@ def _refuse_pair(
     if not subject and request.ipex and member == "oneccl":
         subject = f"intel_extension_for_pytorch {request.ipex}"
     if subject:
-        reasons.append(f"{subject} goes with {_join_words(having)}" if having else f"{subject} has no {word} for CPUs")
+        reasons.append(
+            f"{subject} goes with {_join_words(versions)}" if versions else f"{subject} has no {word} for CPUs"
+        )
     reasons.append(
         f"{word} {wanted} goes with torch {_join_words(elsewhere)}"
         if elsewhere
@@ -246,24 +248,24 @@ def _check_release(
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
 
-    def against(host: str, code: str, text: str) -> None:
+    def add_reason(host: str, code: str, text: str) -> None:
         reasons.setdefault((code, text), []).append(host)
 
     for host, fact in facts.items():
         if fact.arch not in {None, "x86_64"}:
-            against(host, "arch", f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
+            add_reason(host, "arch", f"{fact.arch}, and wheels of Intel MPI are for x86_64 only")
             continue
         if release.isa and not _has_isa(fact, release.isa):
             level = "a CPU without AVX2" if fact.isa_level == "below" else f"a CPU of level {fact.isa_level}"
-            against(host, "isa", f"{level}, intel_extension_for_pytorch {release.ipex} needs {release.isa}")
+            add_reason(host, "isa", f"{level}, intel_extension_for_pytorch {release.ipex} needs {release.isa}")
         if release.glibc and fact.glibc and parse_version(fact.glibc) < parse_version(release.glibc):
-            against(host, "glibc", f"glibc {fact.glibc}, the wheels need {release.glibc}")
+            add_reason(host, "glibc", f"glibc {fact.glibc}, the wheels need {release.glibc}")
         if (
             release.glibcxx
             and fact.glibcxx
             and parse_version(_strip_glibcxx(fact.glibcxx)) < parse_version(release.glibcxx)
         ):
-            against(
+            add_reason(
                 host,
                 "glibcxx",
                 f"libstdc++ ends at GLIBCXX_{_strip_glibcxx(fact.glibcxx)}, intel_extension_for_pytorch {release.ipex} "
@@ -272,21 +274,21 @@ def _check_release(
         for library in release.libraries:
             if fact.libraries and library not in fact.libraries:
                 what = f"{library} is missing, intel_extension_for_pytorch {release.ipex} loads it"
-                against(host, "library", f"{what}: {suggest_library_package(library)}")
+                add_reason(host, "library", f"{what}: {suggest_library_package(library)}")
     python, unsuitable = _choose_python(release, request, facts)
     for host, text in unsuitable:
-        against(host, "python", text)
+        add_reason(host, "python", text)
     order = list(facts)
     notes = [Note(code, text, tuple(hosts)) for (code, text), hosts in reasons.items()]
     return tuple(sorted(notes, key=lambda note: order.index(note.hosts[0]))), python
 
 
-def suggest_library_package(said: str) -> str:
+def suggest_library_package(message: str) -> str:
     """The package that provides the library named by a reason or a loader error; empty for an unknown library."""
-    if "GLIBCXX_" in said or "libstdc++.so.6" in said:
+    if "GLIBCXX_" in message or "libstdc++.so.6" in message:
         return "libstdc++ of GCC 12 or newer has it (Debian 12, Ubuntu 22.04)"
     for library, (debian, redhat) in _PACKAGES.items():
-        if library in said:
+        if library in message:
             return f"apt install {debian}, or dnf install {redhat}"
     return ""
 
@@ -371,24 +373,24 @@ def _build_stack(
     pins += release.requires
     if not any(pin.startswith("numpy") for pin in pins):  # torch works without it, badly, and does not ask for it
         pins.append("numpy")
-    said = list(notes)
+    stack_notes = list(notes)
     if release.unconfirmed:
         words = {"ipex": f"IPEX {release.ipex}", "oneccl": f"oneccl_bind_pt {release.oneccl or '(none)'}"}
         members = " and ".join(words[member] for member in release.unconfirmed)
         text = f"unconfirmed: no source of Intel lists {members} with torch {release.torch}"
-        said.append(Note("unconfirmed", text))
+        stack_notes.append(Note("unconfirmed", text))
     if release.yanked:
         text = f"intel_extension_for_pytorch {release.ipex} is yanked ({release.yanked}): only an exact pin gets it"
-        said.append(Note("yanked", text))
+        stack_notes.append(Note("yanked", text))
     if mpi == "impi-rt" and old:
         text = f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}"
-        said.append(Note("older-impi-rt", text))
+        stack_notes.append(Note("older-impi-rt", text))
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if release.oneccl else "gloo"
     if request.backend in {"auto", "impi"} and not release.oneccl and _supports_impi(release):
         backend = "impi"
         pins.append(_MPI4PY)
         if request.backend == "auto":
-            said.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
+            stack_notes.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
     interpreters = {
         host: min(
             (p for p in fact.pythons if p.usable and p.version and minor_version(p.version) == python),
@@ -406,7 +408,7 @@ def _build_stack(
         indexes=tuple(table.indexes[name] for name in release.indexes),
         interpreters=interpreters,
         glibc=glibc,
-        notes=(*said, *(Note("release", text) for text in release.notes)),
+        notes=(*stack_notes, *(Note("release", text) for text in release.notes)),
     )
 
 
@@ -473,8 +475,8 @@ def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], tabl
         StackRequest(backend="gloo"),
         StackRequest(track="native"),
     )
-    kept = [replace(other, python=request.python) for other in ways] if request.python else []
-    for other in (*kept, *ways):
+    with_python = [replace(other, python=request.python) for other in ways] if request.python else []
+    for other in (*with_python, *ways):
         if other == request:
             continue
         for release in _select_releases(other, table):

@@ -1,7 +1,7 @@
 """Paths of an installed environment that a job needs: its Python, its mpiexec, its libraries.
 
 Which variables are right depends on where the wheels of a version put things, and that changed often; so `install`
-looks at the disk (`CANDIDATES`), and only what was really seen there is used. Users source nothing.
+looks at the disk (`list_layout_paths`), and only what was really seen there is used. Users source nothing.
 
 Sources: impi-rt measured for 2021.10.0 … 2021.18.1 (libfabric in ``lib/libfabric`` with providers in ``prov`` up to
 2021.14, everything directly in ``lib`` from 2021.15); MPI inside IPEX 2.3.0 … 2.7.0 measured; the binding's layouts
@@ -91,7 +91,7 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
     libmpi = first("opt/mpi/lib/libmpi.so.12", "lib/libmpi.so.12")
     libccl = first("lib/libccl.so.1", "lib/libccl.so.1.0")
     fabric = first("lib/libfabric/libfabric.so.1", "opt/mpi/libfabric/lib/libfabric.so.1", "lib/libfabric.so.1")
-    missing = [name for name, found in (("mpiexec.hydra", mpiexec), ("libmpi.so.12", libmpi)) if not found]
+    missing = [name for name, path in (("mpiexec.hydra", mpiexec), ("libmpi.so.12", libmpi)) if not path]
     if missing:
         raise UsageError(
             f"the environment has no usable MPI: {' and '.join(missing)} not found",
@@ -123,10 +123,10 @@ def build_runtime(marker: Mapping[str, Any]) -> Runtime:
 
     Raises `UsageError` (exit 4) for a marker without a layout (an environment not made by ipexctl).
     """
-    found = marker.get("layout")
+    layout = marker.get("layout")
     prefix = marker.get("prefix") or marker.get("venv")
-    system = isinstance(found, Mapping) and found.get("mpi") == "system"
-    if not isinstance(found, Mapping) or not isinstance(prefix, str) or not (found.get("mpiexec") or system):
+    system = isinstance(layout, Mapping) and layout.get("mpi") == "system"
+    if not isinstance(layout, Mapping) or not isinstance(prefix, str) or not (layout.get("mpiexec") or system):
         raise UsageError(
             "the environment was not made by ipexctl: it does not say where its MPI is",
             hint="ipexctl install",
@@ -136,23 +136,23 @@ def build_runtime(marker: Mapping[str, Any]) -> Runtime:
     def at(name: str) -> str:
         return prefix if name in {"", "."} else f"{prefix}/{name}"
 
-    path = tuple(dict.fromkeys([at("bin"), *(at(name) for name in found["bin"])]))
+    path = tuple(dict.fromkeys([at("bin"), *(at(name) for name in layout["bin"])]))
     # The environment's own lib holds run-time libraries from wheels (intel-openmp); harmless where it holds none.
-    library_path = tuple(dict.fromkeys([*(at(name) for name in found["lib"]), at("lib")]))
+    library_path = tuple(dict.fromkeys([*(at(name) for name in layout["lib"]), at("lib")]))
     # mpirun sources env/vars.sh only where I_MPI_ROOT is unset; setting it keeps the variables ours.
-    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(found["mpi_root"]), "VIRTUAL_ENV": prefix}
-    if found.get("providers"):
-        env["FI_PROVIDER_PATH"] = at(found["providers"])
-    if found.get("ccl_root"):
-        env["CCL_ROOT"] = at(found["ccl_root"])
+    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(layout["mpi_root"]), "VIRTUAL_ENV": prefix}
+    if layout.get("providers"):
+        env["FI_PROVIDER_PATH"] = at(layout["providers"])
+    if layout.get("ccl_root"):
+        env["CCL_ROOT"] = at(layout["ccl_root"])
     return Runtime(
         python=at("bin/python"),
-        mpiexec="" if system else at(found["mpiexec"]),
+        mpiexec="" if system else at(layout["mpiexec"]),
         path=path,
         library_path=library_path,
         env=env,
         dialect="impi",
-        version=str(found.get("version") or ""),
-        module=str(found.get("module") or ""),
+        version=str(layout.get("version") or ""),
+        module=str(layout.get("module") or ""),
         impi="impi-torch" in (marker.get("packages") or ()),
     )

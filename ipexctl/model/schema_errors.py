@@ -1,4 +1,4 @@
-"""What a schema says of a wrong value, as the end of a sentence whose subject is a key or a flag."""
+"""Errors of pydantic, as the end of a sentence whose subject is a key or a flag."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_SAID = {
+_TEXTS = {
     "missing": "is missing",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
@@ -21,8 +21,8 @@ _PARSING = {"integer": "must be a whole number", "number": "must be a number", "
 _PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`
 
 
-def said(error: Mapping[str, Any]) -> str:
-    """``error`` is one of pydantic's: ``type``, ``msg`` and ``ctx``; of a message alone, only ``msg``."""
+def describe_error(error: Mapping[str, Any]) -> str:
+    """Describes an error of pydantic (``type``, ``msg``, ``ctx``); of a message without a type, ``msg`` is enough."""
     kind, message = str(error.get("type", "")), str(error["msg"])
     pattern = str(error.get("ctx", {}).get("pattern", ""))
     text = message.removeprefix("Value error, ")
@@ -31,8 +31,8 @@ def said(error: Mapping[str, Any]) -> str:
         return f"must be {', '.join(names)} or {last}"
     if unable := re.match(r"Input should be a valid (\w+), unable to (?:parse|interpret)", text):
         return _PARSING.get(unable.group(1), text)
-    if kind in _SAID:
-        return _SAID[kind]
+    if kind in _TEXTS:
+        return _TEXTS[kind]
     if text.startswith("Input should be"):
         return text.replace("Input should be", "must be", 1)
     return text if text != message else f"is wrong: {message}" if kind else message
