@@ -344,7 +344,7 @@ def test_where_rsync_fails_the_stream_carries_all_and_it_is_told(source: Path, t
         assert picture(there) == before
         events = push(server, source, there, tmp_path)
     [told] = warnings(events)
-    assert "libpopt.so.0: cannot open; sent whole instead" in told
+    assert "libpopt.so.0: cannot open; sent without rsync" in told
     assert picture(there) == picture(source)
     assert soon(lambda: not debris(there))
 

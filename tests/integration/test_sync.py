@@ -367,7 +367,7 @@ def test_the_home_directory_itself_is_no_destination_however_it_is_written(home:
 
 def test_a_whole_home_directory_is_not_carried_by_accident(home: Path) -> None:
     (home / "train.py").write_text("x")
-    with pytest.raises(UsageError, match="would be carried whole"):
+    with pytest.raises(UsageError, match="would be copied to every host"):
         carried(Sync(source=str(home / "train.py")), local("n1"), FakeOpener({}))
 
 

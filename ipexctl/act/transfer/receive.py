@@ -1,7 +1,7 @@
-"""Files from a host: whole or not at all, and never outside the directory that is meant for them.
+"""Receives files from a host: completely or not at all, and never outside their directory.
 
-What the host does is `send_tree.sh`. Nothing a host says becomes a path before it was asked for by us; directories
-here are entered one by one without following a link, and each file is written beside and renamed when it is whole.
+The host runs `remote/send_tree.sh`. Only names that were requested become local paths; local directories are opened one
+by one without following a symbolic link, and each file is written to a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafePathError(Exception):
-    """A file that cannot be made here; says which and why. ``full``: because no space is left."""
+    """A local file cannot be written; the text says which and why. ``full``: no space is left."""
 
     full = False
 
 
 class ResultsDir:
-    """The directory of one host: ``into/host``. Everything is 0700 and 0600, whatever the umask."""
+    """The local directory of one host, ``into/host``. Modes are 0700 and 0600, whatever the umask."""
 
     def __init__(self, into: Path, host: str) -> None:
-        """Raises `UnsafePathError` where the directory is a link or something else, or cannot be made."""
+        """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
         self.path = into / host
         try:
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,12 +56,12 @@ class ResultsDir:
 
     @property
     def staging(self) -> Path:
-        """A private directory on the same file system, gone when the shelf is closed."""
+        """A private directory on the same file system, removed by `close`."""
         return self.path / self._part
 
     def write_file(self, local: str, chunks: Iterator[bytes], *, mtime: int, executable: bool) -> int:
-        """Writes one file and moves it into place; the bytes written. Raises `UnsafePathError`; what ``chunks`` raises
-        passes, and nothing has changed then."""
+        """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
+        raises; then no file has changed."""
         name = f"{self._part}/{secrets.token_hex(8)}"
         try:
             number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
@@ -80,7 +80,7 @@ class ResultsDir:
         return size
 
     def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
-        """Moves the file ``name`` of `staging`, which somebody else has written there, into place; its size."""
+        """Moves the file ``name``, which rsync wrote into `staging`, into place and returns its size."""
         parts = name.split("/")
         try:
             at = os.open(self._part, _DIRECTORY, dir_fd=self._root)
@@ -89,15 +89,15 @@ class ResultsDir:
                     inner = os.open(part, _DIRECTORY, dir_fd=at)
                     os.close(at)
                     at = inner
-                found = os.stat(parts[-1], dir_fd=at, follow_symlinks=False)
+                status = os.stat(parts[-1], dir_fd=at, follow_symlinks=False)
             finally:
                 os.close(at)
         except OSError as error:
             raise _local_error(local, error) from None
-        if not stat.S_ISREG(found.st_mode):
-            raise UnsafePathError(f"{printable(local, 200)} did not come as a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsafePathError(f"{printable(local, 200)} is not a regular file")
         self._move_into_place(f"{self._part}/{name}", local, mtime, executable)
-        return found.st_size
+        return status.st_size
 
     def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
         *above, leaf = local.split("/")
@@ -117,7 +117,7 @@ class ResultsDir:
                 os.close(number)
 
     def close(self) -> None:
-        """Removes what is not whole."""
+        """Removes incomplete files."""
         _remove_tree(self._root, self._part)
         os.close(self._root)
 
@@ -129,21 +129,21 @@ class ResultsDir:
 
 
 def stat_local_files(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
-    """Size and whole seconds of change of a regular file below ``into/host``; None for anything else."""
+    """A function from path below ``into/host`` to size and mtime (whole seconds) of a regular file, else None."""
     root = into / host
 
-    def found(local: str) -> tuple[int, int] | None:
+    def stat_file(local: str) -> tuple[int, int] | None:
         try:
             status = os.lstat(os.path.join(root, local))  # noqa: PTH118 - names that are not UTF-8
         except OSError:
             return None
         return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
 
-    return found
+    return stat_file
 
 
 def folds_case(into: Path) -> bool:
-    """Whether the file system of ``into`` takes names that differ only in case for one."""
+    """Whether the file system of ``into`` ignores the case of names."""
     at = into
     while not at.is_dir() and at != at.parent:
         at = at.parent
@@ -159,7 +159,7 @@ def folds_case(into: Path) -> bool:
 
 
 def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
-    """What a host has of the patterns, as `decide.planning.fetch.read_listing` understands it."""
+    """Lists a host's files that match ``patterns``, for `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
     done = link.run(_command("list", directory, *patterns))
     if not done.ok or done.truncated:
         what = "more files than can be listed" if done.truncated else printable(done.last_words(1), 200)
@@ -168,8 +168,8 @@ def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
 
 
 def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    """The files ``names`` of a host, one after the other as they come: name, size, contents (to be read before the next
-    one). Raises `LinkError` when the link is lost, or the host sends what was not asked for."""
+    """Yields name, size and contents of the files ``names`` of a host as they arrive; contents must be read before the
+    next file. Raises `LinkError` if the connection is lost or the host sends a file that was not requested."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in names}
     request = b"".join(os.fsencode(name) + b"\0" for name in names)
     command = _command("pack", directory)
@@ -179,7 +179,7 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
         channel.end_input()
 
         def broken() -> LinkError:
-            what = f"what it sends is cut or damaged{pipe.words()}"
+            what = f"the file stream is damaged or incomplete{pipe.format_error()}"
             if watch.stalled:
                 what = f"no progress for {PATIENCE:g} s"
             return LinkError(Failure(link.host.name, Kind.STEP, what, code="stalled" if watch.stalled else "damaged"))
@@ -199,25 +199,25 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
                 for member in stream:
                     name = expected.pop(member.name.removeprefix("./").lstrip("/"), None)
                     if name is None:
-                        what = f"it sent {printable(member.name, 100)}, which was not asked for"
+                        what = f"it sent {printable(member.name, 100)}, which was not requested"
                         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed"))
                     file = stream.extractfile(member) if member.isreg() else None
                     if file is not None:
                         yield name, member.size, contents(file)
         except tarfile.TarError:
-            if pipe.size or watch.stalled:  # nothing at all is an answer: none of the files is there any more
+            if pipe.size or watch.stalled:  # an empty stream means that none of the files exists any more
                 raise broken() from None
         for _ in channel:
             pass
 
 
 class _Pipe(io.RawIOBase):
-    """What a command says, as a file to read from; what it says besides is kept for a message."""
+    """The output of a command as a readable file; its error output is kept for messages."""
 
     def __init__(self, channel: Channel, watch: StallTimer) -> None:
         self._pieces = iter(channel)
         self._watch = watch
-        self._rest = memoryview(b"")
+        self._unread = memoryview(b"")
         self._err = bytearray()
         self.size = 0
 
@@ -225,7 +225,7 @@ class _Pipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._rest:
+        while not self._unread:
             stream, data = next(self._pieces, ("out", b""))
             self._watch.moved()
             if stream == "err":
@@ -233,14 +233,14 @@ class _Pipe(io.RawIOBase):
             elif not data:
                 return 0
             else:
-                self._rest = memoryview(data)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+                self._unread = memoryview(data)
+        count = min(len(buffer), len(self._unread))
+        buffer[:count] = self._unread[:count]
+        self._unread = self._unread[count:]
         self.size += count
         return count
 
-    def words(self) -> str:
+    def format_error(self) -> str:
         lines = self._err.decode("utf-8", "replace").strip().splitlines()
         return f": {printable(lines[-1], 160)}" if lines else ""
 
@@ -251,7 +251,7 @@ def _command(*words: str) -> Command:
 
 
 def _enter_directory(at: int, name: str, *, make: bool) -> int:
-    """A directory in a directory, never through a link."""
+    """Opens a directory in a directory, never through a symbolic link."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=at)
     except FileNotFoundError:
@@ -265,14 +265,14 @@ def _enter_directory(at: int, name: str, *, make: bool) -> int:
 
 
 def _remove_stale(root: int) -> None:
-    """Removes what fetches that are gone have left."""
+    """Removes the private directories of fetches whose process has ended."""
     for name in os.listdir(root):
         if name.startswith(PART) and (pid := name[len(PART) :].partition("-")[0]).isdigit() and not _is_alive(int(pid)):
             _remove_tree(root, name)
 
 
 def _remove_tree(root: int, name: str) -> None:
-    """A directory with all that is in it; no link is followed."""
+    """Removes a directory and its contents; no symbolic link is followed."""
     with contextlib.suppress(OSError):
         for _, inner, files, at in os.fwalk(name, topdown=False, dir_fd=root):
             for file in files:
@@ -306,10 +306,10 @@ def _write_all(file: io.RawIOBase, chunk: bytes, local: str) -> None:
 
 def _local_error(name: str, error: OSError) -> UnsafePathError:
     why = {
-        errno.ELOOP: "a part of its path is a symbolic link here",
-        errno.ENOTDIR: "a part of its path is no directory here",
-        errno.EISDIR: "it is a directory here",
-        errno.ENOTEMPTY: "it is a directory here",
+        errno.ELOOP: "a part of the local path is a symbolic link",
+        errno.ENOTDIR: "a part of the local path is not a directory",
+        errno.EISDIR: "the local path is a directory",
+        errno.ENOTEMPTY: "the local path is a directory",
         errno.ENOSPC: "no space left on this machine",
         errno.EDQUOT: "no space left on this machine",
     }.get(error.errno or 0) or (error.strerror or str(error)).lower()

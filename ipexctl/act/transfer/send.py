@@ -1,7 +1,7 @@
-"""Files onto a host: whole or not at all, never through a link somebody planted, never readable by others.
+"""Sends files to a host: completely or not at all, never through a symbolic link, never readable by others.
 
-What the host does is `remote/receive_tree.sh`: everything is received into a private directory beside its target
-and moved into place by rename.
+The host runs `remote/receive_tree.sh`, which receives everything in a private directory beside the target and moves it
+into place by rename.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ipexctl.protocol.paths import PART
 
 Emit = Callable[[Event], None]
 
-_CHUNK = 1 << 20  # bytes given to the link at once
-_TOLD = 0.1  # seconds between two progress events of one host
+_CHUNK = 1 << 20  # bytes per write to the link
+_PROGRESS_INTERVAL = 0.1  # seconds between two progress events of one host
 _TRIES = 3
 
 
@@ -43,30 +43,30 @@ def write_files(
 ) -> str:
     """Writes small ``files`` (relative path → contents) into ``directory`` on the host; returns its absolute path.
 
-    ``directory`` is absolute, or relative to the home directory, and is created 0700; files get ``mode`` or what
-    ``modes`` says of them, whatever the umask. Each file is replaced by rename. A directory that is a link, belongs to
-    somebody else or can be written by others is refused: `LinkError` with the reason.
+    ``directory`` is absolute, or relative to the home directory, and is created 0700. A file gets its mode from
+    ``modes``, else ``mode``, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
+    a symbolic link, belongs to another user or can be written by others.
     """
-    wanted = modes or {}
-    parcel = bytearray(tar_directory("tree"))
-    seen = {""}
+    file_modes = modes or {}
+    archive = bytearray(tar_directory("tree"))
+    parents = {""}
     for name in sorted(files):
         _require_relative(name)
         for parent in reversed(Path(name).parents):
-            if (at := "" if str(parent) == "." else str(parent)) not in seen:
-                seen.add(at)
-                parcel += tar_directory(f"tree/{at}")
-        parcel += tar_file(f"tree/{name}", files[name], wanted.get(name, mode))
-    return install_tree(link, directory, [bytes(parcel)], own=f"put-{secrets.token_hex(8)}")
+            if (path := "" if str(parent) == "." else str(parent)) not in parents:
+                parents.add(path)
+                archive += tar_directory(f"tree/{path}")
+        archive += tar_file(f"tree/{name}", files[name], file_modes.get(name, mode))
+    return install_tree(link, directory, [bytes(archive)], own=f"put-{secrets.token_hex(8)}")
 
 
 def send_file(
     link: Link, source: Path, target: str, emit: Emit, step: str, *, sha256: str | None = None, mode: int = 0o600
 ) -> bool:
-    """Brings one big file to ``target`` (absolute, or relative to the home directory) and checks its hash there.
+    """Copies one large file to ``target`` (absolute, or relative to the home directory) and verifies its hash there.
 
-    Goes on where an earlier try was cut. Returns False when the file was there already, byte for byte. ``sha256`` (hex)
-    is taken from the file where it is not given. Raises `LinkError` when it cannot be written or does not arrive whole.
+    Resumes an interrupted transfer. Returns False if the host has the same file already. ``sha256`` (hex) is computed
+    where it is not given. Raises `LinkError` if the file cannot be written or arrives damaged.
     """
     directory, _, name = target.rpartition("/")
     digest = sha256 or hash_file(source)
@@ -77,47 +77,47 @@ def send_file(
             return False
         done = int(partial) if int(partial) <= size and not attempt else 0
         if int(free) * 1024 < size - done:
-            room = f"need {_mb(size - done)}, {_mb(int(free) * 1024)} free in {directory}"
-            raise _step_error(link, f"no space left: {room}", "no-space")
-        told = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
+            need = f"need {_mb(size - done)}, {_mb(int(free) * 1024)} free in {directory}"
+            raise _step_error(link, f"no space left: {need}", "no-space")
+        progress = ProgressReporter(link.host.name, step, size, emit, done, detail=name)
         words = ("append", directory or "/", name, digest, str(done), f"{mode:o}")
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            said = _stream(link, words, _without_greeting(told.count_chunks(chunks)))
-        if said != "partial":
+            answer = _stream(link, words, _without_greeting(progress.count_chunks(chunks)))
+        if answer != "partial":
             return True
     raise _step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
-def install_tree(link: Link, directory: str, parcel: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
-    """Unpacks a parcel (pieces of a tar stream with ``tree/…`` in it) into ``directory`` and returns its absolute path.
+def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
+    """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path.
 
-    ``own`` names this push; ``old`` are the private directories of earlier ones, to be removed. If the pieces raise,
-    nothing has changed there.
+    ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
+    ``archive`` raises, the host's files are unchanged.
     """
-    return _stream(link, ("place", directory, PART + own, *old), _without_greeting(_with_end_marker(parcel)))
+    return _stream(link, ("place", directory, PART + own, *old), _without_greeting(_with_end_marker(archive)))
 
 
 def merge_tree(
-    link: Link, directory: str, parcel: Callable[[str], Iterable[bytes]], *, own: str, old: Sequence[str] = ()
+    link: Link, directory: str, archive: Callable[[str], Iterable[bytes]], *, own: str, old: Sequence[str] = ()
 ) -> str:
-    """As `place`, but ``parcel`` is called with a private directory on the host (absolute), two levels below
-    ``directory``: files put there by other means go the same way as those of the stream, if it has ``merged`` (their
-    names) and ``sums`` in it.
+    """As `install_tree`, but ``archive`` is called with a private directory on the host (absolute), two levels below
+    ``directory``. Files that rsync has written there are installed with those of the stream, if the stream contains
+    their names (``merged``) and hashes (``sums``).
     """
     return _stream(
-        link, ("merge", directory, PART + own, *old), lambda into: _with_end_marker(parcel(into)), greeted=True
+        link, ("merge", directory, PART + own, *old), lambda into: _with_end_marker(archive(into)), greeted=True
     )
 
 
-def _with_end_marker(parcel: Iterable[bytes]) -> Iterator[bytes]:
-    yield from parcel
+def _with_end_marker(archive: Iterable[bytes]) -> Iterator[bytes]:
+    yield from archive
     yield tar_file("whole", b"", 0o600) + bytes(1024)
 
 
 def list_tree(link: Link, directory: str) -> bytes:
-    """What there is in ``directory`` on the host, as `decide.planning.sync.read_state` understands it."""
+    """Lists ``directory`` on the host, for `decide.planning.sync.parse_remote_tree`."""
     return _run(link, "look", directory).out
 
 
@@ -136,7 +136,7 @@ def tar_file(name: str, data: bytes, mode: int, mtime: int = 0) -> bytes:
 
 
 def tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
-    """The header of a tar member: a file, or a symbolic link if ``link`` says where to."""
+    """The header of a tar member: a file, or a symbolic link to ``link``."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, mode, mtime
     if link is not None:
@@ -153,7 +153,7 @@ def tar_directory(name: str) -> bytes:
 
 @dataclass
 class ProgressReporter:
-    """Counts bytes on their way and tells it, not too often."""
+    """Counts transferred bytes and emits `Progress` events, at most one per `_PROGRESS_INTERVAL`."""
 
     host: str
     step: str
@@ -175,7 +175,7 @@ class ProgressReporter:
 
     def report(self, *, always: bool = False) -> None:
         now = time.monotonic()
-        if always or now - self._last >= _TOLD:
+        if always or now - self._last >= _PROGRESS_INTERVAL:
             self._last = now
             self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
 
@@ -198,14 +198,14 @@ def _run(link: Link, *words: str) -> Completed:
 def _stream(
     link: Link, words: Sequence[str], pieces: Callable[[str], Iterable[bytes]], *, greeted: bool = False
 ) -> str:
-    """Gives the pieces to the host's script; returns what it says in the end.
+    """Writes the pieces to the host's script and returns its output.
 
-    A script that greets says one line before it reads; the pieces are made with it, however long that takes.
+    With ``greeted`` the script first prints a line, which ``pieces`` is called with; making them may take any time.
     """
-    said = {"out": bytearray(), "err": bytearray()}
+    output = {"out": bytearray(), "err": bytearray()}
     sent = 0
     with link.stream(_command(words)) as channel, StallTimer(channel.close) as watch:
-        greeting = _read_greeting(channel, said) if greeted else ""
+        greeting = _read_greeting(channel, output) if greeted else ""
         try:
             if greeting is not None:
                 watch.moved(math.inf)
@@ -215,44 +215,44 @@ def _stream(
                     sent += len(piece)
             channel.end_input()
         except BrokenPipeError:
-            pass  # it ended early and says why
+            pass  # the script ended early; its status and error output follow
         except LinkError:
             raise
-        except Exception:  # the pieces could not be made: let the host clean up before we go on
+        except Exception:  # making the pieces failed: let the host clean up first
             watch.moved()
             channel.end_input()
             for _ in channel:
                 pass
             raise
         finally:
-            watch.moved(PATIENCE + sent / 50e6)  # it may have to hash or sync what it got
+            watch.moved(PATIENCE + sent / 50e6)  # the script may have to hash or sync the files
         for stream, data in channel:
-            said[stream] += data[: 4096 - len(said[stream])]
+            output[stream] += data[: 4096 - len(output[stream])]
         status = channel.status() if not watch.stalled else 1
     if watch.stalled:
         raise _step_error(link, f"no progress for {PATIENCE:g} s after {_mb(sent)}", "stalled")
     if status:
-        raise _remote_error(link, status, bytes(said["err"]))
-    return os.fsdecode(bytes(said["out"])).removesuffix("\n")
+        raise _remote_error(link, status, bytes(output["err"]))
+    return os.fsdecode(bytes(output["out"])).removesuffix("\n")
 
 
 def _without_greeting(pieces: Iterable[bytes]) -> Callable[[str], Iterable[bytes]]:
     return lambda _: pieces
 
 
-def _read_greeting(channel: Channel, said: dict[str, bytearray]) -> str | None:
-    """The first line; None if it has ended without one."""
+def _read_greeting(channel: Channel, output: dict[str, bytearray]) -> str | None:
+    """The first line of output; None if the script ended without one."""
     for stream, data in channel:
-        said[stream] += data[: 8192 - len(said[stream])]
-        line, end, rest = said["out"].partition(b"\n")
+        output[stream] += data[: 8192 - len(output[stream])]
+        line, end, remainder = output["out"].partition(b"\n")
         if end:
-            said["out"] = bytearray(rest)
+            output["out"] = remainder
             return os.fsdecode(bytes(line))
     return None
 
 
 def _rechunk(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of about a chunk, so that many small ones cost little."""
+    """Joins small pieces into pieces of about `_CHUNK` bytes."""
     gathered = io.BytesIO()
     for piece in pieces:
         if gathered.tell() == 0 and len(piece) >= _CHUNK:

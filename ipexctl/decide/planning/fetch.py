@@ -36,7 +36,7 @@ class Listing:
     path: str
     items: tuple[RemoteFile, ...] = ()
     matched: frozenset[int] = frozenset()
-    links: tuple[str, ...] = ()  # below a directory: not followed, not carried
+    links: tuple[str, ...] = ()  # below a directory: not followed, not fetched
     refused: tuple[str, ...] = ()  # names that must not be made here, with the reason
     rsync: bool = False
 
@@ -82,7 +82,7 @@ def anchor_pattern(pattern: str) -> str:
 def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> Listing:
     """What `act.transfer.receive.list_files` brought. ``folds``: names here that differ only in case are one file.
 
-    Raises `ValueError` when it makes no sense.
+    Raises `ValueError` if it is malformed.
     """
     path, tool, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 2:

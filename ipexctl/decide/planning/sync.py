@@ -116,7 +116,7 @@ def validate_destination(where: str) -> str:
 
 
 def parse_remote_tree(data: bytes) -> RemoteTree:
-    """What `act.transfer.send.list_tree` brought. Raises `ValueError` when it makes no sense."""
+    """Parses the output of `act.transfer.send.list_tree`. Raises `ValueError` if it is malformed."""
     path, node, has_manifest, manifest, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 3:
         raise ValueError("a list of files was cut")
@@ -195,13 +195,12 @@ def plan_sync(
     to_delete: tuple[str, ...] = ()
     if delete and not blocked:
         if remote_tree.manifest is None and any(name != MANIFEST for name in remote_tree.entries):
-            blocked.append(f"{path} has files and no mark of an earlier sync: nothing is deleted there")
+            blocked.append(f"{path} has files and no manifest of an earlier sync: --delete is refused")
         else:
             to_delete = _find_deletions(remote_tree, tree, ignored)
         if to_delete and remote_tree.manifest is not None and not same_source:
             blocked.append(
-                f"{path} was filled from {_manifest_source(manifest)}: nothing is deleted there before one sync "
-                "without --delete has made it this directory's"
+                f"{path} was last synced from {_manifest_source(manifest)}: run sync once without --delete first"
             )
     if blocked:
         more = len(blocked) - _SHOWN

@@ -1,4 +1,4 @@
-"""``ipexctl fetch``: bring results back. Look what the hosts have, decide what is new, bring only that."""
+"""``ipexctl fetch``: copies results from the hosts; receives only new and changed files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
-from ipexctl.decide.planning.sync import choose_destination, format_bytes
-from ipexctl.decide.planning.sync import validate_destination as unfit_place
+from ipexctl.decide.planning.sync import choose_destination, format_bytes, validate_destination
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
@@ -31,8 +30,8 @@ _STEP = "fetch"
 def fetch(
     task: Fetch, inventory: Inventory, context: Context, *, ranks: Sequence[str] = (), dry: bool = False
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Returns each host's directory here, or why there is none. ``ranks`` are the hosts of the ranks of the run whose
-    results are wanted (empty: those of the last saved run). Raises `UsageError` before anything is contacted."""
+    """Returns each host's local directory, or its failure. ``ranks`` are the hosts of the run's ranks, in order (empty:
+    those of the last saved run). Raises `UsageError` before any host is contacted."""
     hosts = _select_hosts(task, inventory, ranks, context)
     into = Path(task.into).expanduser()
     if into.exists() and not into.is_dir():
@@ -41,9 +40,11 @@ def fetch(
     name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
     destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := planning.validate_pattern(pattern))]
-    invalid += [f"{host}: {where!r} {why}" for host, where in destinations.items() if (why := unfit_place(where))]
+    invalid += [
+        f"{host}: {where!r} {why}" for host, where in destinations.items() if (why := validate_destination(where))
+    ]
     if invalid:
-        raise UsageError("what is to be fetched cannot be used", reasons=invalid)
+        raise UsageError("fetch has invalid paths", reasons=invalid)
     local_rsync = rsync.find_rsync() is not None
     if task.transfer == "rsync" and not local_rsync:
         raise UsageError("there is no rsync on this machine", hint="leave out --transfer rsync")
@@ -52,15 +53,15 @@ def fetch(
     what = f"{planning.format_names(task.paths)} of {_count_hosts(len(hosts))} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts))
 
-    def ask(link: Link, _: Emit) -> Listing:
+    def list_host_files(link: Link, _: Emit) -> Listing:
         try:
             data = receive.list_files(link, destinations[link.host.name], patterns)
             return planning.parse_listing(data, ignored, folds=folds)
         except ValueError:
-            what = "the host's list of files makes no sense"
+            what = "malformed file list from the host"
             raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
-    probed = yield from run_on_hosts(context, hosts, "look", ask)
+    probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
     failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
     listings = {host: listing for host, listing in probed.items() if isinstance(listing, Listing)}
     yield from _report_links(listings)
@@ -75,12 +76,12 @@ def fetch(
     yield Planned("fetch", plan)
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
-        yield HostFailed(Failure("", Kind.STEP, what, "ipexctl fetch --workdir says where paths start", "missing"))
+        yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
     if not dry:
         fetched = yield from _fetch_files(hosts, plans, listings, into, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
-    answers = {name: _fetched(result, plans.get(name)) for name, result in done.items()}
+    answers = {name: _format_result(result, plans.get(name)) for name, result in done.items()}
     yield Answer(FetchAnswer(dry, answers, plan if dry else None))
     codes = [failure.kind.exit for failure in failures.values()]
     yield Ended("fetch", worst([*codes, *([Kind.STEP.exit] if missing else [])]))
@@ -104,16 +105,16 @@ def _fetch_files(
     context: Context,
     patterns: Sequence[str],
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Brings what is new; a host that has nothing new is not asked again."""
+    """Fetches new files; does not contact hosts that have none."""
     for host in hosts:
         if host.name in plans and not plans[host.name].items:
             yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
             if listings[host.name].refused:
-                what = "not brought: " + planning.format_names(listings[host.name].refused)
+                what = "not fetched: " + planning.format_names(listings[host.name].refused)
                 yield HostFailed(Failure(host.name, Kind.STEP, what, code="name"))
     outdated = [host for host in hosts if host.name in plans and plans[host.name].items]
 
-    def work(link: Link, emit: Emit) -> str | Failure:
+    def fetch_host(link: Link, emit: Emit) -> str | Failure:
         host = link.host.name
         plan = plans[host]
         progress = ProgressReporter(host, _STEP, plan.size, emit)
@@ -127,7 +128,7 @@ def _fetch_files(
                         saved = _fetch_by_rsync(link, plan, results, progress, bad)
                         items = [item for item in items if item not in set(plan.by_rsync)]
                     except rsync.RsyncError as why:
-                        emit(Message(f"{why}; brought whole instead", "warning", host))
+                        emit(Message(f"{why}; fetched without rsync", "warning", host))
                 missing = _fetch_whole(link, plan, items, results, progress, bad)
                 missing = _fetch_whole(link, plan, missing, results, progress, bad, alone=True)
         except UnsafePathError as why:
@@ -136,12 +137,12 @@ def _fetch_files(
         for path in _find_changed(link, plan, patterns):
             emit(Message(f"{printable(path, 200)} changed while it was read: fetch it again", "warning", host))
         if missing:
-            bad += [f"{printable(item.local, 200)} could not be read there" for item in missing]
+            bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
         if bad:
-            return Failure(host, Kind.STEP, f"not brought: {planning.format_names(bad)}", code="name")
+            return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
         return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from run_on_hosts(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
+    return (yield from run_on_hosts(context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)))
 
 
 def _fetch_whole(
@@ -154,8 +155,8 @@ def _fetch_whole(
     *,
     alone: bool = False,
 ) -> list[RemoteFile]:
-    """Brings files as they are; those that did not come. ``alone``: one by one (the second name of a file that has
-    several may come as a mere reference to the first)."""
+    """Receives complete files; returns those that did not arrive. ``alone``: one request per file, since a second hard
+    link may arrive as a reference to the first."""
     failed: list[RemoteFile] = []
     for group in [[item] for item in items] if alone else [list(items)] if items else []:
         named = {item.name: item for item in group}
@@ -172,7 +173,7 @@ def _fetch_whole(
                 bad.append(str(why))
                 continue
             if written != size:
-                raise LinkError(Failure(link.host.name, Kind.STEP, "what it sent was cut", code="damaged"))
+                raise LinkError(Failure(link.host.name, Kind.STEP, "the file stream is incomplete", code="damaged"))
         failed += named.values()
     return failed
 
@@ -186,25 +187,25 @@ def _count_chunks(chunks: Iterator[bytes], progress: ProgressReporter) -> Iterat
 def _fetch_by_rsync(
     link: Link, plan: FetchPlan, results: ResultsDir, progress: ProgressReporter, bad: list[str]
 ) -> int:
-    """Big files of which an old version is here; the bytes that did not have to travel. Raises `rsync.RsyncError`."""
+    """Updates large files by rsync; returns the bytes saved. Raises `rsync.RsyncError`."""
     below = [item for item in plan.by_rsync if not item.name.startswith("/")]
     if len(below) != len(plan.by_rsync):
         raise rsync.RsyncError("rsync is for files below the working directory")
     rsync.receive_files(link, [item.local for item in below], plan.path, results.staging, progress.count)
-    carried = progress.done
+    received = progress.done
     for item in below:
         try:
             results.adopt_file(item.local, item.local, mtime=item.mtime, executable=item.executable)
         except UnsafePathError as why:
             bad.append(str(why))
     progress.done = sum(item.size for item in below)
-    return max(0, progress.done - carried)
+    return max(0, progress.done - received)
 
 
 def _find_changed(link: Link, plan: FetchPlan, patterns: Sequence[str]) -> list[str]:
-    """Files that are not now as they were when they were listed."""
-    now = planning.parse_listing(receive.list_files(link, plan.path, patterns), compile_ignore(()))
-    current = {item.local: (item.size, item.mtime) for item in now.items}
+    """Files that have changed on the host since they were listed."""
+    listing = planning.parse_listing(receive.list_files(link, plan.path, patterns), compile_ignore(()))
+    current = {item.local: (item.size, item.mtime) for item in listing.items}
     return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]
 
 
@@ -217,16 +218,16 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     numbers = task.from_.removeprefix("rank:").split(",")
     if not all(number.isdigit() for number in numbers):
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
-    placed = list(ranks) or _last_ranks(context)
-    if not placed:
+    rank_hosts = list(ranks) or _last_ranks(context)
+    if not rank_hosts:
         raise UsageError(f"--from {task.from_} needs a run, and none is saved here", hint="ipexctl fetch --from HOST")
-    names = {placed[int(number)] for number in numbers if int(number) < len(placed)}
-    unknown = [number for number in numbers if int(number) >= len(placed)]
-    gone = sorted(names - set(inventory.names))
-    if unknown or len(gone) == len(names):
-        reasons = [f"the run had ranks 0 to {len(placed) - 1}, not {number}" for number in unknown]
+    names = {rank_hosts[int(number)] for number in numbers if int(number) < len(rank_hosts)}
+    unknown = [number for number in numbers if int(number) >= len(rank_hosts)]
+    absent = sorted(names - set(inventory.names))
+    if unknown or len(absent) == len(names):
+        reasons = [f"the run had ranks 0 to {len(rank_hosts) - 1}, not {number}" for number in unknown]
         raise UsageError(
-            f"--from {task.from_} does not fit", reasons=[*reasons, *(f"no host is called {n}" for n in gone)]
+            f"--from {task.from_} does not fit", reasons=[*reasons, *(f"no host is called {n}" for n in absent)]
         )
     return [host for host in inventory if host.name in names]
 
@@ -252,8 +253,8 @@ def _count_hosts(count: int) -> str:
     return f"{count} host{'' if count == 1 else 's'}"
 
 
-def _fetched(result: str | Failure, wanted: FetchPlan | None) -> FetchedHost | FailedTransfer:
+def _format_result(result: str | Failure, plan: FetchPlan | None) -> FetchedHost | FailedTransfer:
     if isinstance(result, Failure):
         return FailedTransfer(result.what, result.code)
-    assert wanted is not None
-    return FetchedHost(result, len(wanted.items), wanted.size, wanted.unchanged)
+    assert plan is not None
+    return FetchedHost(result, len(plan.items), plan.size, plan.unchanged)

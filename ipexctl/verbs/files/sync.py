@@ -1,4 +1,4 @@
-"""Carry a directory to all hosts: look what is there, decide what has changed, send only that."""
+"""``ipexctl sync``: copies a directory to all hosts; sends only what has changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top 
 def sync(
     task: tasks.Sync, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Returns each host's absolute directory, or why it has none. Raises `UsageError` before anything is contacted."""
+    """Returns each host's absolute directory, or its failure. Raises `UsageError` before anything is contacted."""
     root = _find_source(task)
     ignored = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude])
     destinations = _choose_destinations(task, inventory, root)
@@ -62,7 +62,7 @@ def sync(
     )
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
-        yield Message(f"not carried, because they are no files: {names}", "warning")
+        yield Message(f"not copied, because they are not files: {names}", "warning")
 
     remote_trees = yield from run_on_hosts(
         context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
@@ -86,14 +86,14 @@ def sync(
             failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
             yield HostFailed(failures[name])
         elif plan.previous_source:
-            yield Message(f"{printable(plan.path, 200)} was filled from {plan.previous_source} before", "warning", name)
+            yield Message(f"{printable(plan.path, 200)} was last synced from {plan.previous_source}", "warning", name)
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
     paths = {host.name: plans[host.name].path for host in reachable}
     if not dry:
         sent = yield from _send_trees(task, tree, plans, reachable, context)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or paths[host.name] for host in inventory}
-    hosts = {name: _synced(result, plans.get(name)) for name, result in done.items()}
+    hosts = {name: _format_result(result, plans.get(name)) for name, result in done.items()}
     yield Answer(SyncAnswer(dry, hosts, plan_text if dry else None))
     yield Ended("sync", worst([failure.kind.exit for failure in failures.values()]))
     return done
@@ -102,30 +102,30 @@ def sync(
 def _send_trees(
     task: tasks.Sync, tree: Tree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
 ) -> Generator[Event, None, dict[str, str | Failure]]:
-    """Sends each host what it needs; a host that needs nothing is not asked again."""
+    """Sends each host its changed files; does not contact hosts that are up to date."""
     packer, manifest = Packer(tree), format_manifest(tree)
     outdated = [host for host in reachable if not plans[host.name].is_empty]
     for host in reachable:
         if plans[host.name].is_empty:
             yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
 
-    def work(link: Link, emit: Emit) -> str:
+    def send_tree(link: Link, emit: Emit) -> str:
         plan = plans[link.host.name]
         progress = ProgressReporter(link.host.name, _STEP, plan.size, emit)
         saved = 0
 
         def pack_stream(into: str) -> Iterator[bytes]:
-            """What is left for the stream, once rsync has done its part."""
+            """Sends large files by rsync, then yields the tar stream of the others."""
             nonlocal saved
             entries, rsynced = plan.send, plan.by_rsync
             try:
                 rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.count)
             except rsync.RsyncError as why:
-                if gone := find_changed(tree, rsynced):
-                    raise SourceChangedError(gone) from None
+                if changed := find_changed(tree, rsynced):
+                    raise SourceChangedError(changed) from None
                 if task.transfer == "rsync":
                     raise
-                emit(Message(f"{why}; sent whole instead", "warning", link.host.name))
+                emit(Message(f"{why}; sent without rsync", "warning", link.host.name))
                 rsynced = ()
             else:
                 whole = sum(entry.size for entry in rsynced)
@@ -139,10 +139,10 @@ def _send_trees(
 
         try:
             if plan.by_rsync:
-                transfer.merge_tree(link, plan.path, pack_stream, own=_push_name(tree), old=plan.parts)
+                transfer.merge_tree(link, plan.path, pack_stream, own=_name_transfer(tree), old=plan.parts)
             else:
                 pieces = progress.count_chunks(packer.pack(plan.send, manifest=manifest, to_delete=plan.to_delete))
-                transfer.install_tree(link, plan.path, pieces, own=_push_name(tree), old=plan.parts)
+                transfer.install_tree(link, plan.path, pieces, own=_name_transfer(tree), old=plan.parts)
         except rsync.RsyncError as why:
             raise LinkError(Failure(link.host.name, Kind.STEP, str(why), code="rsync")) from None
         except SourceChangedError as change:
@@ -152,7 +152,7 @@ def _send_trees(
             ) from None
         return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
 
-    return (yield from run_on_hosts(context, outdated, _STEP, work, outcome=lambda summary: ("changed", summary)))
+    return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
 
 
 def _report_differences(
@@ -162,7 +162,7 @@ def _report_differences(
     inventory: Inventory,
     context: Context,
 ) -> Generator[Event, None, None]:
-    """Says how the text files that are to be sent differ from those there. A host that cannot tell is no failure."""
+    """Shows how the text files to be sent differ from those on the hosts. A host that cannot say is no failure."""
     entries = {
         name: {f"./{entry.path}": entry for entry in diff.select_comparable(plan, remote_tree)}
         for name, plan in plans.items()
@@ -170,7 +170,7 @@ def _report_differences(
     }
     hosts = [host for host in inventory if entries.get(host.name)]
 
-    def read(link: Link, _: Emit) -> list[str]:
+    def compare_texts(link: Link, _: Emit) -> list[str]:
         wanted = entries[link.host.name]
         texts = []
         for name, size, chunks in receive_files(link, plans[link.host.name].path, [*wanted]):
@@ -179,7 +179,7 @@ def _report_differences(
                 texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))
         return texts
 
-    differences = yield from run_on_hosts(context, hosts, "compare texts", read)
+    differences = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
     for names, text in diff.group_by_hosts(
         {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
     ):
@@ -190,19 +190,19 @@ def _inspect_destination(link: Link, where: str) -> RemoteTree:
     try:
         return parse_remote_tree(transfer.list_tree(link, where))
     except ValueError:
-        what = f"the host's list of files in {printable(where)} makes no sense"
+        what = f"malformed file list of {printable(where)} from the host"
         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
 
 
 def _find_source(task: tasks.Sync) -> Path:
-    """The directory to carry: the source itself, or that of the script it names."""
+    """The directory to copy: the source itself, or the parent of the script it names."""
     source = Path(task.source).expanduser()
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     root = directory_of(source)
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         raise UsageError(
-            f"{printable(str(root), 200)} would be carried whole to every host",
+            f"{printable(str(root), 200)} would be copied to every host",
             reasons=["it is the home directory or the root directory"],
             hint="put the script into a directory of its own",
         )
@@ -210,7 +210,7 @@ def _find_source(task: tasks.Sync) -> Path:
 
 
 def directory_of(path: Path) -> Path:
-    """A directory itself, or that of a file, absolute; its name is that of its place on the hosts."""
+    """The absolute path of a directory, or of the parent of a file; hosts use the same name."""
     return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
 
 
@@ -233,18 +233,18 @@ def _choose_destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> 
     return destinations
 
 
-def _push_name(tree: Tree) -> str:
-    """Names our private directories on the hosts: this source, and this process."""
+def _name_transfer(tree: Tree) -> str:
+    """The name of this sync's private directories on the hosts: a hash of the source, and the process id."""
     return f"{hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]}-{os.getpid()}"
 
 
 def _find_stale_parts(remote_tree: RemoteTree, tree: Tree) -> tuple[str, ...]:
-    me, _, own = _push_name(tree).partition("-")
+    origin, _, own = _name_transfer(tree).partition("-")
     writers = {int(name.split("-")[-2]) for name in remote_tree.parts if name.split("-")[-2].isdigit()} - {int(own)}
-    return find_stale_parts(remote_tree, me, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
+    return find_stale_parts(remote_tree, origin, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
 
 
-def _synced(result: str | Failure, delta: SyncPlan | None) -> SyncedHost | FailedTransfer:
+def _format_result(result: str | Failure, delta: SyncPlan | None) -> SyncedHost | FailedTransfer:
     if isinstance(result, Failure):
         return FailedTransfer(result.what, result.code)
     assert delta is not None

@@ -1,7 +1,7 @@
 """``ipexctl play``: a playbook's steps in order, over the same connections.
 
-A host that fails a step is left out of the later ones, the others go on, as in Ansible. Steps whose hosts work together
-(`run`) need all of them, so they are not begun without; ``any_errors_fatal`` and ``max_fail_percentage`` say otherwise.
+As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
+together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding
+from ipexctl.model import tasks
 from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import (
@@ -36,15 +37,15 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
 from ipexctl.verbs.common.nested import forward_events
 
-Workflow = Generator[Event, None, Any]
+Workflow = Generator[Event, None, object]
 
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """How a play is played. ``dry`` asks every step for its plan only, ``diff`` makes sync show differences.
+    """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences.
 
-    ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are those that failed the last time: then the
-    others belong to the play as well, and what needs all hosts is not begun without them.
+    ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the
+    other hosts still belong to this one, and a step that needs all hosts is not begun without them.
     """
 
     tags: tuple[str, ...] = ()
@@ -58,21 +59,20 @@ class PlayOptions:
 
 @dataclass
 class PlayState:
-    """What the steps so far have shown: facts of hosts, who is lost and why, where the ranks of the last run were."""
+    """The state after some steps: facts by host, lost hosts with the reason, the host of each rank of the last run."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     ranks: tuple[str, ...] = ()
-    trained: bool = False  # there was a step that starts a run, whether it began or not
+    trained: bool = False  # an earlier step was a run, whether it was begun or not
     changed: bool = False
 
 
 def play(
     book: Play, inventory: Inventory, context: Context, environ: Mapping[str, str], options: PlayOptions | None = None
 ) -> Generator[Event, None, Exit]:
-    """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before
-    anything is contacted for a tag, a name or a limit that chooses nothing, and for scripts and directories that are
-    not there."""
+    """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
+    is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
     steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
     chosen = [_limit_hosts(step, inventory) for step in steps]
@@ -88,7 +88,7 @@ def play(
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
         yield Message(f"{'check ' if options.dry else ''}step {number} of {len(steps)}: {step.title}")
         state.trained = state.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
-        code, note, stop = yield from _step(step, hosts, state, context, environ, options)
+        code, note, stop = yield from _run_step(step, hosts, state, context, environ, options)
         row = PlayedStep(step.title, step.action, None if code is None else int(code), note.text if note else None)
         rows.append(row)
         codes += [code] if code and not (note and note.code == "ignored") else []
@@ -111,7 +111,7 @@ def play(
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
-    """What would be done, on which hosts, without contacting any."""
+    """Lists the selected steps with their hosts. Contacts no host."""
     steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
     rows: list[ListedStep] = []
     for number, step in enumerate(steps, 1):
@@ -124,21 +124,24 @@ def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Genera
 
 
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
-    """Scripts and directories of this machine that steps name and that are not there (and no fetch could bring), and
-    scripts that are directories."""
+    """One sentence for each local script or source directory of the steps that does not exist, or is of the wrong kind.
+    Steps after a fetch are not checked: it may bring their files."""
     for step in steps:
-        if step.action == "fetch":
-            return
-        path = {"run": "script", "sync": "source"}.get(step.action)
-        value = getattr(step.task, path, None) if path else None
-        if not value or getattr(step.task, "launcher", "") == "module":
-            continue
-        named = f"{printable(str(step.origin), 300)}: {step.action}.{path} {printable(value, 300)}"
-        file = Path(value).expanduser()
+        match step.task:
+            case tasks.Fetch():
+                return
+            case tasks.Run(script=str(path), launcher="script" | "accelerate") if path:
+                key = "script"
+            case tasks.Sync(source=path):
+                key = "source"
+            case _:
+                continue
+        location = f"{printable(str(step.origin), 300)}: {step.action}.{key} {printable(path, 300)}"
+        file = Path(path).expanduser()
         if not file.exists():
-            yield f"{named} does not exist"
-        elif path == "script" and file.is_dir():
-            yield f"{named} is a directory"
+            yield f"{location} does not exist"
+        elif key == "script" and file.is_dir():
+            yield f"{location} is a directory"
 
 
 def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
@@ -150,15 +153,19 @@ def _is_requested(host: str, options: PlayOptions) -> bool:
     return options.hosts is None or host in options.hosts
 
 
-def _step(
+def _run_step(
     step: Step, hosts: Inventory, state: PlayState, context: Context, environ: Mapping[str, str], options: PlayOptions
 ) -> Generator[Event, None, tuple[Exit | None, Note | None, str]]:
-    """One step: its exit code (None: not begun), what to note of it, and why the play ends ("" if it does not)."""
-    asked = [host for host in hosts if _is_requested(host.name, options)]
-    active = [host for host in asked if host.name not in state.lost]
+    """Runs one step; returns its exit code (None: not begun), a note, and why the play ends ("" if it goes on)."""
+    requested = [host for host in hosts if _is_requested(host.name, options)]
+    active = [host for host in requested if host.name not in state.lost]
     if not active:
-        return None, Note("skipped", f"skipped: {'its hosts are lost' if asked else '--limit leaves it no host'}"), ""
-    if step.action == "fetch" and state.trained and str(getattr(step.task, "from_", "")).startswith("rank:"):
+        return (
+            None,
+            Note("skipped", f"skipped: {'its hosts are lost' if requested else '--limit leaves it no host'}"),
+            "",
+        )
+    if isinstance(step.task, tasks.Fetch) and state.trained and step.task.from_.startswith("rank:"):
         active = [host for host in active if host.name in state.ranks]
         if not active:
             return None, Note("skipped", "skipped: no run of this play says where its ranks are"), ""
@@ -169,17 +176,17 @@ def _step(
         if not active:
             skipped = Note("skipped", "skipped: when is true of no host")
             return (worst(codes), None, "") if codes else (None, skipped, "")
-    missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in asked}
+    missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
-    needed = hosts.names if options.again else tuple(host.name for host in asked)
-    if gone := play_schedule.missing_hosts(step, missing, needed):
-        why = f"without {', '.join(gone[:4])}{' …' if len(gone) > 4 else ''}: {missing[gone[0]]}"
+    needed = hosts.names if options.again else tuple(host.name for host in requested)
+    if absent := play_schedule.missing_hosts(step, missing, needed):
+        why = f"without {', '.join(absent[:4])}{' …' if len(absent) > 4 else ''}: {missing[absent[0]]}"
         for host in active:
             yield StepEnded(host.name, step.title, "skipped", why)
         stop = "" if options.again else f"{step.action} does not begin {why}"
         return None, Note("not-begun", f"not begun {why}"), stop
     stop = ""
-    for batch in play_schedule.split_batches(active, step.serial, len(asked)):
+    for batch in play_schedule.split_batches(active, step.serial, len(requested)):
         if step.serial and len(batch) < len(active):
             yield Message(f"{step.title}: {', '.join(host.name for host in batch)}")
         workflow = make_workflow(step, Inventory(batch, hosts.source), context, environ, state.ranks, options)
@@ -206,24 +213,24 @@ def _step(
 def _judge_failures(
     step: Step, report: CommandReport, batch: Sequence[str], state: PlayState
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
-    """Which hosts a failed step has cost, and why the play ends ("" if it goes on)."""
-    away = [host.host for host in report.hosts if host.unreachable]
+    """The hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
+    unreachable = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
         yield FailuresIgnored(step.title)
         yield Message(f"{step.title}: ignored, as ignore_errors says", "warning")
-        return tuple(away), play_schedule.stop_reason(step, away, batch) if away else ""
-    found = [finding for finding in report.findings if finding.level == "error"]
-    for finding in found:  # the recap counts hosts by their steps
+        return tuple(unreachable), play_schedule.stop_reason(step, unreachable, batch) if unreachable else ""
+    errors = [finding for finding in report.findings if finding.level == "error"]
+    for finding in errors:  # the recap counts hosts by their steps
         for name in finding.hosts:
             yield StepEnded(name, step.title, "failed", f"{finding.code}: {finding.title}")
     for rank in report.run.ranks if report.run else ():
         if rank.state == "failed":
             yield StepEnded(rank.host, step.title, "failed", f"rank {rank.rank} failed")
-    bad = {host.host for host in report.hosts if not host.good} | {name for one in found for name in one.hosts}
-    lost = tuple(name for name in batch if name in bad)
+    failed = {host.host for host in report.hosts if not host.good} | {name for error in errors for name in error.hosts}
+    lost = tuple(name for name in batch if name in failed)
     if step.action in TOGETHER or not lost:
         return lost, f"{step.title} failed"
-    if step.action == "install" and not getattr(step.task, "partial", False):
+    if isinstance(step.task, tasks.Install) and not step.task.partial:
         return lost, f"{step.title} failed, and without partial it is for all hosts or none"
     return lost, play_schedule.stop_reason(step, lost, batch)
 
@@ -231,21 +238,20 @@ def _judge_failures(
 def _filter_by_facts(
     step: Step, active: list[Host], hosts: Inventory, state: PlayState, context: Context
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
-    """The hosts of which ``when`` is true; the others are skipped. Hosts nobody has looked at yet are looked at."""
+    """The hosts for which ``when`` is true; the others are skipped. Probes hosts whose facts are not known yet."""
     from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, needs_facts
     from ipexctl.verbs.common.probe import collect_probe_results
 
-    looking = needs_facts(step.when)
-    unprobed = [host for host in active if looking and host.name not in state.facts]
+    unprobed = [host for host in active if host.name not in state.facts] if needs_facts(step.when) else []
     failures: list[Failure] = []
     if unprobed:
         results = yield from collect_probe_results(Inventory(tuple(unprobed), hosts.source), context)
-        for name, found in results.items():
-            if isinstance(found, Failure):
-                failures.append(found)
+        for name, result in results.items():
+            if isinstance(result, Failure):
+                failures.append(result)
                 state.lost[name] = f"failed before {step.title}"
             else:
-                state.facts[name] = found.facts
+                state.facts[name] = result.facts
     matching: list[Host] = []
     for host in active:
         if host.name in state.lost:
@@ -270,46 +276,45 @@ def make_workflow(
     ranks: Sequence[str],
     options: PlayOptions,
 ) -> Workflow:
-    """The verb of one step: the same tasks, with the same keys, as on the command line."""
-    task: Any = step.task
-    match step.action:
-        case "doctor":
+    """The workflow of the step's verb, with the same task as on the command line. Raises `ValueError` for a task that
+    is no step's."""
+    match task := step.task:
+        case tasks.Doctor():
             from ipexctl.verbs.doctor.doctor import doctor
 
-            return doctor(
-                task.model_copy(update={"fix": False}) if options.dry else task, inventory, context, environ=environ
-            )
-        case "install":
+            task = task.model_copy(update={"fix": False}) if options.dry else task
+            return doctor(task, inventory, context, environ=environ)
+        case tasks.Install():
             from ipexctl.verbs.install.install import install
 
-            asked = task.model_copy(update={"check": True}) if options.dry else task
-            return install(asked, inventory, context, environ=environ)
-        case "sync":
+            task = task.model_copy(update={"check": True}) if options.dry else task
+            return install(task, inventory, context, environ=environ)
+        case tasks.Sync():
             from ipexctl.verbs.files.sync import sync
 
-            asked = task.model_copy(update={"diff": True}) if options.diff else task
-            return sync(asked, inventory, context, dry=options.dry)
-        case "run":
+            task = task.model_copy(update={"diff": True}) if options.diff else task
+            return sync(task, inventory, context, dry=options.dry)
+        case tasks.Run():
             from ipexctl.verbs.run.run import run
 
             return run(task, inventory, context, environ, dry=options.dry)
-        case "command":
+        case tasks.Execute():
             from ipexctl.verbs.play.execute import execute
 
             return execute(task, inventory, context, dry=options.dry)
-        case "fetch":
+        case tasks.Fetch():
             from ipexctl.verbs.files.fetch import fetch
 
             return fetch(task, inventory, context, ranks=ranks, dry=options.dry)
-        case "bench":
+        case tasks.Bench():
             from ipexctl.verbs.bench import bench
 
             return bench(task, inventory, context, environ, dry=options.dry)
-    raise ValueError(f"no such action: {step.action}")
+    raise ValueError(f"no step has a task of type {type(step.task).__name__}")
 
 
 def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None, CommandReport]:
-    """Passes a step's events on, all but its end; returns its report. What they say of hosts is kept."""
+    """Passes on a step's events except `Ended`; returns its report. Records facts, ranks and changes in ``state``."""
     folding = Folding()
 
     def take(event: Event) -> bool:

@@ -45,13 +45,13 @@ def test_a_link_here_is_never_followed(tmp_path: Path) -> None:
     (place / "out").symlink_to(outside)
     (place / "file").symlink_to(outside / "x.pt")
     with ResultsDir(tmp_path / "fetched", "n0") as results:
-        with pytest.raises(UnsafePathError, match=r"out/x\.pt: a part of its path is"):
+        with pytest.raises(UnsafePathError, match=r"out/x\.pt: a part of the local path is"):
             put(results, "out/x.pt")
         put(results, "file")  # the link itself is replaced
     assert (outside / "x.pt").read_bytes() == b"mine"
     assert not (place / "file").is_symlink()
     (tmp_path / "fetched/n1").symlink_to(outside)
-    with pytest.raises(UnsafePathError, match="a part of its path is"):
+    with pytest.raises(UnsafePathError, match="a part of the local path is"):
         ResultsDir(tmp_path / "fetched", "n1")
     assert sorted(path.name for path in outside.iterdir()) == ["x.pt"]
 
@@ -61,9 +61,9 @@ def test_what_is_something_else_here_stays(tmp_path: Path) -> None:
     (place / "dir/inner").mkdir(parents=True)
     (place / "file").write_text("old")
     with ResultsDir(tmp_path, "n0") as results:
-        with pytest.raises(UnsafePathError, match="dir: it is a directory here"):
+        with pytest.raises(UnsafePathError, match="dir: the local path is a directory"):
             put(results, "dir")
-        with pytest.raises(UnsafePathError, match="file/x: a part of its path is no directory here"):
+        with pytest.raises(UnsafePathError, match="file/x: a part of the local path is not a directory"):
             put(results, "file/x")
     assert (place / "file").read_text() == "old"
     assert (place / "dir/inner").is_dir()

@@ -45,7 +45,7 @@ def there(entry: Entry) -> RemoteEntry:
 
 
 def after_sync(source: Tree, **more: RemoteEntry) -> RemoteTree:
-    """What a host says when the source was just carried there."""
+    """What a host says when the source was just copied there."""
     import json
 
     entries = {entry.path: there(entry) for entry in source.entries}
@@ -150,7 +150,7 @@ def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
     state = RemoteTree("/home/u/p", "node1", None, {"precious": RemoteEntry("f", 0o600, 1, 1)})
     found = asked(SOURCE, state, delete=True)
     assert found.to_delete == ()
-    assert "no mark of an earlier sync" in found.blocked[0]
+    assert "no manifest of an earlier sync" in found.blocked[0]
     assert asked(SOURCE, EMPTY, delete=True).blocked == ()
 
 
@@ -160,8 +160,7 @@ def test_what_another_directory_has_brought_is_not_deleted_and_that_directory_is
     found = asked(other, state, delete=True)
     assert found.to_delete == ()
     assert found.blocked == (
-        f"{state.path} was filled from {SOURCE.origin}: nothing is deleted there before one sync without --delete has "
-        "made it this directory's",
+        f"{state.path} was last synced from {SOURCE.origin}: run sync once without --delete first",
     )
     assert asked(other, state).previous_source == SOURCE.origin
     assert asked(other, after_sync(SOURCE), delete=True).blocked == ()  # nothing would be deleted
