@@ -1,8 +1,8 @@
 """A small cluster on this machine: real OpenSSH servers on loopback, run by an ordinary user.
 
-Everything of a lab lies in one directory. Its processes are known by process id and start time (the servers, written
-down before they run), by descent from them, and by a mark in the environment of every session; never by name. So the
-next command can clean up after one that was killed at any moment.
+All files of a lab are in one directory. Its processes are identified by process id and start time (the servers,
+recorded before they run), by descent from a server, and by an environment variable of every session; never by name. So
+the next command can clean up after one that was killed at any moment.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import printable
 
-MARK = "IPEXCTL_LAB"
+ENV_TAG = "IPEXCTL_LAB"
 ADDRESS = "127.0.0.1"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"  # not on an ordinary user's PATH
 _SFTP = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/ssh")
-_UNFIT = re.compile(r'["%\\]|[^\x20-\x7e]')  # means something in sshd_config, or to a reader of it
+_UNSAFE = re.compile(r'["%\\]|[^\x20-\x7e]')  # has a meaning in sshd_config
 
 _SESSION = """\
-# Every session of a lab host begins here: sshd leaves it in the real home, its home is the lab host's.
+# Every session of a lab host starts here: sshd starts it in the user's home, not in the lab host's.
 cd "$HOME" || exit 255
 if [ -z "${SSH_ORIGINAL_COMMAND+set}" ]; then
     exec "$SHELL" -l
@@ -59,13 +59,13 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """``mark`` is the value of ``IPEXCTL_LAB`` in every session; ``boot`` the machine's boot id when it was made;
-    ``ready`` is written last, when every server had let us in."""
+    """``tag`` is the value of ``IPEXCTL_LAB`` in every session, ``boot`` the machine's boot id at its creation;
+    ``ready`` is saved last, after a login to every server."""
 
     directory: Path
     names: tuple[str, ...]
     user: str
-    mark: str
+    tag: str
     boot: str
     servers: tuple[Server, ...] = ()
     ready: bool = False
@@ -88,7 +88,7 @@ class Lab:
 
     @property
     def venv(self) -> Path:
-        """One environment for all: lab hosts share this machine's files."""
+        """The environment of all lab hosts, which share this machine's files."""
         return self.directory / "env"
 
     def home(self, name: str) -> Path:
@@ -104,44 +104,44 @@ class Tools:
 
 
 class LabError(Exception):
-    """A server could not be started or entered; the text is one line, subject first."""
+    """A server could not be started, or a login failed; the text is one line, subject first."""
 
 
-# what is on this machine ------------------------------------------------------------------------------------------
+# programs and directory --------------------------------------------------------------------------------------------
 
 
 def find_tools() -> Tools:
-    """The programs of OpenSSH. Raises `UsageError` (exit 4) when one is missing."""
+    """Finds the programs of OpenSSH. Raises `UsageError` (exit 4) if one is missing."""
     path = f"{os.environ.get('PATH', '')}:{_SBIN}"
-    found = {name: shutil.which(name, path=path) for name in ("sshd", "ssh-keygen", "ssh")}
-    missing = [name for name, place in found.items() if place is None]
+    programs = {name: shutil.which(name, path=path) for name in ("sshd", "ssh-keygen", "ssh")}
+    missing = [name for name, program in programs.items() if program is None]
     if missing:
         raise UsageError(
             f"the lab needs OpenSSH: {', '.join(missing)} not found",
             hint="apt-get install openssh-server (dnf: openssh-server openssh-clients)",
             exit=Exit.STEP,
         )
-    sftp = next((f"{place}/sftp-server" for place in _SFTP if os.access(f"{place}/sftp-server", os.X_OK)), None)
-    return Tools(str(found["sshd"]), str(found["ssh-keygen"]), str(found["ssh"]), sftp)
+    sftp = shutil.which("sftp-server", path=os.pathsep.join(_SFTP))
+    return Tools(str(programs["sshd"]), str(programs["ssh-keygen"]), str(programs["ssh"]), sftp)
 
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """The lab's directory, made if need be, for us alone. Raises `UsageError` when it is unfit, or (7) busy."""
-    if bad := _UNFIT.search(str(directory)):
-        raise UsageError(f"a lab cannot lie in {printable(str(directory))}: '{printable(bad[0])}' in the path")
+    """Creates the lab's directory if needed, and locks it. Raises `UsageError` if it is unsafe, or locked (exit 7)."""
+    if unsafe := _UNSAFE.search(str(directory)):
+        raise UsageError(f"a lab cannot be in {printable(str(directory))}: its path contains '{printable(unsafe[0])}'")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(directory)
         directory.chmod(0o700)
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise UsageError(f"a lab cannot lie in {directory}: {error.strerror}", exit=Exit.STEP) from None
+        raise UsageError(f"a lab cannot be in {directory}: {error.strerror}", exit=Exit.STEP) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise UsageError(f"another ipexctl is working on the lab in {directory}", exit=Exit.BUSY) from None
+        raise UsageError(f"the lab in {directory} is locked by another ipexctl", exit=Exit.BUSY) from None
     try:
         yield
     finally:
@@ -149,19 +149,19 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def _check_owner(directory: Path) -> None:
-    """Nobody but us (and root) may be able to put other files where ours are."""
-    for place in (directory, *directory.parents):
-        status = place.stat()
+    """Raises `UsageError` if users other than this one and root can change the directory or one above it."""
+    for path in (directory, *directory.parents):
+        status = path.stat()
         shared = status.st_mode & stat.S_IWOTH or (
             status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
         )
-        shared = shared and place != directory and not status.st_mode & stat.S_ISVTX
+        shared = shared and path != directory and not status.st_mode & stat.S_ISVTX
         if shared or status.st_uid not in (0, os.geteuid()):
-            raise UsageError(f"a lab cannot lie in {directory}: others may change {place}", exit=Exit.STEP)
+            raise UsageError(f"a lab cannot be in {directory}: others may change {path}", exit=Exit.STEP)
 
 
 def _is_private_group(gid: int) -> bool:
-    """A group of the user's own, as many distributions make them, or root's."""
+    """Whether a group has no member but this user, or is root's."""
     try:
         group = grp.getgrgid(gid)
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -171,63 +171,63 @@ def _is_private_group(gid: int) -> bool:
 
 
 def load_lab(directory: Path) -> Lab | None:
-    """The lab that was last brought up here, whether its processes live or not."""
+    """The lab last started here, running or not; None without one. Raises `UsageError` for a damaged record."""
     try:
         value = json.loads((directory / "lab.json").read_text("utf-8"))
         servers = tuple(Server(**server) for server in value["servers"])
-        user, mark, boot = (str(value[key]) for key in ("user", "mark", "boot"))
-        return Lab(directory, tuple(value["names"]), user, mark, boot, servers, value["ready"] is True)
+        user, tag, boot = (str(value[key]) for key in ("user", "tag", "boot"))
+        return Lab(directory, tuple(value["names"]), user, tag, boot, servers, value["ready"] is True)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"the lab's own record {directory / 'lab.json'} cannot be read: {printable(str(error))}", exit=Exit.STEP
+            f"the lab's record {directory / 'lab.json'} cannot be read: {printable(str(error))}", exit=Exit.STEP
         ) from None
 
 
-# making one -------------------------------------------------------------------------------------------------------
+# creation ---------------------------------------------------------------------------------------------------------
 
 
 def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
-    """A lab on paper: keys, homes and configurations, no process yet."""
+    """Creates keys and home directories and saves the lab; starts no process."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise UsageError(f"user {os.geteuid()} has no entry in the user database, so sshd lets nobody in") from None
+        raise UsageError(f"user {os.geteuid()} has no entry in the user database, so sshd accepts no login") from None
     names = tuple(f"lab{number}" for number in range(count))
-    lab = Lab(directory, names, user, secrets.token_hex(16), _boot_id())
+    lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
     _save(lab)
     _write_atomically(directory / "session", _SESSION)
-    public = _keygen(tools, lab.key)
+    public = _make_key(tools, lab.key)
     _write_atomically(directory / "authorized_keys", f"{public}\n")
     for name in names:
         lab.home(name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _keygen(tools, directory / name / "host_key")
+        _make_key(tools, directory / name / "host_key")
     return lab
 
 
 def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
-    """Starts the server of one host on a free port and waits until it greets; the lab with it. Raises `LabError`."""
-    place = lab.directory / name
-    for _ in range(3):  # between our finding a free port and sshd's taking it another may come
+    """Starts one host's server on a free port and waits for its banner; returns the lab with it. Raises `LabError`."""
+    host_directory = lab.directory / name
+    for _ in range(3):  # another process may take the port before sshd does
         with socket.create_server((ADDRESS, 0)) as free:
             port = free.getsockname()[1]
-        _write_atomically(place / "sshd_config", format_sshd_config(lab, name, port, tools))
-        _check_config(place / "sshd_config", tools)
-        _write_atomically(place / "sshd.log", "")
+        _write_atomically(host_directory / "sshd_config", format_sshd_config(lab, name, port, tools))
+        _check_config(host_directory / "sshd_config", tools)
+        _write_atomically(host_directory / "sshd.log", "")
         lab = _spawn_sshd(lab, name, port, tools)
         if _sends_banner(lab.servers[-1]):
             return lab
-        said = (place / "sshd.log").read_text("utf-8", "replace")
+        log = (host_directory / "sshd.log").read_text("utf-8", "replace")
         _signal_processes({lab.servers[-1].pid}, signal.SIGKILL)
         lab = replace(lab, servers=lab.servers[:-1])
-        if "Address already in use" not in said:
+        if "Address already in use" not in log:
             break
-    raise LabError(f"sshd does not answer: {_last_line(said)}")
+    raise LabError(f"sshd sends no banner: {_last_line(log)}")
 
 
-def write_files(lab: Lab) -> None:
-    """The hostfile, known_hosts and ssh_config of the servers that run."""
+def write_client_files(lab: Lab) -> None:
+    """Writes the hostfile, known_hosts and ssh_config of the lab's servers."""
     keys = {s.name: (lab.directory / s.name / "host_key.pub").read_text("utf-8").split()[:2] for s in lab.servers}
     known = [f"[{ADDRESS}]:{s.port} {' '.join(keys[s.name])}" for s in lab.servers]
     _write_atomically(lab.known_hosts, "".join(f"{line}\n" for line in known))
@@ -236,7 +236,7 @@ def write_files(lab: Lab) -> None:
 
 
 def try_login(lab: Lab, name: str, tools: Tools) -> None:
-    """Proves that a user gets in and is at home there. Raises `LabError`."""
+    """Logs in to a host and checks the home directory. Raises `LabError`."""
     argv = [tools.ssh, "-F", str(lab.ssh_config), "-oBatchMode=yes", "-oConnectTimeout=10", "-n", name]
     try:
         done = subprocess.run(
@@ -251,8 +251,8 @@ def try_login(lab: Lab, name: str, tools: Tools) -> None:
         raise LabError(f"login ended in {printable(done.stdout.strip())}, not in {home}")
 
 
-def write_ready_lab(lab: Lab) -> Lab:
-    """Writes down that the lab is up."""
+def mark_ready(lab: Lab) -> Lab:
+    """Saves that the lab is up."""
     lab = replace(lab, ready=True)
     _save(lab)
     return lab
@@ -272,9 +272,9 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         "KbdInteractiveAuthentication no",
         "PermitRootLogin prohibit-password",
         f"AllowUsers {lab.user}",
-        # sshd refuses keys below a directory such as /tmp. Its reason, that others might change them, was ruled out
-        # by `held`: all directories above are ours or root's, and sticky where others may write.
-        f"StrictModes {'no' if _below_shared(directory) else 'yes'}",
+        # sshd refuses keys below a directory such as /tmp, because others might change them. `_check_owner` has ruled
+        # that out: all directories above are this user's or root's, and sticky where others may write.
+        f"StrictModes {'no' if _is_below_shared(directory) else 'yes'}",
         "UsePAM no",
         "UseDNS no",
         "PrintMotd no",
@@ -282,7 +282,7 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         "X11Forwarding no",
         "LogLevel VERBOSE",
         "AcceptEnv LANG LC_*",
-        f'SetEnv "HOME={lab.home(name)}" "{MARK}={lab.mark}"',
+        f'SetEnv "HOME={lab.home(name)}" "{ENV_TAG}={lab.tag}"',
         f"ForceCommand exec /bin/sh {session}",
     ]
     if tools.sftp:
@@ -291,7 +291,7 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
 
 
 def format_hostfile(lab: Lab) -> str:
-    """Everything ipexctl needs to reach the lab, with no further option."""
+    """The text of a hostfile with everything ipexctl needs to reach the lab."""
     lines = ["# Written by ipexctl lab up, removed by ipexctl lab down. All hosts share this machine's files."]
     for server in lab.servers:
         words = {
@@ -302,14 +302,14 @@ def format_hostfile(lab: Lab) -> str:
             "known_hosts": str(lab.known_hosts),
             "venv": str(lab.venv),
             "workdir": str(lab.home(server.name) / "work"),
-            "lab": f"lab-{lab.mark[:8]}",  # one machine on purpose
+            "lab": f"lab-{lab.tag[:8]}",  # one machine on purpose
         }
         lines.append(" ".join([server.name, *(f"{key}={_quote(value)}" for key, value in words.items())]))
     return "".join(f"{line}\n" for line in lines)
 
 
 def format_ssh_config(lab: Lab) -> str:
-    """For ``ssh -F``: the lab's hosts by their names."""
+    """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
     lines = []
     for server in lab.servers:
         lines += [f"Host {server.name}", f"  HostName {ADDRESS}", f"  Port {server.port}", ""]
@@ -325,97 +325,96 @@ def format_ssh_config(lab: Lab) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# what runs --------------------------------------------------------------------------------------------------------
+# processes --------------------------------------------------------------------------------------------------------
 
 
 def is_alive(lab: Lab, server: Server) -> bool:
-    """Whether its sshd (not merely a process of the same number) runs."""
-    return lab.boot == _boot_id() and _start_time(server.pid) == server.started
+    """Whether the server's sshd runs (not another process with the same id)."""
+    return lab.boot == _read_boot_id() and _start_time(server.pid) == server.started
 
 
-def find_dead(lab: Lab) -> list[str]:
-    """The hosts whose server does not run."""
+def find_dead_hosts(lab: Lab) -> list[str]:
+    """The names of the hosts whose server does not run."""
     running = {server.name for server in lab.servers if is_alive(lab, server)}
     return [name for name in lab.names if name not in running]
 
 
 def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
-    """Every process of the lab, or of one host: servers, what descends from them, and what bears the lab's mark.
+    """Process ids of the lab, or of one host: servers, their descendants, and processes with the lab's tag.
 
-    Processes of other users cannot be looked at, and are not ours.
+    Processes of other users are never part of a lab.
     """
     servers = lab.servers if server is None else (server,)
     home = None if server is None else f"HOME={lab.home(server.name)}".encode()
     parents: dict[int, int] = {}
-    found = {server.pid for server in servers if is_alive(lab, server)}
+    pids = {server.pid for server in servers if is_alive(lab, server)}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
-        with suppress(OSError):  # it ended, or is not ours to see
-            state, parent = _state(int(entry.name))[:2]
+        with suppress(OSError):  # it has ended, or belongs to another user
+            state, parent = _read_stat(int(entry.name))[:2]
             if state == "Z":
                 continue
             parents[int(entry.name)] = int(parent)
             words = Path(entry.path, "environ").read_bytes().split(b"\0")
-            if f"{MARK}={lab.mark}".encode() in words and (home is None or home in words):
-                found.add(int(entry.name))
-    new = found
+            if f"{ENV_TAG}={lab.tag}".encode() in words and (home is None or home in words):
+                pids.add(int(entry.name))
+    new = pids
     while new:
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+        new = {pid for pid, parent in parents.items() if parent in new} - pids
+        pids |= new
+    return pids
 
 
 def stop_lab(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
-    """Ends every process of the lab: politely, after ``grace`` seconds not; what is left even then.
+    """Ends every process of the lab: SIGTERM, SIGKILL after ``grace`` seconds. Returns the processes that remain.
 
-    Servers end first, so that nobody comes in any more. Raises `UsageError` when we are in the lab ourselves.
+    Servers end first, so that no session is added. Raises `UsageError` if this process is one of the lab's.
     """
     if os.getpid() in find_processes(lab):
-        raise UsageError("this shell is a session of the lab itself", hint="exit, then ipexctl lab down")
-    masters = {server.pid for server in lab.servers if is_alive(lab, server)}
-    known = find_processes(lab)
-    _signal_processes(masters, signal.SIGTERM)
-    _signal_processes(known - masters, signal.SIGTERM)
-    births = {pid: _start_time(pid) for pid in known}
+        raise UsageError("this shell is a session of the lab", hint="exit, then ipexctl lab down")
+    servers = {server.pid for server in lab.servers if is_alive(lab, server)}
+    pids = find_processes(lab)
+    _signal_processes(servers, signal.SIGTERM)
+    _signal_processes(pids - servers, signal.SIGTERM)
+    start_times = {pid: _start_time(pid) for pid in pids}
     begun = time.monotonic()
     while True:
-        # A session's sshd loses its descent when the server ends, hence `births`.
-        left = {pid for pid, born in births.items() if born is not None and _start_time(pid) == born} | find_processes(
-            lab
-        )
-        births |= {pid: _start_time(pid) for pid in left - births.keys()}
+        # A session's sshd is no descendant any more once the server has ended, hence `start_times`.
+        remaining = {pid for pid, start in start_times.items() if start is not None and _start_time(pid) == start}
+        remaining |= find_processes(lab)
+        start_times |= {pid: _start_time(pid) for pid in remaining - start_times.keys()}
         waited = time.monotonic() - begun
-        if not left or waited > grace + 5.0:
-            return tuple(sorted(left))
+        if not remaining or waited > grace + 5.0:
+            return tuple(sorted(remaining))
         if waited > grace:
-            _signal_processes(left, signal.SIGKILL)
+            _signal_processes(remaining, signal.SIGKILL)
         time.sleep(0.02 if waited < 0.5 else 0.1)
 
 
 def remove_lab(lab: Lab) -> None:
-    """The files of a lab that has ended. Homes and the environment stay for the next one."""
+    """Removes the files of a lab that has ended. Homes and the environment stay for the next one."""
     for name in lab.names:
         for file in ("sshd_config", "host_key", "host_key.pub", "sshd.log"):
             (lab.directory / name / file).unlink(missing_ok=True)
-    for file in ("hostfile", "known_hosts", "id_ed25519", "id_ed25519.pub", "ssh_config", "authorized_keys", "session"):
+    shared = ("hostfile", "known_hosts", "id_ed25519", "id_ed25519.pub", "ssh_config", "authorized_keys", "session")
+    for file in (*shared, "lab.json"):  # the record last: without it no command would clean up
         (lab.directory / file).unlink(missing_ok=True)
-    (lab.directory / "lab.json").unlink(missing_ok=True)  # last: with it goes the knowledge that there was a lab
 
 
-# the parts --------------------------------------------------------------------------------------------------------
+# helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _spawn_sshd(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
-    """Starts sshd as a process of nobody's, but lets it run only once we have written down which one it is."""
-    place = lab.directory / name
+    """Starts sshd detached from this process, but lets it run only after its process id is saved."""
+    host_directory = lab.directory / name
     waiting = 'echo $$ && read -r go && exec "$@" </dev/null >/dev/null 2>&1'
-    sshd = [tools.sshd, "-D", "-f", str(place / "sshd_config"), "-E", str(place / "sshd.log")]
+    sshd = [tools.sshd, "-D", "-f", str(host_directory / "sshd_config"), "-E", str(host_directory / "sshd.log")]
     with subprocess.Popen(
         ["setsid", "--fork", "sh", "-c", waiting, "sh", *sshd],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={"PATH": os.environ.get("PATH", os.defpath), MARK: lab.mark},
+        env={"PATH": os.environ.get("PATH", os.defpath), ENV_TAG: lab.tag},
         cwd="/",
         text=True,
     ) as shell:
@@ -429,16 +428,17 @@ def _spawn_sshd(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
 
 
 def _check_config(path: Path, tools: Tools) -> None:
-    """sshd's own opinion. As root it wants a directory that its service would have made."""
+    """Checks a configuration with ``sshd -t``; as root also creates the directory that sshd's service would. Raises
+    `LabError`."""
     for _ in range(2):
         done = subprocess.run([tools.sshd, "-t", "-f", str(path)], capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             return
-        found = re.search(r"Missing privilege separation directory: (/\S+)", done.stderr)
-        if not found or os.geteuid() != 0:
+        missing = re.search(r"Missing privilege separation directory: (/\S+)", done.stderr)
+        if not missing or os.geteuid() != 0:
             break
-        Path(found[1]).mkdir(mode=0o755, parents=True, exist_ok=True)
-    raise LabError(f"sshd cannot be configured: {_last_line(done.stderr)}")
+        Path(missing[1]).mkdir(mode=0o755, parents=True, exist_ok=True)
+    raise LabError(f"sshd refuses its configuration: {_last_line(done.stderr)}")
 
 
 def _sends_banner(server: Server, patience: float = 10.0) -> bool:
@@ -460,52 +460,46 @@ def _signal_processes(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _state(pid: int) -> Sequence[str]:
-    """The fields of /proc/PID/stat from the third on: state, parent, … Raises `OSError` when it is gone."""
+def _read_stat(pid: int) -> Sequence[str]:
+    """The fields of /proc/PID/stat from the third on: state, parent, … Raises `OSError` if it has ended."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
 def _start_time(pid: int) -> int | None:
-    """When a living process started, in clock ticks since boot."""
+    """The start time of a running process, in clock ticks since boot."""
     try:
-        fields = _state(pid)
+        fields = _read_stat(pid)
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def _boot_id() -> str:
+def _read_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _below_shared(directory: Path) -> bool:
-    return any(place.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for place in directory.parents)
+def _is_below_shared(directory: Path) -> bool:
+    return any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in directory.parents)
 
 
-def _keygen(tools: Tools, path: Path) -> str:
+def _make_key(tools: Tools, path: Path) -> str:
     path.unlink(missing_ok=True)
     path.with_name(path.name + ".pub").unlink(missing_ok=True)
     argv = [tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise UsageError(f"no key could be made: {_last_line(done.stderr)}", exit=Exit.STEP)
+        raise UsageError(f"ssh-keygen failed: {_last_line(done.stderr)}", exit=Exit.STEP)
     return path.with_name(path.name + ".pub").read_text("utf-8").strip()
 
 
 def _save(lab: Lab) -> None:
-    value = {
-        "names": lab.names,
-        "user": lab.user,
-        "mark": lab.mark,
-        "boot": lab.boot,
-        "ready": lab.ready,
-        "servers": [{"name": s.name, "port": s.port, "pid": s.pid, "started": s.started} for s in lab.servers],
-    }
+    value = asdict(lab)
+    del value["directory"]
     _write_atomically(lab.directory / "lab.json", json.dumps(value, indent=2) + "\n")
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Old or new, never between; for us alone."""
+    """Replaces a file, mode 0600."""
     new = path.with_name(f"{path.name}.new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -520,6 +514,6 @@ def _quote(value: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last thing that was said, as one harmless line."""
+    """The last line of output, printable."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return printable(lines[-1].strip(), 200) if lines else "it said nothing"
+    return printable(lines[-1].strip(), 200) if lines else "no output"

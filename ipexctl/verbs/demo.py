@@ -1,4 +1,4 @@
-"""``ipexctl lab demo``: the main job on this machine, from nothing to a trained model, on an embedded cluster."""
+"""``ipexctl lab demo``: a training from installation to results, on a cluster of servers on this machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ipexctl.verbs.play.play import play
 def demo(
     hosts: int, context: Context, environ: Mapping[str, str], *, keep: bool = False
 ) -> Generator[Event, None, None]:
-    """Lab up, the playbook ``demo.yaml``, lab down, also when something failed on the way; ``keep`` leaves it up."""
+    """Starts a lab, plays ``demo.yaml`` on it and stops the lab, also after a failure; ``keep`` leaves it up."""
     book = read_playbook(str(find_playbook("demo.yaml")), environ=environ, cwd=Path.cwd())
     directory = context.state / "lab"
-    yield Started("demo", "the main job on an embedded cluster", ())
+    yield Started("demo", "installation and training on servers of this machine", ())
     if (yield from run_nested(lab.up(hosts, directory))) is None:
         yield Ended("demo", Exit.STEP)
         return
     inventory = select_hosts(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
     exit = Exit.OK
     try:
-        workflow = play(book, inventory, context, environ)  # whose answer is that of the demo
+        workflow = play(book, inventory, context, environ)  # its answer is the demo's
         exit = yield from forward_events(workflow, lambda event: not isinstance(event, Ended))
     finally:
         context.links.close()

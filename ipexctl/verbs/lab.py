@@ -16,43 +16,43 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Star
 
 
 def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
-    """Brings up ``hosts`` SSH servers below ``directory``; the lab, or None when a server did not come up.
+    """Starts ``hosts`` SSH servers below ``directory``; returns the lab, or None if a server did not start.
 
-    A lab of as many hosts that is up already is the answer; what a killed one left is cleaned away first. Raises
-    `UsageError`: 4 without OpenSSH, 7 when another lab is up there. Broken off, it leaves no process.
+    A running lab with as many hosts is used as it is; the remains of a killed one are removed first. Raises
+    `UsageError`: exit 4 without OpenSSH, 7 if a lab of another size is up there. Leaves no process when interrupted.
     """
     tools = act.find_tools()
     directory = directory.absolute()
     with act.lock_directory(directory):
         old = act.load_lab(directory)
-        if old and old.ready and not act.find_dead(old):
+        if old and old.ready and not act.find_dead_hosts(old):
             if len(old.names) != hosts:
                 raise UsageError(
                     f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
                 )
             yield Started("lab up", _title(hosts, directory), old.names)
             for server in old.servers:
-                yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, up already")
+                yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, already running")
             yield Answer(_make_answer(old))
             yield Ended("lab up", Exit.OK)
             return old
         yield Started("lab up", _title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
         if old:
-            yield Message("cleaning up what the last lab left")
+            yield Message("cleaning up after the last lab")
             if left := act.stop_lab(old):
                 yield from _report_leftovers("lab up", left)
                 return None
             act.remove_lab(old)
-        made = act.create_lab(directory, hosts, tools)
+        lab = act.create_lab(directory, hosts, tools)
         try:
-            for name in made.names:
+            for name in lab.names:
                 yield StepStarted(name, "start")
-                made = act.start_server(made, name, tools)
-                yield StepEnded(name, "start", "changed", f"{act.ADDRESS}:{made.servers[-1].port}")
-            act.write_files(made)
-            for name in made.names:
+                lab = act.start_server(lab, name, tools)
+                yield StepEnded(name, "start", "changed", f"{act.ADDRESS}:{lab.servers[-1].port}")
+            act.write_client_files(lab)
+            for name in lab.names:
                 yield StepStarted(name, "log in")
-                act.try_login(made, name, tools)
+                act.try_login(lab, name, tools)
                 yield StepEnded(name, "log in")
         except LabError as error:
             yield HostFailed(Failure(name, Kind.STEP, str(error), code="lab"))
@@ -64,14 +64,14 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         except BaseException:
             _discard_lab(directory)
             raise
-        made = act.write_ready_lab(made)
-        yield Answer(_make_answer(made))
+        lab = act.mark_ready(lab)
+        yield Answer(_make_answer(lab))
         yield Ended("lab up", Exit.OK)
-        return made
+        return lab
 
 
 def down(directory: Path) -> Generator[Event, None, bool]:
-    """Ends every process of the lab and proves it; True when none is left. Homes and the environment stay."""
+    """Ends every process of the lab; True when none remains. Homes and the environment stay."""
     directory = directory.absolute()
     with act.lock_directory(directory) if directory.exists() else nullcontext():
         lab = act.load_lab(directory)
@@ -97,7 +97,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
 
 
 def status(directory: Path) -> Generator[Event, None, Lab | None]:
-    """Says what is up. Changes nothing; ends with 4 when a server of a lab that should be up is not."""
+    """Shows which servers run. Changes nothing; exit 4 if a server that should run does not."""
     directory = directory.absolute()
     lab = act.load_lab(directory)
     yield Started("lab status", f"lab in {directory}", lab.names if lab else ())
@@ -106,11 +106,11 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
         yield Answer(LabAnswer(False, str(directory), hosts=()))
         yield Ended("lab status", Exit.OK)
         return None
-    again = "ipexctl lab up"  # cleans up first
-    failures = [Failure(name, Kind.STEP, "sshd does not run", again, "lab") for name in act.find_dead(lab)]
+    hint = "ipexctl lab up"  # cleans up first
+    failures = [Failure(name, Kind.STEP, "sshd does not run", hint, "lab") for name in act.find_dead_hosts(lab)]
     if not lab.ready and not failures:
         failures = [
-            Failure("", Kind.STEP, "the lab is not ready: ipexctl lab up was killed, or is at it", again, "lab")
+            Failure("", Kind.STEP, "the lab is not ready: ipexctl lab up was killed or still runs", hint, "lab")
         ]
     for failure in failures:
         yield HostFailed(failure)
@@ -145,7 +145,7 @@ def _make_answer(lab: Lab) -> LabAnswer:
 
 
 def _discard_lab(directory: Path) -> tuple[int, ...]:
-    """Takes back a lab that did not come up, as its record says; the processes that are left even so."""
+    """Stops and removes a lab that did not start, by its record; returns the processes that remain."""
     lab = act.load_lab(directory)
     if lab is None:
         return ()
@@ -156,7 +156,7 @@ def _discard_lab(directory: Path) -> tuple[int, ...]:
 
 
 def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
-    what = f"{len(left)} process{'' if len(left) == 1 else 'es'} of the lab could not be ended"
+    what = f"{len(left)} process{'' if len(left) == 1 else 'es'} of the lab could not be stopped"
     pids = ", ".join(str(pid) for pid in left)
     yield HostFailed(Failure("", Kind.RESIDUE, f"{what}: {pids}", "ps -fp " + " ".join(map(str, left)), "residue"))
     yield Ended(verb, Exit.RESIDUE)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typing_extensions
 
 from tests.cluster import Cluster, Spec, missing
 
@@ -94,11 +95,17 @@ def _ordinary(request: pytest.FixtureRequest) -> Place:
     return Place(prefix, python, Path("/home/ann/my state/lab"), cluster.path("deep", "/"))
 
 
+def install_source(cluster: Cluster, host: str) -> None:
+    """ipexctl, and the one dependency that a lab imports, for a Python without packages."""
+    for path in (ROOT / "ipexctl").rglob("*.py"):
+        cluster.write(host, f"/opt/under-test/{path.relative_to(ROOT)}", path.read_bytes())
+    cluster.write(host, "/opt/under-test/typing_extensions.py", Path(typing_extensions.__file__).read_bytes())
+
+
 @pytest.fixture(scope="session")
 def ann() -> Iterator[Cluster]:
     with Cluster([Spec("deep", users=("ann",))]) as cluster:
-        for path in (ROOT / "ipexctl").rglob("*.py"):
-            cluster.write("deep", f"/opt/under-test/{path.relative_to(ROOT)}", path.read_bytes())
+        install_source(cluster, "deep")
         yield cluster
 
 
@@ -141,7 +148,7 @@ def test_a_lab_that_is_up_is_the_answer_and_another_size_is_refused(place: Place
 
 def test_down_leaves_no_process_of_any_session(place: Place) -> None:
     assert place.lab("up", "2").returncode == 0
-    mark = place.seen("lab.json").read_text().partition('"mark": "')[2].partition('"')[0]
+    tag = place.seen("lab.json").read_text().partition('"tag": "')[2].partition('"')[0]
     hidden = "trap '' TERM HUP; (trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 </dev/null &) ; echo ready; "
     sessions = [
         subprocess.Popen(
@@ -155,11 +162,11 @@ def test_down_leaves_no_process_of_any_session(place: Place) -> None:
     ]
     assert sessions[0].stdout is not None
     assert sessions[0].stdout.readline() == b"ready\n"
-    _until(lambda: len(_marked(mark)) >= 3)  # the tunnel and the sleeper come when they come
+    _until(lambda: len(_tagged(tag)) >= 3)  # the tunnel and the sleeper come when they come
     down = place.lab("down")
     assert down.returncode == 0, down.stdout
     assert "'processes_left': 0" in down.stdout
-    assert _marked(mark) == []
+    assert _tagged(tag) == []
     for session in sessions:
         assert session.wait(5) != 0
         if session.stdout:
@@ -179,11 +186,11 @@ def test_what_a_killed_up_left_is_cleaned_by_the_next(place: Place, steps: int) 
         for _ in range(steps):
             first.stdout.readline()
         os.killpg(first.pid, signal.SIGKILL)
-    mark = place.seen("lab.json").read_text().partition('"mark": "')[2].partition('"')[0]
+    tag = place.seen("lab.json").read_text().partition('"tag": "')[2].partition('"')[0]
     assert place.lab("status").returncode == 4
     done = place.lab("up", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert _marked(mark) == []
+    assert _tagged(tag) == []
     assert place.ssh("lab0", "true").returncode == place.ssh("lab1", "true").returncode == 0
 
 
@@ -201,8 +208,7 @@ def test_a_server_that_died_is_said_and_the_next_up_makes_all_new(place: Place) 
 
 def test_without_sshd_the_package_is_named(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster("bare")
-    for path in (ROOT / "ipexctl").rglob("*.py"):
-        cluster.write("bare", f"/opt/under-test/{path.relative_to(ROOT)}", path.read_bytes())
+    install_source(cluster, "bare")
     cluster.exec("bare", ["rm", "/usr/sbin/sshd"], check=True)
     code = DRIVER.replace("sys.argv[1], Path(sys.argv[2])", "'up', Path('/root/lab')").replace("sys.argv[3]", "1")
     done = cluster.exec("bare", ["/usr/bin/python3", "-c", code], env={"PYTHONPATH": "/opt/under-test"})
@@ -231,13 +237,13 @@ def test_the_command_line_brings_a_lab_up_and_down(tmp_path: Path) -> None:
     assert ipexctl("status").returncode == 0
 
 
-def _marked(mark: str) -> list[int]:
-    """Processes on this machine (its hosts among them) with the lab's mark in their environment."""
+def _tagged(tag: str) -> list[int]:
+    """Processes on this machine (its hosts among them) with the lab's tag in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if f"IPEXCTL_LAB={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                if f"IPEXCTL_LAB={tag}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
             except OSError:
                 continue
