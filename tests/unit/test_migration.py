@@ -89,7 +89,7 @@ ipexrun cpu --ninstances 4 infer.py
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
     text = migration.format_report(migration.find_hits(SCRIPT, "train.py", KNOWN), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
-    assert "instead: leave it out: torch.autocast" in text
+    assert "instead: remove it: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text
     assert text.endswith("15 places: intel_extension_for_pytorch, oneccl_bind_pt, transformers")
 

@@ -89,7 +89,7 @@ def doctor(count: int = 8, seed: int = 0) -> Iterator[Stamped]:
             f"drop it: --limit '!{odd}'   or cap all: --isa common",
         ),
         Finding("NET004", "warning", hosts[:2], "MTU 9000 set, 1500 passes", "", "ip link set eth1 mtu 1500"),
-        Finding("EOL001", "info", (), "IPEX ended with 2.8; this stack works, nothing newer will come"),
+        Finding("EOL001", "info", (), "has IPEX, which ended with 2.8: this stack works, there will be no newer one"),
     ]
     for finding in findings:
         yield Stamped(at, e.FindingReported(finding))

@@ -82,8 +82,8 @@ def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: i
     [
         ("if it is right: echo 'a b: c' >> /tmp/known hosts", ["if it is right:", "echo 'a b: c' >> /tmp/known hosts"]),
         (
-            "ipexctl install   (brings all hosts to one stack)",
-            ["ipexctl install", "(brings all hosts to", "one stack)"],
+            "ipexctl install   (installs one stack on all hosts)",
+            ["ipexctl install", "(installs one stack on", "all hosts)"],
         ),
         (
             "on a: sudo ufw allow from 10.0.0.0/8   or: ip addr",

@@ -225,7 +225,7 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     path = "/home/me/" + "deep/" * 40
     assert f"saved      {path}" in drawn(screens.saved(replace(fold([]), saved=path)), width)
     fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
-    finding = Finding("SSH002", "error", ("b",), "cannot be trusted yet: unknown host key", fix=fix)
+    finding = Finding("SSH002", "error", ("b",), "has no trusted host key: unknown host key", fix=fix)
     text = drawn(screens.answer(streams.checked([], [finding])), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)

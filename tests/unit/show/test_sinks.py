@@ -134,14 +134,14 @@ def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
     what = "unknown host key SHA256:k"
     fix = "if it is right: echo 'b ssh-ed25519 AAAA' >> known_hosts"
     failure = e.HostFailed(Failure("b", Kind.UNREACHABLE, what, fix, "host-key-unknown"))
-    finding = Finding("SSH002", "error", ("b",), f"cannot be trusted yet: {what}", fix=fix)
+    finding = Finding("SSH002", "error", ("b",), f"has no trusted host key: {what}", fix=fix)
     host = DoctorHost("b", None, failure=HostFailure(Kind.UNREACHABLE, what, "x"))
     answer = e.Answer(streams.checked([host], [finding]))
     begun = e.Started("doctor", "1 host", ("b",))
     out, err = plain([begun, failure, answer, e.Ended("doctor", Exit.UNREACHABLE)])
     assert err == "1 host\n"
     assert out.splitlines() == [
-        f"E  SSH002  b  cannot be trusted yet: {what}",
+        f"E  SSH002  b  has no trusted host key: {what}",
         f"           fix: {fix}",
         "",
         "not fit    1 host could not be looked at",
