@@ -98,7 +98,7 @@ def test_a_run_does_not_begin_without_a_host_that_is_away_and_the_rest_comes_bac
     with hosts.power_off("node1"):
         told = desk("play", "book.yaml", "--connect-timeout", "3", timeout=200)
     assert told.code == 3, told
-    assert "run does not begin without node1: failed in probe" in told.err
+    assert "run does not begin without node1: failed in look" in told.err
     assert "rank 0" not in told.out
     assert hosts.exec("node2", ["test", "-f", "/root/ipexctl/code/work.py"]).returncode == 0
     assert hosts.exec("node1", ["test", "-f", "/root/ipexctl/code/work.py"]).returncode != 0
