@@ -28,16 +28,13 @@ class Interrupts:
         """Takes over the process's signals; a SIGHUP that is ignored (nohup) stays ignored."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._arrived)
+                signal.signal(number, self.arrive)
 
-    def _arrived(self, number: int, _frame: FrameType | None) -> None:
+    def arrive(self, number: int, _frame: FrameType | None = None) -> None:
+        """Takes a signal: raises it where that is allowed, else keeps it for those who wait for it."""
         if self._raising and not self._deferring:
             self._raising = False
             raise Interrupted(number)
-        self._waiting.append(number)
-
-    def arrived(self, number: int) -> None:
-        """As if the signal had come, for those who wait for it."""
         self._waiting.append(number)
 
     def take(self) -> Interrupted | None:

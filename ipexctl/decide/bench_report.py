@@ -9,7 +9,6 @@ from ipexctl.model.json_values import JsonObject
 
 MODES: Mapping[str, str] = {"train": "training", "infer": "inference"}
 NO_IPEX = "not measured: no IPEX in this environment"
-NO_CLUSTER = "not measured: one host"
 _BAR = 24  # cells of the longest bar
 
 

@@ -50,9 +50,7 @@ class StackRelease:
     libraries: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()  # further pins
     ipex_mpi: str = ""
-    ipex_layout: str = ""
     binding_mpi: str = ""
-    binding_layout: str = ""
     indexes: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     yanked: str = ""

@@ -200,4 +200,3 @@ class PingPong(NamedTuple):
 
     latency: Optional[float]
     rate: Optional[float]
-    largest: int

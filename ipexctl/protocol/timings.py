@@ -46,7 +46,3 @@ class Timings(NamedTuple):
     time_limit: float = 0.0
     stall_warn: float = 0.0  # without a sign of progress
     straggler_warn: float = 0.0  # after the others' end
-
-    def scaled(self, factor: float) -> "Timings":
-        """The same in another time: 0.01 is a hundred times faster."""
-        return Timings(*(value * factor for value in self))

@@ -51,13 +51,13 @@ settle() {
 case $verb in
 look)
   if [ ! -e "$dir" ]; then
-    printf '%s\0%s\0\0\0' "$dir" "$(uname -n)"
+    printf '%s\0\0\0' "$dir"
     tools
     exit 0
   fi
   [ -d "$dir" ] || fail "$dir is not a directory"
   cd "$dir" 2>/dev/null || fail "cannot enter $dir: permission denied"
-  printf '%s\0%s\0' "$dir" "$(uname -n)"
+  printf '%s\0' "$dir"
   if [ -f .ipexctl-sync.json ] && [ ! -L .ipexctl-sync.json ] && [ -O .ipexctl-sync.json ]; then
     printf 'mark\0'
     cat .ipexctl-sync.json

@@ -136,7 +136,6 @@ class Board:
         self.ranks: list[RankView] = []
         self.odd: OrderedDict[bytes, Odd] = OrderedDict()
         self.launcher: deque[str] = deque(maxlen=5)
-        self.unseen = 0  # bytes that were not looked at for unusual lines
         self._window = 0.0
         self._budget = _LOOKED_AT
 
@@ -219,7 +218,6 @@ class Board:
             self._window, self._budget = at, _LOOKED_AT
         data = event.data[-self._budget :] if self._budget else b""
         self._budget -= len(data)
-        self.unseen += len(event.data) - len(data)
         if not data:
             return
         lines = data.split(b"\n")[-51:] if event.stream == "err" else _odd_lines(data)

@@ -38,11 +38,6 @@ _NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
 
 
-def name_of(event: Event) -> str:
-    """``step-started``, ``output`` …"""
-    return _NAMES[type(event)]
-
-
 def encode(stamped: Stamped) -> dict[str, Any]:
     """The event as a JSON-able object."""
     event = stamped.event

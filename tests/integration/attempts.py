@@ -24,6 +24,7 @@ from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
+from ipexctl.verbs.run.restart import run_attempts
 
 RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., Attempt]
@@ -76,13 +77,18 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
     context.links.close()
 
 
+def run_alone(attempt: Attempt) -> Generator[Event, None, None]:
+    """The whole of a run that is not restarted."""
+    return run_attempts(attempt, lambda restart, without: attempt, 0, None)
+
+
 def of(kind: type[T], events: Iterable[Event]) -> list[T]:
     return [event for event in events if isinstance(event, kind)]
 
 
 def until(attempt: Attempt, kind: type[OfRank]) -> tuple[Generator[Event, None, None], list[Event]]:
     """The story, told up to where every rank has had an event of this kind."""
-    story = attempt.execute_and_conclude()
+    story = run_alone(attempt)
     events: list[Event] = []
     ranks: set[int] = set()
     for event in story:

@@ -31,7 +31,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
-from tests.integration.attempts import Start, left_behind, of, until, written
+from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
 
 
 def line(pid: int) -> list[bytes]:
@@ -52,7 +52,7 @@ def find(attempt: Attempt, word: bytes) -> int:
 
 def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
     attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunStarted, events)[0].ranks == ("a", "a", "b", "b")
     assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
         (0, "a", 0),
@@ -68,21 +68,21 @@ def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
 
 def test_hosts_may_share_their_home_directory(start: Start) -> None:
     attempt = start("say", ppn=2, shared_home=True)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert [(over.run, over.reason) for over in of(RunEnded, events)] == [(attempt.launch.run, "done")]
     assert len(written(events)) == 4
     assert left_behind(attempt, events) == []
 
 
 def test_what_ranks_write_arrives_byte_for_byte(start: Start, tmp_path: Path) -> None:
-    events = list(start("bytes", str(tmp_path), ppn=2).execute_and_conclude())
+    events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
     assert len(ledgers) == 8
     assert written(events) == ledgers
 
 
 def test_four_ranks_printing_lines_lose_and_tear_none(start: Start, tmp_path: Path) -> None:
-    events = list(start("lines", str(tmp_path), "50000", ppn=2).execute_and_conclude())
+    events = list(run_alone(start("lines", str(tmp_path), "50000", ppn=2)))
     for rank in range(4):
         assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
@@ -90,7 +90,7 @@ def test_four_ranks_printing_lines_lose_and_tear_none(start: Start, tmp_path: Pa
 
 def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start: Start) -> None:
     attempt = start("raise", "1", ppn=2)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
     assert "actor.py" in first.traceback
@@ -102,7 +102,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback_and_the_others_end(start
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: str) -> None:
     attempt = start("signal", name, "1")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, getattr(signal, name))
     assert left_behind(attempt, events) == []
@@ -110,7 +110,7 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start, name: st
 
 def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(start: Start) -> None:
     attempt = start("exit", "64", "0", ppn=4)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "rank"
     causes = {end.rank: end.cause for end in of(RankEnded, events)}
     assert causes == {0: "", **dict.fromkeys(range(1, 8), "stopped")}
@@ -120,7 +120,7 @@ def test_a_rank_that_fails_while_others_are_still_starting_is_the_only_cause(sta
 def test_ctrl_c_ends_ranks_politely(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.context.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrive(signal.SIGINT)
     events += list(story)
     assert {end.signal for end in of(RankEnded, events)} == {signal.SIGTERM}
     assert of(RunEnded, events)[0].reason == "stopped"
@@ -151,7 +151,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     for event in story:
         events.append(event)
         if isinstance(event, Message) and "connection lost (" in event.text:
-            attempt.context.interrupts.arrived(signal.SIGINT)
+            attempt.context.interrupts.arrive(signal.SIGINT)
         if isinstance(event, Message) and "will be sent when it is back" in event.text:
             cable.pulled = False
     assert of(RunEnded, events)[0].reason == "stopped"
@@ -163,7 +163,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
 def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(start: Start) -> None:
     attempt = start("wait")
     story, events = until(attempt, RankStage)
-    attempt.context.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrive(signal.SIGINT)
     for event in story:
         events.append(event)
         if isinstance(event, StepStarted) and event.step == "sweep":
@@ -180,7 +180,7 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start: Start) -> None:
     attempt = start("stubborn")
     story, events = until(attempt, Output)
-    attempt.context.interrupts.arrived(signal.SIGTERM)
+    attempt.context.interrupts.arrive(signal.SIGTERM)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 2.0 + 15.0
@@ -192,8 +192,8 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(
 def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     attempt = start("stubborn", grace=60.0)
     story, events = until(attempt, Output)
-    attempt.context.interrupts.arrived(signal.SIGINT)
-    attempt.context.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrive(signal.SIGINT)
+    attempt.context.interrupts.arrive(signal.SIGINT)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 10.0
@@ -203,7 +203,7 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start) -> None:
     before = {p.pid for p in procs.everyone().values()}
     attempt = start("daemon")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
     assert left_behind(attempt, events) == []
     sleepers = [
@@ -255,7 +255,7 @@ def test_a_killed_wrapper_is_a_lost_rank(start: Start) -> None:
 
 def test_a_time_limit_ends_the_run(start: Start) -> None:
     attempt = start("wait", time_limit=1.0)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert (of(RunEnded, events)[0].reason, of(RunEnded, events)[0].detail) == ("limit", "time limit of 1 s")
     assert left_behind(attempt, events) == []
 
@@ -264,7 +264,7 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start:
     first = start("count", "30")
     story, events = until(first, RankStage)
     second = start("say")
-    refused = of(HostFailed, list(second.execute_and_conclude()))
+    refused = of(HostFailed, list(run_alone(second)))
     assert {event.failure.kind for event in refused} == {Kind.BUSY}
     assert first.launch.run in refused[0].failure.what
     events += list(story)
@@ -275,9 +275,9 @@ def test_a_second_run_on_the_same_hosts_is_refused_and_the_first_lives_on(start:
 def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
     first = start("wait")
     story, events = until(first, RankStage)
-    second = list(start("say", share=True).execute_and_conclude())
+    second = list(run_alone(start("say", share=True)))
     assert of(RunEnded, second)[0].reason == "done"
-    first.context.interrupts.arrived(signal.SIGINT)
+    first.context.interrupts.arrive(signal.SIGINT)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "stopped"
     assert left_behind(first, events) == []
@@ -285,7 +285,7 @@ def test_a_second_run_may_share_the_hosts_when_told_so(start: Start) -> None:
 
 def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> None:
     attempt = start("wait", lease=1.0, detach=True)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert not of(RunEnded, events)
     until_when = time.monotonic() + 15.0
     mark = procs.of_run(attempt.launch.run)

@@ -21,7 +21,7 @@ from ipexctl.model.events import Message, Output, RankEnded, RunEnded
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
-from tests.integration.attempts import Start, left_behind, of, written
+from tests.integration.attempts import Start, left_behind, of, run_alone, written
 
 SYSTEM = {"mpich": "mpiexec.mpich", "openmpi": "mpirun.openmpi"}
 
@@ -41,7 +41,7 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
 
 def test_the_same_script_runs_unchanged(start: Start) -> None:
     attempt = start("say", "two words", ppn=2)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
         (0, "a", 0),
         (1, "a", 0),
@@ -60,7 +60,7 @@ LIBMPI = {"impi": "libmpi.so.12", "mpich": "libmpich.so.12", "openmpi": "libmpi.
 
 def test_mpi_itself_works_between_ranks(start: Start, runtime: Runtime) -> None:
     attempt = start(LIBMPI[runtime.dialect], script="sum.py", ppn=2)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert {rank: written(events)[rank, "out"] for rank in range(4)} == {
         rank: b"rank %d of 4: sum 10\n" % rank for rank in range(4)
     }
@@ -69,14 +69,14 @@ def test_mpi_itself_works_between_ranks(start: Start, runtime: Runtime) -> None:
 
 
 def test_every_byte_of_every_rank_arrives(start: Start, tmp_path: Path) -> None:
-    events = list(start("bytes", str(tmp_path), ppn=2).execute_and_conclude())
+    events = list(run_alone(start("bytes", str(tmp_path), ppn=2)))
     ledgers = {(int(f.name[0]), f.suffix[1:]): f.read_bytes() for f in tmp_path.glob("?.*") if f.is_file()}
     assert len(ledgers) == 8
     assert written(events) == ledgers
 
 
 def test_lines_of_four_ranks_at_once_are_whole(start: Start, tmp_path: Path) -> None:
-    events = list(start("lines", str(tmp_path), "20000", ppn=2).execute_and_conclude())
+    events = list(run_alone(start("lines", str(tmp_path), "20000", ppn=2)))
     for rank in range(4):
         assert written(events)[rank, "out"] == (tmp_path / f"{rank}.out").read_bytes()
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
@@ -84,7 +84,7 @@ def test_lines_of_four_ranks_at_once_are_whole(start: Start, tmp_path: Path) -> 
 
 def test_the_first_rank_that_raises_is_named_whoever_started_it(start: Start) -> None:
     attempt = start("raise", "1", ppn=2)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
     assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
@@ -93,7 +93,7 @@ def test_the_first_rank_that_raises_is_named_whoever_started_it(start: Start) ->
 
 def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
     attempt = start("signal", "SIGSEGV", "1")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     first = next(end for end in of(RankEnded, events) if not end.cause)
     assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGSEGV)
     assert left_behind(attempt, events) == []
@@ -101,7 +101,7 @@ def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
 
 def test_daemons_end_with_the_run(start: Start) -> None:
     attempt = start("daemon")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
     assert left_behind(attempt, events) == []
 
@@ -110,7 +110,7 @@ def test_daemons_end_with_the_run(start: Start) -> None:
 def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
     attempt = start("wait")
     names = ("mpiexec.hydra", "mpiexec", "mpirun") if who == "mpirun" else ("hydra_pmi_proxy", "orted")
-    story, events = attempt.execute_and_conclude(), []
+    story, events = run_alone(attempt), []
     for event in story:
         events.append(event)
         if len({seen.rank for seen in of(Output, events)}) == 2:
@@ -147,7 +147,7 @@ def test_the_emitted_script_runs_by_itself_as_the_plan_says(start: Start, tmp_pa
 
 def test_ranks_see_what_the_plan_says_and_nothing_else(start: Start, tmp_path: Path) -> None:
     attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
     for told in as_planned(attempt, tmp_path):
         planned = {name for seat in attempt.launch.nodes for name in seat.env}
@@ -197,7 +197,7 @@ def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start
         allocator="jemalloc",
         facts={"allocators": {"jemalloc": str(broken), "iomp5": str(whole)}},
     )
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
     warnings = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
     assert {host for host, text in warnings if "goes on without jemalloc: " in text} == {"a", "b"}
@@ -208,7 +208,7 @@ def test_a_library_that_cannot_be_loaded_is_left_out_with_a_warning(start: Start
 
 @pytest.mark.parametrize("runtime", ["impi"], indirect=True)
 def test_memory_is_bound_or_it_is_said_that_it_could_not_be(start: Start, tmp_path: Path) -> None:
-    events = list(start(str(tmp_path), script="tell.py", membind=True).execute_and_conclude())
+    events = list(run_alone(start(str(tmp_path), script="tell.py", membind=True)))
     notes = [said.text for said in of(Message, events) if "memory is not bound" in said.text]
     for rank in range(2):
         policies = json.loads((tmp_path / f"{rank}.json").read_text())["policies"]
@@ -219,7 +219,7 @@ def test_memory_is_bound_or_it_is_said_that_it_could_not_be(start: Start, tmp_pa
 def test_cpus_that_the_host_does_not_give_are_reported_as_drift(start: Start, tmp_path: Path) -> None:
     have = sorted(os.sched_getaffinity(0))
     attempt = start(str(tmp_path), script="tell.py", facts={"cpus_online": (have[0], have[-1] + 500)})
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     notes = [(said.host, said.text) for said in of(Message, events) if said.level == "warning"]
     assert len(notes) == 1
     assert notes[0][0] == "b"

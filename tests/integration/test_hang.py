@@ -43,7 +43,7 @@ from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.run.attempt import Attempt
 from ipexctl.verbs.run.restart import run_attempts
-from tests.integration.attempts import RANKS, Start, left_behind, of, until, written
+from tests.integration.attempts import RANKS, Start, left_behind, of, run_alone, until, written
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def child(attempt: Attempt, rank: int) -> int:
 
 def test_a_rank_that_hangs_is_named_by_the_stacks_of_all(start: Start) -> None:
     attempt = start("hang", "2", ppn=2, stall_warn=2.0, stall="kill")
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert of(Stalled, events)[0].kind == "all"
     assert {stack.rank for stack in of(RankStack, events)} == {0, 1, 2, 3}
     assert all("stuck.py" in stack.text for stack in of(RankStack, events))
@@ -106,14 +106,14 @@ def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start: Start) -> N
 
 
 def test_a_rank_that_computes_without_a_word_is_no_stall(start: Start) -> None:
-    events = list(start("busy", "1", "60", stall_warn=2.0, stall="kill").execute_and_conclude())
+    events = list(run_alone(start("busy", "1", "60", stall_warn=2.0, stall="kill")))
     assert of(Stalled, events) == []
     assert of(RunEnded, events)[0].reason == "done"
 
 
 def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start: Start) -> None:
     attempt = start("uneven", "3", ppn=2, straggler_warn=1.0, straggler_kill=True, stall_warn=0)
-    events = list(attempt.execute_and_conclude())
+    events = list(run_alone(attempt))
     assert any(text.startswith("3 of 4 ranks done for") and text.endswith("rank 3 on b") for text in said(events))
     assert of(RunEnded, events)[0].reason == "limit"
     assert {end.rank for end in of(RankEnded, events) if end.status == 0} == {0, 1, 2}
@@ -121,7 +121,7 @@ def test_ranks_that_outlast_the_others_are_told_and_may_be_ended(start: Start) -
 
 
 def test_stages_come_in_order(start: Start) -> None:
-    events = list(start("uneven", "-1").execute_and_conclude())
+    events = list(run_alone(start("uneven", "-1")))
     for rank in range(2):
         assert [stage.stage for stage in of(RankStage, events) if stage.rank == rank] == ["start", "python"]
 
@@ -140,7 +140,7 @@ def first(report: CommandReport) -> RankOutcome:
 
 def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start: Start) -> None:
     attempt = start("crash", "1")
-    result = report(attempt.execute_and_conclude())
+    result = report(run_alone(attempt))
     assert result.exit == Exit.RANK
     assert (first(result).rank, first(result).signal) == (1, signal.SIGSEGV)
     assert first(result).traceback.startswith("Fatal Python error: Segmentation fault")
@@ -150,13 +150,13 @@ def test_a_segfault_is_told_with_the_stack_it_came_from_and_leaves_no_core(start
 
 
 def test_an_error_file_of_torch_is_honoured(start: Start) -> None:
-    result = report(start("record").execute_and_conclude())
+    result = report(run_alone(start("record")))
     assert first(result).error == "KeyError: 'loss'"
     assert "in train" in first(result).traceback
 
 
 def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None:
-    result = report(start("import").execute_and_conclude())
+    result = report(run_alone(start("import")))
     assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
     typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.ending(result))
@@ -200,7 +200,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     story, events = until(attempt, Output)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
-    attempt.context.interrupts.arrived(signal.SIGINT)
+    attempt.context.interrupts.arrive(signal.SIGINT)
     began = time.monotonic()
     events += list(story)
     assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s
@@ -218,7 +218,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
 
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start: Start, memory_group: Path) -> None:
-    result = report(start("eat", "1", str(memory_group / "cgroup.procs")).execute_and_conclude())
+    result = report(run_alone(start("eat", "1", str(memory_group / "cgroup.procs"))))
     assert (first(result).rank, first(result).signal) == (1, signal.SIGKILL)
     if not readable_kernel_log():
         pytest.skip("the kernel's log may not be read here, or its process numbers are of another namespace")
@@ -262,7 +262,7 @@ def test_under_a_cap_the_oldest_output_goes_and_whoever_comes_late_is_told_how_m
     start_actor: Start, tmp_path: Path
 ) -> None:
     attempt = start_actor("lines", str(tmp_path), "100000", ppn=1, log_cap=4, detach=True)
-    list(attempt.execute_and_conclude())
+    list(run_alone(attempt))
     end = Path(attempt.watcher.head.directory, "end.json")
     until_when = time.monotonic() + 60
     while not end.exists() and time.monotonic() < until_when:
@@ -295,7 +295,7 @@ def test_a_full_disk_on_the_head_ends_no_run_and_what_is_lost_is_counted(
     start_actor: Start, small_disk: Path, tmp_path: Path
 ) -> None:
     attempt = start_actor("lines", str(tmp_path), "50000", ppn=1)
-    result_events = list(attempt.execute_and_conclude())
+    result_events = list(run_alone(attempt))
     result = report(result_events)
     assert of(RunEnded, result_events)[0].reason == "done"
     assert result.exit == Exit.RECORD

@@ -72,7 +72,7 @@ def test_no_line_raises(line: bytes) -> None:
 
 
 def test_a_specification_is_read_as_it_was_written() -> None:
-    spec = SPEC._replace(timings=Timings().scaled(0.01))
+    spec = SPEC._replace(timings=Timings(*(seconds * 0.01 for seconds in Timings())))
     assert run_spec.read(run_spec.write(spec)) == spec
     with pytest.raises(codec.DamagedError, match="timings: grace"):
         run_spec.read(run_spec.write(spec._replace(timings=Timings(grace="soon"))))  # type: ignore[arg-type]

@@ -48,7 +48,6 @@ class RemoteTree:
     """A destination as its host describes it. ``manifest`` is what the last sync left there: None without one."""
 
     path: str
-    node: str
     manifest: Mapping[str, Any] | None
     entries: Mapping[str, RemoteEntry]
     parts: tuple[str, ...] = ()  # private directories of pushes that were interrupted, or go on right now
@@ -117,7 +116,7 @@ def validate_destination(where: str) -> str:
 
 def parse_remote_tree(data: bytes) -> RemoteTree:
     """Parses the output of `act.transfer.send.list_tree`. Raises `ValueError` if it is malformed."""
-    path, node, has_manifest, manifest, *records = data.split(b"\0")
+    path, has_manifest, manifest, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 3:
         raise ValueError("a list of files was cut")
     entries: dict[str, RemoteEntry] = {}
@@ -133,7 +132,7 @@ def parse_remote_tree(data: bytes) -> RemoteTree:
             entry = RemoteEntry(kind, int(mode, 8), int(size), int(mtime), os.fsdecode(target))
             entries[os.fsdecode(name)] = entry
     known = _parse_manifest(manifest) if has_manifest else None
-    return RemoteTree(os.fsdecode(path), node.decode("utf-8", "replace"), known, entries, tuple(parts), rsync)
+    return RemoteTree(os.fsdecode(path), known, entries, tuple(parts), rsync)
 
 
 def _parse_manifest(data: bytes) -> Mapping[str, Any] | None:

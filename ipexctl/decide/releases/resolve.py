@@ -451,7 +451,6 @@ def _remove_members(release: StackRelease, *members: str) -> StackRelease:
         release,
         oneccl="",
         binding_mpi="",
-        binding_layout="",
         unconfirmed=tuple(name for name in release.unconfirmed if name != "oneccl"),
     )
 

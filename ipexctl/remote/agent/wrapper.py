@@ -29,7 +29,6 @@ from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
 from ipexctl.remote.agent import files, oom_report, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-_SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 FRAME = 4096  # bytes: PIPE_BUF, and what Open MPI reads at a time
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the kernel's numbers of the call

@@ -207,7 +207,7 @@ def wait_pingpong(seconds: float) -> PingPong:
         raise SessionError("bench", "IMB-MPI1 measured nothing within %.0f s: %s" % (seconds, "".join(why)))
     small = [row[1] for size, row in rows.items() if size <= 8]
     rate = max(row[2] for row in rows.values()) * 1e6 or None
-    return PingPong(min(small) / 1e6 if small else None, rate, max(rows))
+    return PingPong(min(small) / 1e6 if small else None, rate)
 
 
 def parse_table(text: str) -> Dict[int, List[float]]:

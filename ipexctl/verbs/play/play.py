@@ -200,7 +200,7 @@ def _run_step(
         if report.exit is Exit.OK:
             continue
         codes.append(report.exit)
-        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch], state)
+        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch])
         state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
         if stop:
             break
@@ -211,7 +211,7 @@ def _run_step(
 
 
 def _judge_failures(
-    step: Step, report: CommandReport, batch: Sequence[str], state: PlayState
+    step: Step, report: CommandReport, batch: Sequence[str]
 ) -> Generator[Event, None, tuple[tuple[str, ...], str]]:
     """The hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
     unreachable = [host.host for host in report.hosts if host.unreachable]

@@ -43,11 +43,6 @@ class Attempt:
             timings=self.specs[self.launch.head.host].timings,
         )
 
-    def execute_and_conclude(self) -> Generator[Event, None, None]:
-        """The whole of a run that is not restarted."""
-        detached = yield from self.execute()
-        yield from self.conclude(detached)
-
     def execute(self) -> Generator[Event, None, bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
         detached = False

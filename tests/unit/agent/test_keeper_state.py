@@ -242,7 +242,11 @@ def test_what_cannot_be_read_or_is_not_theirs_is_recorded_and_changes_nothing(me
 
 
 def test_a_hundredth_of_the_time_is_enough() -> None:
-    history = History(TWO._replace(timings=Timings().scaled(0.01))).feed(GuardConnected("a", CLOCK)).after(0.31)
+    history = (
+        History(TWO._replace(timings=Timings(*(seconds * 0.01 for seconds in Timings()))))
+        .feed(GuardConnected("a", CLOCK))
+        .after(0.31)
+    )
     assert history.run.reason == Reason.LAUNCH
 
 

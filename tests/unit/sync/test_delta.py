@@ -49,10 +49,10 @@ def after_sync(source: Tree, **more: RemoteEntry) -> RemoteTree:
     import json
 
     entries = {entry.path: there(entry) for entry in source.entries}
-    return RemoteTree("/home/u/p", "node1", json.loads(format_manifest(source)), {**entries, **more})
+    return RemoteTree("/home/u/p", json.loads(format_manifest(source)), {**entries, **more})
 
 
-EMPTY = RemoteTree("/home/u/p", "node1", None, {})
+EMPTY = RemoteTree("/home/u/p", None, {})
 SOURCE = tree(
     Entry("pkg", "d"), file("pkg/a.py"), file("run.sh", executable=True), Entry("latest", "l", target="pkg/a.py")
 )
@@ -117,7 +117,7 @@ def test_a_link_somebody_planted_blocks_the_sync_and_is_named() -> None:
         ("pkg", "/home/u/p/pkg is a symbolic link there, a directory here"),
         ("run.sh", "/home/u/p/run.sh is a symbolic link that ipexctl did not make"),
     ):
-        state = RemoteTree("/home/u/p", "node1", None, {path: RemoteEntry("l", 0o777, 4, 1, "/etc")})
+        state = RemoteTree("/home/u/p", None, {path: RemoteEntry("l", 0o777, 4, 1, "/etc")})
         found = asked(SOURCE, state)
         assert found.blocked == (why,)
         assert found.send == ()
@@ -147,7 +147,7 @@ def test_deleting_removes_what_is_not_in_the_source_but_never_what_syncs_leave_o
 
 
 def test_nothing_is_deleted_in_a_place_without_our_mark() -> None:
-    state = RemoteTree("/home/u/p", "node1", None, {"precious": RemoteEntry("f", 0o600, 1, 1)})
+    state = RemoteTree("/home/u/p", None, {"precious": RemoteEntry("f", 0o600, 1, 1)})
     found = asked(SOURCE, state, delete=True)
     assert found.to_delete == ()
     assert "no manifest of an earlier sync" in found.blocked[0]
@@ -168,7 +168,7 @@ def test_what_another_directory_has_brought_is_not_deleted_and_that_directory_is
 
 
 def test_what_a_host_says_is_read_with_any_name_in_it() -> None:
-    data = b"/home/u/p\0node1\0mark\0" + format_manifest(SOURCE) + b"\0"
+    data = b"/home/u/p\0mark\0" + format_manifest(SOURCE) + b"\0"
     data += b"f 600 3 1700000000\0a\nb $(id) \xff\0\0l 777 3 1\0ln\0../x\0p 0 0 0\0.ipexctl-part-ab-1-2\0\0"
     state = parse_remote_tree(data)
     assert state.entries == {
@@ -180,8 +180,8 @@ def test_what_a_host_says_is_read_with_any_name_in_it() -> None:
 
 
 def test_a_host_says_whether_it_has_rsync_and_a_file_of_that_name_does_not() -> None:
-    assert parse_remote_tree(b"/p\0n\0\0\0t 0 0 0\0rsync\0\0").rsync
-    assert not parse_remote_tree(b"/p\0n\0\0\0f 600 1 1\0rsync\0\0p 0 0 0\0rsync\0\0").rsync
+    assert parse_remote_tree(b"/p\0\0\0t 0 0 0\0rsync\0\0").rsync
+    assert not parse_remote_tree(b"/p\0\0\0f 600 1 1\0rsync\0\0p 0 0 0\0rsync\0\0").rsync
 
 
 # -- by rsync or in the stream -----------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_the_plan_tells_what_goes_by_rsync() -> None:
     assert "  send big (9.44 MB) by rsync\n  send new (10 B)" in format_plans({"n1": found}, "/src")
 
 
-@pytest.mark.parametrize("data", [b"", b"/p\0n\0\0", b"/p\0n\0\0\0f 600 1\0x\0\0", b"/p\0n\0\0\0f 600 1 1\0x\0"])
+@pytest.mark.parametrize("data", [b"", b"/p\0\0", b"/p\0\0\0f 600 1\0x\0\0", b"/p\0\0\0f 600 1 1\0x\0"])
 def test_half_a_list_makes_no_sense(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - what it says depends on where it was cut
         parse_remote_tree(data)
@@ -262,12 +262,12 @@ def test_half_a_list_makes_no_sense(data: bytes) -> None:
 
 @pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"ipexctl": 99, "files": {}}', b"[" * 100_000])
 def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
-    assert parse_remote_tree(b"/p\0n\0mark\0" + mark + b"\0").manifest is None
+    assert parse_remote_tree(b"/p\0mark\0" + mark + b"\0").manifest is None
 
 
 def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
     names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", ".ipexctl-part-odd")
-    state = RemoteTree("/p", "n", None, {}, names)
+    state = RemoteTree("/p", None, {}, names)
     assert find_stale_parts(state, "ab12", frozenset({200})) == (".ipexctl-part-ab12-100-7",)
 
 

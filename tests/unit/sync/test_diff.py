@@ -35,7 +35,7 @@ def test_only_old_versions_of_small_files_are_compared() -> None:
     }
     sent = [Entry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
     sent += [Entry("big", "f", LARGEST + 1), Entry("dir", "d")]
-    state = RemoteTree("/w", "n", None, there)
+    state = RemoteTree("/w", None, there)
     assert [entry.path for entry in select_comparable(SyncPlan("/w", tuple(sent)), state)] == ["old"]
     many = tuple(Entry(str(number), "f", 5) for number in range(50))
     assert len(select_comparable(SyncPlan("/w", many), state)) == FILES
