@@ -319,7 +319,7 @@ def _perform(
 
         workflow = call(Context=context)
         yield next(workflow)
-        yield from (Message(text, "warning") for text in hosts.warnings)
+        yield from (Message(text, "warning", code="inventory") for text in hosts.warnings)
         return (yield from workflow)
 
     direct = "OutputOptions" in function.__annotations__.values()

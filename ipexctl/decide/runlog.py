@@ -100,7 +100,7 @@ class RunLog:
             self.launched = True
             yield RunStarted(running.run, running.head, running.hosts, running.command, record.at, running.title)
         elif isinstance(record, journal.RankNote):
-            yield Message(f"rank {record.rank}: {record.text}", "warning", record.host)
+            yield Message(f"rank {record.rank}: {record.text}", "warning", record.host, "rank")
         elif isinstance(record, journal.RankStarted):
             yield RankStage(record.rank, record.host, "start", record.at)
         elif isinstance(record, journal.RankStage):
@@ -112,7 +112,7 @@ class RunLog:
         elif isinstance(record, journal.Straggling):
             yield from self._stalled(Stalled(tuple(record.ranks), record.seconds, "stragglers", {}, record.kill))
         elif isinstance(record, journal.Resumed):
-            yield Message("the stalled ranks make progress again")
+            yield Message("the stalled ranks make progress again", code="resumed")
         elif isinstance(record, journal.RankStack):
             stack = RankStack(record.rank, record.host, record.pid, record.state, record.wchan, record.text)
             self._stacks.append(stack)
@@ -130,10 +130,10 @@ class RunLog:
             yield HostFailed(Failure(record.host, Kind.LOST, f"lost ({record.why})", code="lost"))
         elif isinstance(record, journal.Killed):
             if record.processes:
-                yield Message(f"{record.processes} processes needed SIGKILL", "warning", record.host)
+                yield Message(f"{record.processes} processes needed SIGKILL", "warning", record.host, "killed")
         elif isinstance(record, journal.Unstored):
             text = "no space left where the run's directory is: output is lost and counted, the run goes on"
-            yield Message(text, "warning", running.head)
+            yield Message(text, "warning", running.head, "unstored")
         elif isinstance(record, journal.Leftovers):
             pids = ", ".join(f"{pid} (state {state})" for pid, state in record.processes)
             what = f"still running, SIGKILL has no effect: process {pids}"
@@ -154,7 +154,7 @@ class RunLog:
     def _stalled(self, stall: Stalled) -> Events:
         self._stall, self._stacks = stall, []
         yield stall
-        yield Message(describe_stall(stall, self._running.hosts), "warning")
+        yield Message(describe_stall(stall, self._running.hosts), "warning", code="stalled")
 
 
 def _ended(record: journal.RankEnded) -> RankEnded:

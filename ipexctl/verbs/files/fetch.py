@@ -128,14 +128,15 @@ def _fetch_files(
                         saved = _fetch_by_rsync(link, plan, results, progress, bad)
                         items = [item for item in items if item not in set(plan.by_rsync)]
                     except rsync.RsyncError as why:
-                        emit(Message(f"{why}; fetched without rsync", "warning", host))
+                        emit(Message(f"{why}; fetched without rsync", "warning", host, "no-rsync"))
                 missing = _fetch_whole(link, plan, items, results, progress, bad)
                 missing = _fetch_whole(link, plan, missing, results, progress, bad, alone=True)
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
         for path in _find_changed(link, plan, patterns):
-            emit(Message(f"{printable(path, 200)} changed while it was read: fetch it again", "warning", host))
+            text = f"{printable(path, 200)} changed while it was read: fetch it again"
+            emit(Message(text, "warning", host, "changed"))
         if missing:
             bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
         if bad:

@@ -62,7 +62,7 @@ def sync(
     )
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
-        yield Message(f"not copied, because they are not files: {names}", "warning")
+        yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")
 
     remote_trees = yield from run_on_hosts(
         context, inventory, "compare", lambda link, _: _inspect_destination(link, destinations[link.host.name])
@@ -86,7 +86,8 @@ def sync(
             failures[name] = Failure(name, Kind.STEP, "; ".join(plan.blocked), code="blocked")
             yield HostFailed(failures[name])
         elif plan.previous_source:
-            yield Message(f"{printable(plan.path, 200)} was last synced from {plan.previous_source}", "warning", name)
+            text = f"{printable(plan.path, 200)} was last synced from {plan.previous_source}"
+            yield Message(text, "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
     paths = {host.name: plans[host.name].path for host in reachable}
     if not dry:
@@ -125,7 +126,7 @@ def _send_trees(
                     raise SourceChangedError(changed) from None
                 if task.transfer == "rsync":
                     raise
-                emit(Message(f"{why}; sent without rsync", "warning", link.host.name))
+                emit(Message(f"{why}; sent without rsync", "warning", link.host.name, "no-rsync"))
                 rsynced = ()
             else:
                 whole = sum(entry.size for entry in rsynced)

@@ -67,7 +67,7 @@ from ipexctl.verbs.install.distribute import distribute
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 from ipexctl.verbs.install.job import InstallJob
 from ipexctl.verbs.install.lock import build_request, choose_mpi, load_or_create_lock, read_lock
-from ipexctl.verbs.install.switch import lock_environments, switch_environments
+from ipexctl.verbs.install.switch import NOT_SWITCHED, lock_environments, switch_environments
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
@@ -293,7 +293,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         cleaned |= yield from switch_environments(job, ready, steps, verified)
         cleaned |= {name for group in ready if group[0] in cleaned for name in group}
     elif job.failed:
-        yield Message("no host was switched: every host has the environment it had before", "warning")
+        yield NOT_SWITCHED
     return (yield from _report(job, steps, cleaned=cleaned, verified=verified))
 
 

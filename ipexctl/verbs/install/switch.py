@@ -16,6 +16,10 @@ from ipexctl.verbs.install.build import VerifiedEnv, build_marker
 from ipexctl.verbs.install.install_sessions import Workflow
 from ipexctl.verbs.install.job import InstallJob
 
+NOT_SWITCHED = Message(
+    "no host was switched: every host has the environment it had before", "warning", code="not-switched"
+)
+
 
 def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[str] | None]:
     """Locks all or none, in the same order for every install: of two at once, one gets the first lock. Returns the
@@ -41,7 +45,7 @@ def switch_environments(
     markers = {name: build_marker(job, verified[name].layout) for name in leaders}
     yield from job.sessions.request(leaders, "mark", "mark", Nothing, lambda name: {"marker": markers[name]})
     if job.failed and not job.task.partial:
-        yield Message("no host was switched: every host has the environment it had before", "warning")
+        yield NOT_SWITCHED
         return set()
     switched: tuple[StepOutcome, str] = ("changed", f"{job.venv} is {job.lock.id}")
     marked = [name for name in leaders if name not in job.failed]

@@ -90,7 +90,7 @@ def init(
     facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
     failures = [found for found in seen.values() if isinstance(found, Failure)]
     if not facts:
-        yield Message("nothing was written: no host answered, so nothing is known", "warning")
+        yield Message("nothing was written: no host answered, so nothing is known", "warning", code="not-written")
         yield Ended("init", worst([failure.kind.exit for failure in failures]))
         return
     whys: dict[str, str] = {}
@@ -113,7 +113,7 @@ def init(
     for path, body in written.items():
         _write_new_file(path, body)
     for failure in failures:
-        yield Message(f"{failure.host} is in the hostfile although it did not answer", "warning")
+        yield Message(f"{failure.host} is in the hostfile although it did not answer", "warning", code="unreachable")
     play = f"ipexctl play {printable(str(_relative_path(target.playbook)), 300)}"
     yield Answer(
         InitAnswer(

@@ -96,7 +96,7 @@ def play(
             stop = "no host is left"
         if stop:
             if number < len(steps):
-                yield Message(f"the play ends here: {stop}", "warning")
+                yield Message(f"the play ends here: {stop}", "warning", code="play-ended")
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not state.changed and not options.dry and not any(codes):
@@ -195,7 +195,8 @@ def _run_step(
         except UsageError as refused:
             if not step.ignore_errors:
                 raise
-            yield Message(f"{step.title}: {refused.sentence}; ignored, as ignore_errors says", "warning")
+            text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
+            yield Message(text, "warning", code="ignored")
             return refused.exit, Note("ignored", "ignored"), ""
         if report.exit is Exit.OK:
             continue
@@ -217,7 +218,7 @@ def _judge_failures(
     unreachable = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
         yield FailuresIgnored(step.title)
-        yield Message(f"{step.title}: ignored, as ignore_errors says", "warning")
+        yield Message(f"{step.title}: ignored, as ignore_errors says", "warning", code="ignored")
         return tuple(unreachable), play_schedule.stop_reason(step, unreachable, batch) if unreachable else ""
     errors = [finding for finding in report.findings if finding.level == "error"]
     for finding in errors:  # the recap counts hosts by their steps

@@ -40,7 +40,8 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
         OrphanDirectory(host, row.run, row.directory) for host, rows in survey.orphans.items() for row in rows
     )
     if orphans:
-        yield Message("some hosts keep directories of runs that are over: ipexctl stop --orphans", "warning")
+        text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
+        yield Message(text, "warning", code="orphans")
     yield Answer(PsAnswer(tuple(map(_list_run, survey.runs)), orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
 

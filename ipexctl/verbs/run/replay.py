@@ -130,7 +130,7 @@ def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:
 
 
 def _warn(at: float, text: str) -> Stamped:
-    return Stamped(at, e.Message(text, level="warning"))
+    return Stamped(at, e.Message(text, "warning", code="record-gap"))
 
 
 def _parse_object(raw: bytes) -> dict[str, Any]:

@@ -31,8 +31,9 @@ def run_attempts(
             return
         if lost:
             without |= lost
-            yield Message(f"going on without {', '.join(sorted(lost))}", "warning")
+            yield Message(f"going on without {', '.join(sorted(lost))}", "warning", code="hosts-left-out")
         why = ended.detail if ended and ended.detail else "the run failed"
-        yield Message(f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint", "warning")
+        text = f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint"
+        yield Message(text, "warning", code="restart")
         attempt = make_attempt(restart, without)
         yield Planned("run", str(attempt.launch))

@@ -92,7 +92,7 @@ def run(
         return
     yield Planned("run", str(launch))
     for warning in launch.warnings:
-        yield Message(str(warning), "warning")
+        yield Message(str(warning), "warning", code=warning.code)
     if dry:
         yield Answer(RunPlanAnswer(str(launch), launch.public()))
         yield Ended("run", Exit.OK)
@@ -230,7 +230,7 @@ def _probe_environments(
         yield HostFailed(failure)
     bad = [name for name in inventory.names if name not in facts or name in {failure.host for failure in failures}]
     if 0 < len(bad) < len(inventory):
-        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning")
+        yield Message(f"nothing was started; {suggest_limit(bad)}", "warning", code="not-started")
     return None if bad else facts
 
 

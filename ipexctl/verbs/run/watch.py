@@ -95,12 +95,12 @@ class RunWatcher:
             return
         self.interrupted = taken
         if taken.number != signal.SIGHUP:
-            yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning")
+            yield Message("killing" if order == "kill" else "stopping (again to kill)", "warning", code=order)
             name = signal.Signals(taken.number).name
             self.pending_order, self.retry_at = StopRun(name) if order == "stop" else KillRun(name), 0.0
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
-                yield Message(text, "warning", self.head.host.name)
+                yield Message(text, "warning", self.head.host.name, "disconnected")
 
     def _send_pending_order(self) -> Generator[Event, None, None]:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""
@@ -111,17 +111,19 @@ class RunWatcher:
         elif not self.retry_at:  # it may just be ending
             self.retry_at = time.monotonic() + 1.0
         else:
-            yield Message("the run's keeper does not answer; trying again", "warning", self.head.host.name)
+            text = "the run's keeper does not answer; trying again"
+            yield Message(text, "warning", self.head.host.name, "keeper-silent")
             self.retry_at = time.monotonic() + 5.0
 
     def _read_frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
         head = self.head.host.name
         if frame.kind == LOST:
             self.disconnected = True
-            yield Message(f"connection lost ({frame.data.decode()}), the run goes on; reconnecting", "warning", head)
+            text = f"connection lost ({frame.data.decode()}), the run goes on; reconnecting"
+            yield Message(text, "warning", head, "disconnected")
         elif frame.kind == BACK:
             self.disconnected, self.retry_at = False, 0.0
-            yield Message("reconnected", host=head)
+            yield Message("reconnected", host=head, code="reconnected")
         elif frame.kind == frames.END:
             yield from log.end()
             self.run_ended = log.over or RunEnded(self.running.run, "lost", "the run's keeper on the head died")
