@@ -1,4 +1,4 @@
-"""``ipexctl accelerate config``: what Accelerate's questionnaire would ask, answered from the hosts themselves."""
+"""``ipexctl accelerate config``: writes Accelerate's configuration from the facts of the hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
 
 def accelerate_config(
-    wish: accelerate.AccelerateConfig,
+    request: accelerate.AccelerateConfig,
     inventory: Inventory,
     context: Context,
     *,
@@ -34,9 +34,9 @@ def accelerate_config(
     venv: str | None,
     file: str | None,
 ) -> Generator[Event, None, None]:
-    """``wish`` says what no host knows: precision, IPEX or not, port, mpirun. With a ``version`` nobody is contacted:
-    ranks are those of flags and hostfile, and IPEX is taken to be installed. Raises `UsageError` before the first event
-    for wrong input."""
+    """``request`` has the values that hosts cannot give: precision, IPEX or not, port, mpirun. With a ``version`` no
+    host is contacted: ranks come from flags and hostfile, and IPEX is assumed to be installed. Raises `UsageError`
+    before the first event for invalid input."""
     if version is not None and not _VERSION.fullmatch(version):
         raise UsageError(
             f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0"
@@ -46,27 +46,27 @@ def accelerate_config(
     )
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n
-        config = replace(wish, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
+        config = replace(request, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
         unknown = [host.name for host in inventory if not host.slots] if n is None and ppn is None else []
         if unknown and len(inventory) > 1:
-            yield Message(f"{', '.join(unknown)}: slots are not known, counted as 1 rank each", "warning")
+            yield Message(f"{', '.join(unknown)}: slots are unknown; 1 rank each is assumed", "warning")
         if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
             yield Message(f"the other hosts cannot reach main_process_ip {inventory.head.address}", "warning")
     else:
-        seen = yield from probe_hosts(inventory, context, venv=venv)
-        facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
+        results = yield from probe_hosts(inventory, context, venv=venv)
+        facts = {name: fact for name, fact in results.items() if isinstance(fact, Facts)}
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
             return
-        version, config = _answered(wish, inventory, facts, n, ppn)
+        version, config = _fill_config(request, inventory, facts, n, ppn)
         weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
         if config.ipex and config.precision == "bf16" and weak:
             more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
             yield Message(
                 f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
             )
-    text, said = accelerate.write_config(config, version, load_framework_options())
-    for sentence in said:
+    text, warnings = accelerate.write_config(config, version, load_framework_options())
+    for sentence in warnings:
         yield Message(sentence, "warning")
     if file:
         Path(file).write_text(text, encoding="utf-8")
@@ -75,10 +75,15 @@ def accelerate_config(
     yield Ended("accelerate config", Exit.OK)
 
 
-def _answered(
-    wish: accelerate.AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+def _fill_config(
+    request: accelerate.AccelerateConfig,
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    n: int | None,
+    ppn: int | None,
 ) -> tuple[str, accelerate.AccelerateConfig]:
-    """Head's accelerate, and the answers the hosts give. One host alone gets one rank unless more is said."""
+    """The head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by default.
+    Raises `UsageError` if accelerate is not installed."""
     head = facts[inventory.head.name]
     packages = head.installed.packages if head.installed else {}
     version = packages.get("accelerate")
@@ -86,7 +91,7 @@ def _answered(
         where = head.installed.venv if head.installed else "~"
         raise UsageError(
             f"{inventory.head.name} has no accelerate at {printable(where)}",
-            hint="ipexctl install --with accelerate, or say --accelerate-version 1.7.0",
+            hint="ipexctl install --with accelerate, or --accelerate-version 1.7.0",
             exit=Exit.STEP,
         )
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
@@ -95,10 +100,10 @@ def _answered(
     counts = placement.count_ranks(inventory.hosts, cores, n, ppn)
     choice = choose_interfaces({name: facts[name] for name, _ in counts}).get(inventory.head.name)
     return version, replace(
-        wish,
+        request,
         hosts=len(counts),
         ranks=sum(count for _, count in counts),
         address=choice.address if choice else inventory.head.address,
-        hostfile=f"{head.home or '~'}{wish.hostfile[1:]}" if wish.hostfile.startswith("~/") else wish.hostfile,
-        ipex=wish.ipex and "intel-extension-for-pytorch" in packages,
+        hostfile=f"{head.home or '~'}{request.hostfile[1:]}" if request.hostfile.startswith("~/") else request.hostfile,
+        ipex=request.ipex and "intel-extension-for-pytorch" in packages,
     )

@@ -1,5 +1,5 @@
-"""``ipexctl bench bert``: samples a second of fp32 and bf16 in stock torch, torch.compile and IPEX, side by side, on
-each host alone and on all together. Each measurement is a run as any other: checked, watched, ended and proved."""
+"""``ipexctl bench bert``: samples per second of fp32 and bf16 in stock torch, torch.compile and IPEX, on each host
+alone and on all together. Each measurement is an ordinary run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"
-_STEPS = 3  # before a run is measured
+_WARMUP_STEPS = 3
 
 
 def bench(
     task: Bench, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool = False
 ) -> Generator[Event, None, None]:
-    """The answer has ``rows``, ``notes`` and ``text``. A measurement that fails ends the rest of its engine."""
+    """Measures each engine and yields a `BenchAnswer`. A failed run ends the measurement."""
     plot = Path(task.plot) if task.plot else None
     if plot and not plot.parent.is_dir():
-        raise UsageError(f"--plot {plot}: there is no directory {plot.parent}")
+        raise UsageError(f"--plot {plot}: the directory {plot.parent} does not exist")
     modes = ("train", "infer") if task.mode == "both" else (task.mode,)
     yield Started("bench", f"BERT {task.size}", inventory.names)
-    seen = yield from probe_hosts(inventory, context, venv=task.venv)
-    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
+    results = yield from probe_hosts(inventory, context, venv=task.venv)
+    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     if len(facts) < len(inventory):
-        yield Ended("bench", Exit.OK)  # the failures were told
+        yield Ended("bench", Exit.OK)  # the failures are events already
         return
     with_ipex = all(fact.installed and _IPEX in fact.installed.packages for fact in facts.values())
     engines = ("stock", "ipex") if with_ipex else ("stock",)
@@ -55,32 +55,32 @@ def bench(
     exit = Exit.OK
     for engine, together in runs:
         yield Message(f"measure {engine}, {'all hosts together' if together else 'each host alone'}")
-        asked = _run(task, engine, ("train",) if together else modes, together=together)
-        found: RunMetrics = yield from collect_metrics(run(asked, inventory, context, environ))
-        (joint if together else alone).extend(found.lines)
-        exit = found.exit
-        if not found.good:
+        run_task = _make_run_task(task, engine, ("train",) if together else modes, together=together)
+        metrics: RunMetrics = yield from collect_metrics(run(run_task, inventory, context, environ))
+        (joint if together else alone).extend(metrics.lines)
+        exit = metrics.exit
+        if not metrics.good:
             missing[engine] = "not measured: the run failed"
-            break  # the report is of this run
+            break
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
-    made = bench_report.build_rows(modes, ways, alone, joint, missing)
+    rows = bench_report.build_rows(modes, ways, alone, joint, missing)
     title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
     if plot:
         groups = {
-            bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in made if row.mode == mode]
+            bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
             for mode in modes
         }
         chart.save(plot, chart.draw(title, groups, "samples/s"))
         notes.append(f"drawn in {plot}")
-    text = bench_report.format_rows(made, title, notes)
-    yield Answer(BenchAnswer(task.model, task.size, task.batch, made, tuple(notes), text))
+    text = bench_report.format_rows(rows, title, notes)
+    yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text))
     yield Ended("bench", exit)
 
 
-def _run(task: Bench, engine: str, modes: tuple[str, ...], *, together: bool) -> Run:
-    """Ranks that train together, one a host, or an instance on each host; either has all cores of its host."""
+def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together: bool) -> Run:
+    """A run of one rank per host that train together, or of one instance per host; each uses all cores of its host."""
     words = ["--engine", engine, "--mode", ",".join(modes), "--size", task.size, "--batch", str(task.batch)]
-    words += ["--steps", str(task.steps), "--warmup", str(_STEPS), *(["--compile"] if task.compile else [])]
+    words += ["--steps", str(task.steps), "--warmup", str(_WARMUP_STEPS), *(["--compile"] if task.compile else [])]
     script = str(find_example("bench/bert.py"))
     return Run(
         script=script,
@@ -99,17 +99,18 @@ def _title(task: Bench, facts: Mapping[str, Facts]) -> str:
         name: sorted({fact.installed.packages.get(name, "") for fact in facts.values() if fact.installed})
         for name in ("torch", _IPEX)
     }
-    told = [f"{'IPEX' if name == _IPEX else name} {', '.join(found)}" for name, found in versions.items() if any(found)]
-    return f"BERT {task.size}, {task.batch} samples a step, {hosts}: {', '.join(told)}"
+    named = [f"{'IPEX' if name == _IPEX else name} {', '.join(each)}" for name, each in versions.items() if any(each)]
+    return f"BERT {task.size}, {task.batch} samples per step, {hosts}: {', '.join(named)}"
 
 
 def _notes(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, several: bool) -> list[str]:
     levels = sorted({fact.isa_level or "unknown" for fact in facts.values()})
-    notes = [f"medians of {task.steps} steps after {_STEPS}; samples a second; instruction sets: {', '.join(levels)}"]
+    medians = f"medians of {task.steps} steps after {_WARMUP_STEPS} warm-up steps"
+    notes = [f"{medians}; samples per second; instruction sets: {', '.join(levels)}"]
     if len(facts) > 1:
-        notes.append("a host: the one in the middle, all of them measured alone and at the same time")
+        notes.append("a host: the median host; all hosts measured alone, at the same time")
         if several:
-            notes.append("cluster, training: all hosts as one data-parallel run, a rank on each")
+            notes.append("cluster, training: one data-parallel run, one rank per host")
         if "infer" in modes:
-            notes.append("cluster, inference: the sum of the hosts, which do not talk to each other")
+            notes.append("cluster, inference: the sum of the hosts, which do not communicate")
     return notes

@@ -1,4 +1,4 @@
-"""``ipexctl hosts``: what was read, for people, for programs, and for other tools. Contacts nobody."""
+"""``ipexctl hosts``: shows the inventory, also in the formats of other tools. Contacts no host."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ipexctl.model.text import printable
 
 
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
-    """The answer's ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`), the rest is what ``--json`` prints.
+    """Yields a `HostsAnswer`, whose ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`).
 
     Raises `UsageError` for an unknown dialect, before the first event.
     """
     written = write_inventory(inventory, dialect)
     title = f"{len(inventory)} hosts from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
-    for warning in (*_not_honoured(inventory), *written.warnings):
+    for warning in (*_find_ignored_vars(inventory), *written.warnings):
         yield Message(warning, "warning")
-    yield Answer(HostsAnswer(inventory.source, tuple(_listed(host) for host in inventory), written.text))
+    yield Answer(HostsAnswer(inventory.source, tuple(_list_host(host) for host in inventory), written.text))
     yield Ended("hosts", Exit.OK)
 
 
-def _listed(host: Host) -> ListedHost:
+def _list_host(host: Host) -> ListedHost:
     return ListedHost(
         name=host.name,
         address=host.address,
@@ -43,11 +43,11 @@ def _listed(host: Host) -> ListedHost:
     )
 
 
-_NOT_FOLLOWED = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_executable"}
+_IGNORED_VARS = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_executable"}
 
 
-def _not_honoured(inventory: Inventory) -> Iterator[str]:
-    """Variables that change how a host is reached, and that we do not follow; and those that look like a slip."""
+def _find_ignored_vars(inventory: Inventory) -> Iterator[str]:
+    """Warns about Ansible variables that ipexctl ignores, and about probable typing errors in keys."""
     named: dict[str, list[str]] = {}
     for host in inventory:
         for key in host.vars:
@@ -55,7 +55,7 @@ def _not_honoured(inventory: Inventory) -> Iterator[str]:
     for key, names in named.items():
         of = f"{key} of {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
-        if key in _NOT_FOLLOWED:
-            yield f"{of} is not followed: put it into ~/.ssh/config"
+        if key in _IGNORED_VARS:
+            yield f"{of} is ignored: put it into ~/.ssh/config"
         elif key not in KEYS and close:
             yield f"{of} is not a key of ipexctl: did you mean {close[0]}?"

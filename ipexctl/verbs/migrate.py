@@ -1,4 +1,4 @@
-"""``ipexctl migrate``: what a script uses of IPEX and oneCCL, what each became; and both ways timed on one host."""
+"""``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements; compares both on one host."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ipexctl.verbs.run.run import run
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What ``--compare`` runs: the script in the environment with IPEX, ``migrated`` in the one without. The
-    environments are paths on the host (None: the installed one)."""
+    """The runs of ``--compare``: the script in the environment with IPEX, ``migrated`` in the one without.
+    Environments are paths on the host (None: the installed one)."""
 
     inventory: Inventory
     migrated: str
@@ -32,8 +32,8 @@ class Comparison:
     args: Sequence[str]
 
 
-def load_words() -> tuple[migration.MigrationRule, ...]:
-    """All words that are looked for."""
+def load_rules() -> tuple[migration.MigrationRule, ...]:
+    """All migration rules: those of migrate.toml, and the options that have changed."""
     return (
         *migration.parse_rules(read_data("migrate.toml")),
         *migration.rules_from_options(parse_options(read_data("options.toml"))),
@@ -43,43 +43,43 @@ def load_words() -> tuple[migration.MigrationRule, ...]:
 def migrate(
     file: str, comparison: Comparison | None, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, None]:
-    """The answer has ``uses``, and with a comparison ``compare``; ``text`` is for people."""
+    """Yields a `MigrateAnswer` with the uses in ``file`` and, with ``comparison``, the times of both runs."""
     text = read_input(file).text
-    found = migration.find_hits(text, file, load_words())
+    hits = migration.find_hits(text, file, load_rules())
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
-    report = migration.format_report(found, file)
+    report = migration.format_report(hits, file)
     exit = Exit.OK
     compared: answers.Comparison | None = None
     if comparison:
         compared, exit = yield from _compare(file, comparison, context, environ)
         report += "\n\n" + migration.describe_speedup(compared)
-    yield Answer(answers.MigrateAnswer(file, found, report, compared))
+    yield Answer(answers.MigrateAnswer(file, hits, report, compared))
     yield Ended("migrate", exit)
 
 
 def _compare(
-    file: str, asked: Comparison, context: Context, environ: Mapping[str, str]
+    file: str, comparison: Comparison, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, tuple[answers.Comparison, Exit]]:
-    """Both, one after the other; the second only if the first ended well, so that the report is of what failed."""
-    head = asked.inventory.hosts[0]
+    """Runs both scripts in turn, the second only if the first succeeds; returns their times and the exit code."""
+    head = comparison.inventory.hosts[0]
     inventory = Inventory((head,))
     rows: list[answers.ComparedRun] = []
     exit = Exit.OK
     for name, script, venv in (
-        ("with IPEX", file, asked.ipex_venv),
-        ("without", asked.migrated, asked.native_venv),
+        ("with IPEX", file, comparison.ipex_venv),
+        ("without", comparison.migrated, comparison.native_venv),
     ):
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
-        task = Run(script=script, args=tuple(asked.args), ppn=asked.ppn, venv=venv, backend="gloo")
-        seen: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
-        rows.append(_compared_run(name, script, venv, seen))
-        exit = seen.exit
-        if not seen.good:
+        task = Run(script=script, args=tuple(comparison.args), ppn=comparison.ppn, venv=venv, backend="gloo")
+        metrics: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
+        rows.append(_format_run(name, script, venv, metrics))
+        exit = metrics.exit
+        if not metrics.good:
             break
     return migration.compare(head.name, rows), exit
 
 
-def _compared_run(name: str, script: str, venv: str | None, seen: RunMetrics) -> answers.ComparedRun:
-    values = (line.get("samples_per_s") for _, line in seen.lines)
+def _format_run(name: str, script: str, venv: str | None, metrics: RunMetrics) -> answers.ComparedRun:
+    values = (line.get("samples_per_s") for _, line in metrics.lines)
     rates = [value for value in values if isinstance(value, int | float)]
-    return answers.ComparedRun(name, script, venv, seen.good, seen.seconds, rates[-1] if rates else None)
+    return answers.ComparedRun(name, script, venv, metrics.good, metrics.seconds, rates[-1] if rates else None)

@@ -86,7 +86,7 @@ def test_nothing_is_overwritten_without_asking(desk: Desk) -> None:
     (desk.path / "playbook.yaml").write_text("mine")
     told = desk("init", "--yes", "train.py")
     assert told.code == 2, told
-    assert "playbook.yaml is there already" in told.err
+    assert "playbook.yaml already exists" in told.err
     code, said = typed(desk, ["init", "train.py"], {"Overwrite playbook.yaml?": "no"})
     assert code == 2, said
     assert (desk.path / "playbook.yaml").read_text() == "mine"
@@ -102,7 +102,7 @@ def test_without_a_terminal_and_without_yes_it_is_refused(desk: Desk) -> None:
     (desk.path / "other.py").touch()
     told = desk("init", "--yes")
     assert told.code == 2, told
-    assert "there are several here: other.py, train.py" in told.err
+    assert "several scripts exist: other.py, train.py" in told.err
     assert not (desk.path / "playbook.yaml").exists()
 
 
@@ -133,5 +133,5 @@ def test_a_host_that_is_away_is_told_and_all_away_writes_nothing(desk: Desk, hos
     (desk.path / "playbook.yaml").unlink()
     told = desk("init", "--yes", "--hosts", "127.0.0.9", "--connect-timeout", "2", "train.py")
     assert told.code == 3, told
-    assert "nothing was written" in told.err
+    assert "no file was written" in told.err
     assert not (desk.path / "playbook.yaml").exists()

@@ -41,7 +41,7 @@ def test_ranks_are_those_of_the_hostfile_or_the_flags() -> None:
     assert config("10.0.0.1:4,10.0.0.2:4", n=3)[0]["num_processes"] == 3
     found, said = config("10.0.0.1,10.0.0.2")
     assert found["num_processes"] == 2
-    assert "slots are not known, counted as 1 rank each" in said[0]
+    assert "slots are unknown; 1 rank each is assumed" in said[0]
 
 
 def test_a_version_that_is_none_is_refused() -> None:

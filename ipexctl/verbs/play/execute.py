@@ -18,7 +18,7 @@ from ipexctl.model.tasks import Execute
 def execute(
     task: Execute, inventory: Inventory, context: Context, *, dry: bool = False
 ) -> Generator[Event, None, dict[str, Completed | Failure]]:
-    """Runs the words on every host (no shell reads them); a status other than 0 is a failure of that host."""
+    """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
     yield Started("command", str(command), inventory.names)
     plan = f"on {len(inventory)} hosts: {command}"
@@ -28,24 +28,24 @@ def execute(
         yield Ended("command", Exit.OK)
         return {}
 
-    def work(link: Link, _: Emit) -> Completed | Failure:
-        done = link.run(command)
-        if not done.ok:
+    def run_command(link: Link, _: Emit) -> Completed | Failure:
+        result = link.run(command)
+        if not result.ok:
             return Failure(
-                link.host.name, Kind.STEP, f"{task.argv[0]} ended with status {done.status}: {done.last_words(1)}"
+                link.host.name, Kind.STEP, f"{task.argv[0]} ended with status {result.status}: {result.last_words(1)}"
             )
-        return done
+        return result
 
-    def outcome(done: Completed) -> tuple[StepOutcome, str]:
-        return "changed" if task.changes else "ok", f"{len(done.out)} bytes" + (", cut" if done.truncated else "")
+    def describe(result: Completed) -> tuple[StepOutcome, str]:
+        return "changed" if task.changes else "ok", f"{len(result.out)} bytes" + (", cut" if result.truncated else "")
 
-    results = yield from run_on_hosts(context, inventory, "command", work, outcome=outcome)
-    yield Answer(CommandAnswer(tuple(_row(host, result) for host, result in results.items())))
+    results = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
+    yield Answer(CommandAnswer(tuple(_format_result(host, result) for host, result in results.items())))
     yield Ended("command", Exit.OK)
     return results
 
 
-def _row(host: str, result: Completed | Failure) -> CommandOutput | FailedCommand:
+def _format_result(host: str, result: Completed | Failure) -> CommandOutput | FailedCommand:
     if isinstance(result, Failure):
         return FailedCommand(host, result.what)
     return CommandOutput(host, result.status, result.text, result.err.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""``ipexctl init``: a first playbook and hostfile, from a few questions that the hosts have mostly answered already."""
+"""``ipexctl init``: writes a first playbook and hostfile, from the facts of the hosts and a few questions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ask = Callable[[Question], str]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an existing file says: hosts, or Accelerate's configuration, or (through its hostfile) both."""
+    """The contents of an existing file: hosts, or an Accelerate configuration, or (through its hostfile) both."""
 
     inventory: Inventory | None = None
     config: AccelerateConfig | None = None
@@ -43,7 +43,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to write: ``playbook`` and ``hostfile`` here; ``hosts`` is a hostfile that stays as it is, or None."""
+    """The files to write; ``hosts`` is an existing hostfile to use instead of writing one, or None."""
 
     playbook: Path
     hostfile: Path
@@ -52,23 +52,22 @@ class Target:
 
 
 def read_source(path: str, *, cwd: Path) -> Source:
-    """An Accelerate ``default_config.yaml``, or hosts in any dialect: DeepSpeed, Ansible, MPI. Raises `UsageError`."""
-    given = read_input(path, cwd=cwd)
+    """Reads an Accelerate ``default_config.yaml``, or a hostfile in any dialect. Raises `UsageError`."""
+    source = read_input(path, cwd=cwd)
     root = (
-        yaml_nodes.read_yaml_node(given.text, path, InputErrors(path))
+        yaml_nodes.read_yaml_node(source.text, path, InputErrors(path))
         if path.lower().endswith((".yaml", ".yml", ".json"))
         else None
     )
     keys = {"compute_environment", "distributed_type", "mpirun_config", "num_machines"}
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
         return Source(read_hostfile(path, cwd=cwd))
-    config = accelerate.read_config(given.text, path)
+    config = accelerate.read_config(source.text, path)
     if not config.hostfile:
         return Source(None, config)
-    place = Path(config.hostfile).expanduser()
-    beside = place if place.is_absolute() else given.path.parent / place
+    hostfile = source.path.parent / Path(config.hostfile).expanduser()
     hint = f"mpirun_hostfile of {printable(path)} names it; give the hosts themselves with -f or --hosts"
-    return Source(read_hostfile(str(beside), cwd=cwd, hint=hint), config)
+    return Source(read_hostfile(str(hostfile), cwd=cwd, hint=hint), config)
 
 
 def init(
@@ -79,18 +78,18 @@ def init(
     context: Context,
     ask: Ask | None,
 ) -> Generator[Event, None, None]:
-    """Looks at the hosts, asks what is not answered (``ask`` None: takes the defaults), and writes both files.
+    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files.
 
-    Raises `UsageError` before anything is contacted where a file is in the way or the script is not there.
+    Raises `UsageError` before any host is contacted if a file exists already or the script does not exist.
     """
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
-    yield Started("init", f"looking at {len(inventory)} host{'' if len(inventory) == 1 else 's'}", inventory.names)
-    seen = yield from probe_hosts(inventory, context)
-    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
-    failures = [found for found in seen.values() if isinstance(found, Failure)]
+    yield Started("init", f"{len(inventory)} host{'' if len(inventory) == 1 else 's'}", inventory.names)
+    results = yield from probe_hosts(inventory, context)
+    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
+    failures = [result for result in results.values() if isinstance(result, Failure)]
     if not facts:
-        yield Message("nothing was written: no host answered, so nothing is known", "warning", code="not-written")
+        yield Message("no file was written: no host could be probed", "warning", code="not-written")
         yield Ended("init", worst([failure.kind.exit for failure in failures]))
         return
     whys: dict[str, str] = {}
@@ -101,7 +100,7 @@ def init(
         answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
     stack = _choose_stack(answers, facts)
     name = answers.script or ""
-    script = planning.read_script(*_text(Path(target.playbook.parent, name)))
+    script = planning.read_script(*_read_script(Path(target.playbook.parent, name)))
     hosts = target.hosts or target.hostfile.name
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
     text = planning.format_playbook(
@@ -113,7 +112,8 @@ def init(
     for path, body in written.items():
         _write_new_file(path, body)
     for failure in failures:
-        yield Message(f"{failure.host} is in the hostfile although it did not answer", "warning", code="unreachable")
+        what = f"{failure.host} is in the hostfile although it could not be probed"
+        yield Message(what, "warning", code="unreachable")
     play = f"ipexctl play {printable(str(_relative_path(target.playbook)), 300)}"
     yield Answer(
         InitAnswer(
@@ -130,58 +130,59 @@ def init(
 
 
 def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: Ask | None) -> None:
-    """What can be known to be wrong before any host is asked. Raises `UsageError`."""
-    there = [path for path in (target.playbook, *([] if target.hosts else [target.hostfile])) if os.path.lexists(path)]
-    if there and not target.force:
+    """Raises `UsageError` for existing files without ``--force`` and for a missing script."""
+    paths = (target.playbook,) if target.hosts else (target.playbook, target.hostfile)
+    existing = [path for path in paths if os.path.lexists(path)]
+    if existing and not target.force:
         question = Question(
-            "force", f"Overwrite {' and '.join(str(_relative_path(path)) for path in there)}?", "no", "", _YES
+            "force", f"Overwrite {' and '.join(str(_relative_path(path)) for path in existing)}?", "no", "", _YES
         )
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            names = " and ".join(printable(str(_relative_path(path))) for path in there)
-            raise UsageError(f"{names} {'is' if len(there) == 1 else 'are'} there already", hint="ipexctl init --force")
+            names = " and ".join(printable(str(_relative_path(path))) for path in existing)
+            raise UsageError(f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="ipexctl init --force")
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
         raise UsageError(f"{shown} is a directory" if path.is_dir() else f"the script {shown} does not exist")
     if answers.script is None and ask is None and len(scripts) != 1:
-        reasons = [f"there are several here: {', '.join(scripts[:5])}"] if scripts else []
-        raise UsageError("init needs a script to start", reasons=reasons, hint="ipexctl init --yes train.py")
+        reasons = [f"several scripts exist: {', '.join(scripts[:5])}"] if scripts else []
+        raise UsageError("init needs a script to run", reasons=reasons, hint="ipexctl init --yes train.py")
 
 
 _YES = ("yes", "no")
 
 
 def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
-    """One answer more; asks again until it can be one."""
-    told = question.default if ask is None else ask(question).strip() or question.default
-    found = planning.apply_answer(answers, question.key, told)
-    while isinstance(found, str):
+    """Asks a question until the answer is valid; returns ``answers`` with it."""
+    text = question.default if ask is None else ask(question).strip() or question.default
+    result = planning.apply_answer(answers, question.key, text)
+    while isinstance(result, str):  # why the answer is not valid
         if ask is None:
-            raise UsageError(f"{question.text} {found}")
-        told = ask(replace(question, why=found)).strip() or question.default
-        found = planning.apply_answer(answers, question.key, told)
-    if told == question.default:
+            raise UsageError(f"{question.text} {result}")
+        text = ask(replace(question, why=result)).strip() or question.default
+        result = planning.apply_answer(answers, question.key, text)
+    if text == question.default:
         whys[question.key] = question.why
-    return found
+    return result
 
 
 def _choose_stack(answers: Answers, facts: Mapping[str, Facts]) -> Stack:
-    """The row that install will take. Raises `UsageError` where the hosts cannot hold what was answered."""
+    """The stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
-    wish = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
-    return resolve(wish, facts, versions())
+    request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
+    return resolve(request, facts, versions())
 
 
 def _find_scripts(directory: Path) -> list[str]:
-    """Python files here that could be meant."""
-    found = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
-    return [name for name in found if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
+    """Names of the Python files in a directory that could be training scripts."""
+    names = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
+    return [name for name in names if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
 
 
-def _text(path: Path) -> tuple[str, set[str]]:
-    """A script's text, and the modules beside it."""
+def _read_script(path: Path) -> tuple[str, set[str]]:
+    """A script's text, and the names of the modules in its directory; empty if it cannot be read."""
     try:
-        beside = {found.stem for found in path.parent.iterdir() if found.suffix == ".py" or found.is_dir()}
-        return path.read_text("utf-8", "replace"), beside
+        modules = {file.stem for file in path.parent.iterdir() if file.suffix == ".py" or file.is_dir()}
+        return path.read_text("utf-8", "replace"), modules
     except OSError:
         return "", set()
 
@@ -194,7 +195,7 @@ def _relative_path(path: Path) -> Path:
 
 
 def _write_new_file(path: Path, text: str) -> None:
-    """Whole or not at all, and written by nobody else. Raises `UsageError`."""
+    """Writes a file by rename, mode 0644. Raises `UsageError`."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,5 +212,5 @@ def _write_new_file(path: Path, text: str) -> None:
 
 
 def parse_written_hosts(hosts: str) -> Inventory:
-    """Hosts as somebody typed them: names between commas. Raises `UsageError`."""
+    """Parses the typed answer to the question for hosts: names separated by commas. Raises `UsageError`."""
     return parsing.parse_list(hosts, "hosts")

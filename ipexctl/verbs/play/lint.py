@@ -1,4 +1,4 @@
-"""``ipexctl play lint``: is a playbook one? Every error in every file at once; contacts nobody."""
+"""``ipexctl play lint``: reports every error in the given playbooks. Contacts no host."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from ipexctl.verbs.play.play import find_unusable_files
 def lint(
     files: Sequence[str], *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str]
 ) -> Generator[Event, None, None]:
-    """Reads the playbooks, the hostfiles they name and looks for the scripts they start. Raises `UsageError` with all
-    that is wrong, before the first event."""
-    wrong: list[str] = []
+    """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
+    errors, before the first event."""
+    errors: list[str] = []
     hints: list[str | None] = []
     good: list[LintedPlaybook] = []
     warnings: list[str] = []
-    unknown = set(variables) if len(files) > 1 else set()  # to all of them: each may have some of its own
+    unknown = (
+        set(variables) if len(files) > 1 else set()
+    )  # a variable must be known to at least one of several playbooks
     for file in files:
         try:
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
             unknown -= book.variables
             unusable = [*find_unusable_files(book.steps)]
-            inventory = _hosts(book, cwd)
+            inventory = _read_hosts(book, cwd)
         except UsageError as refused:
-            wrong += refused.reasons or (refused.sentence,)
+            errors += refused.reasons or (refused.sentence,)
             hints.append(refused.hint)
-            unknown.clear()  # what this one has of them cannot be told
+            unknown.clear()  # this playbook may know them
             continue
-        wrong += unusable
+        errors += unusable
         hints += [None for _ in unusable]
         warnings += book.warnings
         hosts = len(inventory) if inventory else None
         good += [] if unusable else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
-    wrong += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
+    errors += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
     hints += [None for _ in unknown]
-    if wrong:
-        count = f"{len(wrong)} error{'' if len(wrong) == 1 else 's'}"
-        where = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
-        raise UsageError(f"{where}: {count}", reasons=wrong, hint=hints[0] if len({*hints}) == 1 else None)
+    if errors:
+        count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+        subject = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
+        raise UsageError(f"{subject}: {count}", reasons=errors, hint=hints[0] if len({*hints}) == 1 else None)
     yield Started("lint", "", ())
     for warning in warnings:
         yield Message(warning, "warning")
@@ -55,8 +57,8 @@ def lint(
     yield Ended("lint", Exit.OK)
 
 
-def _hosts(book: Play, cwd: Path) -> Inventory | None:
-    """The hosts the playbook itself names, of which its steps' limits choose. Raises `UsageError`."""
+def _read_hosts(book: Play, cwd: Path) -> Inventory | None:
+    """The playbook's own inventory, after checking its steps' limits; None without one. Raises `UsageError`."""
     inventory = book.inventory or (read_hostfile(book.hostfile, cwd=cwd) if book.hostfile else None)
     if inventory:
         for step in book.steps:
