@@ -16,6 +16,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import JsonObject, JsonRecord
 from ipexctl.model.launch import PlannedLaunch
+from ipexctl.model.reports import Cleanup
 from ipexctl.model.stack import StackSummary
 
 # doctor -----------------------------------------------------------------------------------------------------------
@@ -367,23 +368,17 @@ class PsAnswer(JsonRecord):
     unreachable: tuple[str, ...]
 
 
-class StopAnswer(JsonRecord):
-    """``stop``: see `RunOutcome` for the last three."""
+class StopAnswer(Cleanup):
+    """``stop``."""
 
     run: str
     reason: str
-    clean: tuple[str, ...]
-    orphans: Mapping[str, tuple[int, ...]]
-    unchecked: tuple[str, ...]
 
 
-class ReapAnswer(JsonRecord):
-    """``reap``: the runs whose processes and directories were removed; see `RunOutcome` for the last three."""
+class ReapAnswer(Cleanup):
+    """``reap``: the runs whose processes and directories were removed."""
 
     removed: tuple[str, ...]
-    clean: tuple[str, ...]
-    orphans: Mapping[str, tuple[int, ...]]
-    unchecked: tuple[str, ...]
 
 
 # playbooks --------------------------------------------------------------------------------------------------------

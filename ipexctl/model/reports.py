@@ -74,10 +74,18 @@ class RankOutcome:
     oom: OutOfMemory | None = None
 
 
-class RunOutcome(JsonRecord):
+class Cleanup(JsonRecord):
+    """On the hosts in ``clean`` no process of a run is left; ``orphans`` maps a host to the ids of those that are;
+    ``unchecked`` are hosts that did not answer."""
+
+    clean: tuple[str, ...]
+    orphans: Mapping[str, tuple[int, ...]]
+    unchecked: tuple[str, ...]
+
+
+class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
-    ``followers`` failed after it, ``stopped`` were ended by us. On the hosts in ``clean`` no process of the run is
-    left; ``orphans`` maps a host to those that are; ``unchecked`` are hosts that did not answer."""
+    ``followers`` failed after it, ``stopped`` were ended by us."""
 
     run: str
     head: str
@@ -90,9 +98,6 @@ class RunOutcome(JsonRecord):
     diagnosis: Diagnosis | None
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
-    clean: tuple[str, ...]
-    orphans: Mapping[str, tuple[int, ...]]
-    unchecked: tuple[str, ...]
 
 
 class LostOutput(JsonRecord):

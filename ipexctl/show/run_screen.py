@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from ipexctl.model.answers import ListedRun, PsAnswer
 from ipexctl.model.json_values import to_json
-from ipexctl.model.reports import RankOutcome, RunOutcome
+from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible, visible_lines
 from ipexctl.show.tables import Rows
@@ -26,17 +25,6 @@ from ipexctl.show.typeset import (
     text,
     whole,
 )
-
-
-class Cleanup(Protocol):
-    """What was proved of a run's hosts: see `CleanupChecked`."""
-
-    @property
-    def clean(self) -> Sequence[str]: ...
-    @property
-    def orphans(self) -> Mapping[str, Sequence[int]]: ...
-    @property
-    def unchecked(self) -> Sequence[str]: ...
 
 
 def card(run: RunOutcome) -> list[RenderableType]:

@@ -95,7 +95,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         yield event
     reason = watcher.run_ended.reason if watcher.run_ended else ""
     if proof is not None:
-        yield Answer(StopAnswer(watcher.running.run, reason, proof.clean, proof.orphans, proof.unchecked))
+        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, watcher.running.run, reason))
     yield Ended("stop", watcher.exit)
 
 
@@ -143,7 +143,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
             raise no_such_run(run, survey)
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
-    yield Answer(ReapAnswer(tuple(sorted(to_remove)), proof.clean, proof.orphans, proof.unchecked))
+    yield Answer(ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(to_remove))))
     yield Ended("reap", Exit.OK)
 
 

@@ -234,7 +234,7 @@ def record(runs: Path, name: str, hosts: Mapping[str, tuple[int, int]], *ranks: 
     directory.mkdir(parents=True)
     (directory / "events.jsonl").touch()
     rows = tuple(HostOutcome(host, failed=failed, unreachable=away) for host, (failed, away) in hosts.items())
-    run = RunOutcome("r", "n0", "rank", "", 0.0, 0.0, ranks, None, None, (), (), (), {}, ()) if ranks else None
+    run = RunOutcome((), {}, (), "r", "n0", "rank", "", 0.0, 0.0, ranks, None, None, (), ()) if ranks else None
     report = replace(fold([]), verb=name.rpartition("-")[2], hosts=rows, run=run)
     (directory / "report.json").write_text(json.dumps(to_json(report)))
 
