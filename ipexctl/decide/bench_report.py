@@ -33,18 +33,20 @@ def build_rows(
                 whole = next((rate for line in all_of if (rate := _read_rate(line)) is not None), None)
                 if mode == "infer" and len(hosts) > 1:
                     whole = sum(hosts.values())
-                said = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
-                why = missing.get(engine) or (f"not measured: {said[0]}" if said else "" if hosts else "not measured")
+                reasons = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
+                why = missing.get(engine) or (
+                    f"not measured: {reasons[0]}" if reasons else "" if hosts else "not measured"
+                )
                 made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None))
     return tuple(made)
 
 
-def format_rows(found: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
+def format_rows(results: Sequence[BenchResult], title: str, notes: Sequence[str] = ()) -> str:
     """The table for people: samples a second of a host and of the cluster, against stock torch in fp32."""
-    several = any(len(row.hosts) > 1 for row in found)
+    several = any(len(row.hosts) > 1 for row in results)
     lines = [title]
-    for mode in dict.fromkeys(row.mode for row in found):
-        mine = [row for row in found if row.mode == mode]
+    for mode in dict.fromkeys(row.mode for row in results):
+        mine = [row for row in results if row.mode == mode]
         most = max((row.host or 0.0 for row in mine), default=0.0)
         base = next((row.host for row in mine if (row.engine, row.how, row.dtype) == ("stock", "eager", "fp32")), None)
         first, second = ("a host", "cluster") if several else ("samples/s", "")

@@ -121,19 +121,19 @@ class Lines:
         """(bytes, partial): whole lines; pieces with ``partial`` where a bar redraws itself or a line is too long."""
         data = self._unfinished_line + data
         end = data.rfind(b"\n") + 1
-        whole, rest = data[:end], data[end:]
+        whole, remainder = data[:end], data[end:]
         if whole:
             yield whole, False
-        bar = rest.rfind(b"\r") + 1
+        bar = remainder.rfind(b"\r") + 1
         if bar:
-            yield rest[:bar], True
-            rest = rest[bar:]
-        while len(rest) > LONGEST:
-            yield rest[:LONGEST], True
-            rest = rest[LONGEST:]
-        self._unfinished_line = rest
+            yield remainder[:bar], True
+            remainder = remainder[bar:]
+        while len(remainder) > LONGEST:
+            yield remainder[:LONGEST], True
+            remainder = remainder[LONGEST:]
+        self._unfinished_line = remainder
 
     def end(self) -> bytes:
         """The last line, if it has no end."""
-        rest, self._unfinished_line = self._unfinished_line, b""
-        return rest
+        remainder, self._unfinished_line = self._unfinished_line, b""
+        return remainder

@@ -32,8 +32,8 @@ def select_steps(
         step for step in steps if (not tags or set(tags) & set(step.tags)) and not set(skip_tags) & set(step.tags)
     )
     if unknown and (not left or not known):
-        said = ", ".join(printable(tag) for tag in unknown)
-        raise UsageError(f"{source} has no step with the tags {said}{suggest_nearest(unknown[0], known)}")
+        tags_text = ", ".join(printable(tag) for tag in unknown)
+        raise UsageError(f"{source} has no step with the tags {tags_text}{suggest_nearest(unknown[0], known)}")
     if not left:
         raise UsageError(
             f"{source} has no step that is left to do", hint="ipexctl play --list-steps shows names and tags"

@@ -138,11 +138,11 @@ class Folding:
         for failure in forgiven:
             if failure.host:
                 self._hosts[failure.host].append((failure.kind.value, "ok", f"ignored: {failure.what}"))
-        for host, told in self._hosts.items():
-            for index in range(steps.get(host, 0), len(told)):
-                step, outcome, detail = told[index]
+        for host, steps_of_host in self._hosts.items():
+            for index in range(steps.get(host, 0), len(steps_of_host)):
+                step, outcome, detail = steps_of_host[index]
                 if outcome == "failed":
-                    told[index] = (step, "ok", f"ignored: {detail}")
+                    steps_of_host[index] = (step, "ok", f"ignored: {detail}")
         for finding in list(self._findings)[findings:]:
             if finding.level == "error":
                 del self._findings[finding]
@@ -316,8 +316,8 @@ class Folding:
 
     def _tail(self, rank: int, end: e.RankEnded, most: int) -> str:
         """The rank's last lines, both streams as they were seen; of a bar that redraws itself, its last state."""
-        said = end.tail or self._tails.get(rank, b"")
-        lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in said.split(b"\n")]
+        output = end.tail or self._tails.get(rank, b"")
+        lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in output.split(b"\n")]
         return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
 
     def _delay(self, host: str, seen: float, at: float) -> None:

@@ -55,5 +55,5 @@ class Completed:
 
     def last_words(self, lines: int = 3) -> str:
         """The last lines of what it said (stderr, else stdout), for a message. Untrusted: show it escaped."""
-        said = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
-        return "\n".join(said.splitlines()[-lines:])
+        output = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
+        return "\n".join(output.splitlines()[-lines:])

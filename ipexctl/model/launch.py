@@ -268,11 +268,11 @@ def _text(launch: Launch) -> list[str]:
     common = _common([list(node.env.items()) for node in launch.nodes])
     preloads = _common([node.preload for node in launch.nodes])
     lines += ["", "on all hosts, for the ranks:", *[f"  {line}" for line in _settings(dict(common))]]
-    lines += [f"  before all libraries: {_preload(one)}" for one in preloads]
+    lines += [f"  before all libraries: {_preload(library)}" for library in preloads]
     for node in launch.nodes:
         lines += ["", f"on {node.host}: in {node.workdir}, over {node.interface} ({node.reason.text})"]
         lines += [f"  {line}" for line in _settings(dict(item for item in node.env.items() if item not in common))]
-        lines += [f"  before all libraries: {_preload(one)}" for one in node.preload if one not in preloads]
+        lines += [f"  before all libraries: {_preload(library)}" for library in node.preload if library not in preloads]
     port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
     if launch.independent:
         identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"
@@ -283,8 +283,8 @@ def _text(launch: Launch) -> list[str]:
     same = _common(of_ranks)
     lines += [f"  {text}" for text in of_ranks[0] if text in same] if of_ranks else []
     for place, own in zip(launch.places, of_ranks, strict=True):
-        rest = [text for text in own if text not in same]
-        lines += [f"  rank {place.rank}: {' '.join(rest)}"] if rest else []
+        differing = [text for text in own if text not in same]
+        lines += [f"  rank {place.rank}: {' '.join(differing)}"] if differing else []
     if launch.membind:
         lines.append("  its memory only on its NUMA nodes (--membind)")
     return lines + [f"warning: {warning}" for warning in launch.warnings]

@@ -225,8 +225,8 @@ class Lock:
     def public(self) -> dict[str, Any]:
         """JSON-able, and back: `Lock.read`."""
         wheels = [{f: getattr(w, f) for f in ("name", "version", "url", "sha256", "size")} for w in self.wheels]
-        said = {"python": self.python, "inputs": self.inputs, "mpi": self.mpi, "notes": list(self.notes)}
-        return {**said, "wheels": wheels}
+        record = {"python": self.python, "inputs": self.inputs, "mpi": self.mpi, "notes": list(self.notes)}
+        return {**record, "wheels": wheels}
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Lock:

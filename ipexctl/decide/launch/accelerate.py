@@ -82,8 +82,8 @@ def write_config(
         for option in options
         if option.of == "accelerate" and option.name in unknown and wanted.get(option.name)
     }
-    kept = {name: inner for name, inner in value.items() if name not in unknown}
-    return yaml.safe_dump(kept, allow_unicode=True), tuple(unsupported)
+    supported = {name: inner for name, inner in value.items() if name not in unknown}
+    return yaml.safe_dump(supported, allow_unicode=True), tuple(unsupported)
 
 
 def read_config(text: str, source: str) -> AccelerateConfig:
@@ -139,7 +139,7 @@ class _Reader:
     def wrong(self, path: str, what: str, value: str) -> None:
         node = self._node(path)
         if node is not None:
-            self.problems.add(node.origin, f"{path} {what}", found=value)
+            self.problems.add(node.origin, f"{path} {what}", value=value)
 
 
 def apply_config(config: AccelerateConfig | None, task: Run) -> Run:

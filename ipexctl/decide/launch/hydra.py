@@ -23,9 +23,9 @@ def build_intel_mpiexec(
     """The words that start all ranks: one segment a host, in rank order. Proxies call back to ``interface``."""
     words = [program, "-bootstrap", "ssh", "-bootstrap-exec", shim, "-iface", interface]
     words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", launcher_pattern(nonce)]
-    for number, one in enumerate(nodes):
+    for number, node in enumerate(nodes):
         words += [":"] if number else []
-        words += ["-n", str(len(one.ranks)), "-host", one.label, *RANK]
+        words += ["-n", str(len(node.ranks)), "-host", node.label, *RANK]
     return tuple(words)
 
 
@@ -33,10 +33,10 @@ def build_mpich_mpiexec(
     program: str, shim: str, interface: str, nonce: str, nodes: Sequence[NodePlan]
 ) -> tuple[str, ...]:
     """The same for MPICH, which takes its hosts once, and fills them in order."""
-    hosts = ",".join(f"{one.label}:{len(one.ranks)}" for one in nodes)
+    hosts = ",".join(f"{node.label}:{len(node.ranks)}" for node in nodes)
     words = [program, "-launcher", "ssh", "-launcher-exec", shim, "-rmk", "user", "-iface", interface]
     words += ["-genvnone", "-disable-auto-cleanup", "-prepend-pattern", launcher_pattern(nonce)]
-    return (*words, "-hosts", hosts, "-n", str(sum(len(one.ranks) for one in nodes)), *RANK)
+    return (*words, "-hosts", hosts, "-n", str(sum(len(node.ranks) for node in nodes)), *RANK)
 
 
 def build_environment(hosts: int) -> Mapping[str, str]:

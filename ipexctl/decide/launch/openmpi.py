@@ -33,10 +33,10 @@ def build_mpirun(program: str, shim: str, interface: str, nodes: Sequence[NodePl
     words = [program, "--noprefix"]
     for name, value in settings.items():
         words += ["--mca", name, value]
-    for number, one in enumerate(nodes):
+    for number, node in enumerate(nodes):
         words += [":"] if number else []
         # Binding is ours. "Oversubscribed" is how Open MPI counts slots it does not know; it then only yields.
-        words += ["-np", str(len(one.ranks)), "--host", f"{one.label}:{len(one.ranks)}", "--bind-to", "none", *RANK]
+        words += ["-np", str(len(node.ranks)), "--host", f"{node.label}:{len(node.ranks)}", "--bind-to", "none", *RANK]
     return tuple(words)
 
 

@@ -44,19 +44,19 @@ def find_usable_cores(facts: Facts) -> Cores:
     cores.sort(key=lambda core: (core[1], core[0]))
     quota = facts.cgroup_cpus
     if quota is not None and cores and quota < len(cores):
-        kept = max(1, int(quota))
+        limit = max(1, int(quota))
         note = Note("quota", f"its control group allows {quota:g} CPUs of {len(cores)} cores")
-        return Cores(_pick_evenly(cores, kept), note)
+        return Cores(_pick_evenly(cores, limit), note)
     return Cores(tuple(cores))
 
 
-def _pick_evenly(cores: Sequence[tuple[int, int]], kept: int) -> tuple[tuple[int, int], ...]:
-    """``kept`` cores, taken in turn from all NUMA nodes."""
+def _pick_evenly(cores: Sequence[tuple[int, int]], limit: int) -> tuple[tuple[int, int], ...]:
+    """``limit`` cores, taken in turn from all NUMA nodes."""
     nodes: dict[int, list[tuple[int, int]]] = {}
     for core in cores:
         nodes.setdefault(core[1], []).append(core)
     turns = (core for turn in zip_longest(*nodes.values()) for core in turn if core is not None)
-    return tuple(sorted(islice(turns, kept), key=lambda core: (core[1], core[0])))
+    return tuple(sorted(islice(turns, limit), key=lambda core: (core[1], core[0])))
 
 
 def _cores_without_topology(facts: Facts) -> Iterable[Core]:

@@ -68,7 +68,7 @@ def write_pytorchjob(launch: Launch) -> str:
 
 
 def _write_header(launch: Launch, name: str, ranks: int) -> list[str]:
-    preloaded = sorted({one.path for node in launch.nodes for one in node.preload})
+    preloaded = sorted({library.path for node in launch.nodes for library in node.preload})
     each = "1 rank" if ranks == 1 else f"{ranks} ranks"
     lines = [
         f"# {launch.title}: {len(launch.nodes)} pods with {each} each, for Kubeflow's training operator; by ipexctl.",

@@ -60,7 +60,7 @@ class Tree:
         if name in self.groups:
             return self.groups[name]
         if why := validators.group(name):
-            problems.add(origin, why, found=name)
+            problems.add(origin, why, value=name)
             return None
         if len(self.groups) >= MAX_GROUPS:
             problems.add(origin, f"inventory holds more than {MAX_GROUPS} groups")
@@ -85,20 +85,20 @@ def set_key(words: dict[str, Word], key: Word, value: Word, problems: InputError
             problems.add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
             return
         if validators.group(name):  # a name from a YAML file can be any text
-            problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", found=key.text)
+            problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
             return
     if name in words:
-        problems.add(key.origin, f"{name} is given twice", found=f"{key.text}={value.text}")
+        problems.add(key.origin, f"{name} is given twice", value=f"{key.text}={value.text}")
         return
     if key.text == "ansible_connection":
         if value.text in {"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.netcommon.libssh"}:
             return
         if value.text != "local":
-            problems.add(value.origin, "ansible_connection must be ssh or local", found=value.text)
+            problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
             return
         value = Word("yes", value.origin)
     if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, value.text)):
-        problems.add(value.origin, why, found=value.text or f"{key.text}=")
+        problems.add(value.origin, why, value=value.text or f"{key.text}=")
         return
     words[name] = value
 
@@ -129,7 +129,7 @@ def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], pr
     values = {key: word.text for key, word in words.items()}
     slots, max_slots = values.pop("slots", None), values.get("max_slots")
     if slots and max_slots and int(max_slots) < int(slots):
-        problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", found=max_slots)
+        problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", value=max_slots)
     if "local" in values:
         values["local"] = "yes" if values["local"].lower() in {"yes", "true", "1"} else "no"
     port = values.pop("port", None)
@@ -166,7 +166,7 @@ def _merge_entries(entries: list[Entry], problems: InputErrors) -> list[tuple[En
             if known.words.setdefault(key, word).text != word.text:
                 other = known.words[key].origin
                 what = f"{key} of {entry.name} contradicts line {other.line}, column {other.column}"
-                problems.add(word.origin, what, found=word.text)
+                problems.add(word.origin, what, value=word.text)
     return list(merged.values())
 
 
@@ -178,7 +178,7 @@ def _order_groups(groups: dict[str, Group], problems: InputErrors) -> tuple[dict
             if child in groups:
                 parents[child].add(name)
             else:
-                problems.add(origin, f"group is not defined{suggest_nearest(child, groups)}", found=child)
+                problems.add(origin, f"group is not defined{suggest_nearest(child, groups)}", value=child)
     depth: dict[str, int] = {}
     above: dict[str, frozenset[str]] = {}
     waiting = dict(parents)
@@ -188,5 +188,5 @@ def _order_groups(groups: dict[str, Group], problems: InputErrors) -> tuple[dict
             depth[name] = 1 + max((depth[parent] for parent in over), default=-1 if name == "all" else 0)
             above[name] = frozenset(over).union(*(above[parent] for parent in over))
     for name in waiting:
-        problems.add(groups[name].origin, "group is its own ancestor", found=name)
+        problems.add(groups[name].origin, "group is its own ancestor", value=name)
     return depth, above

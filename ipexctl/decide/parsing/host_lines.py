@@ -36,7 +36,7 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
         if section:
             group, kind = section
             if kind not in {"hosts", "children", "vars"}:
-                problems.add(origin, "a section is [group], [group:children] or [group:vars]", found=line.strip(_BLANK))
+                problems.add(origin, "a section is [group], [group:children] or [group:vars]", value=line.strip(_BLANK))
             tree.group(group, origin, problems)
         elif line.strip(_BLANK)[:1] in {"", "#", ";"}:
             continue
@@ -87,7 +87,7 @@ def read_host(
         set_key(own, key, value, problems, open_keys=open_keys)
     names = _expand_names(host, own, problems, ansible=open_keys)
     if "address" in own and len(names) > 1:
-        problems.add(own["address"].origin, f"one address for {len(names)} hosts", found=own["address"].text)
+        problems.add(own["address"].origin, f"one address for {len(names)} hosts", value=own["address"].text)
         return []
     return [Entry(name, host.origin, dict(own)) for name in names]
 
@@ -126,20 +126,20 @@ def _expand_names(word: Word, words: dict[str, Word], problems: InputErrors, *, 
         column += len(user) + 1
     origin = Origin(word.origin.file, word.origin.line, column)
     if why := validators.host_range(host_text):
-        problems.add(origin, why, found=host_text)
+        problems.add(origin, why, value=host_text)
         return []
     host, colon, slots = _split_slots(host_text)
     if colon:
         at = Origin(word.origin.file, word.origin.line, column + len(host) + 1)
         if validators.ipv6(host_text):
-            problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", found=host_text)
+            problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", value=host_text)
             return []
         if ansible:
             what = f"':{printable(slots)}' is a port in an Ansible inventory and slots in a hostfile"
-            problems.add(at, what, found=host_text, hint="write port=N or slots=N")
+            problems.add(at, what, value=host_text, hint="write port=N or slots=N")
         elif validators.slots(slots):
             hint = f"write port={slots} for an SSH port" if slots.isdigit() and not validators.port(slots) else None
-            problems.add(at, validators.slots(slots) or "", found=host_text, hint=hint)
+            problems.add(at, validators.slots(slots) or "", value=host_text, hint=hint)
         else:
             set_key(words, Word("slots", at), Word(slots, at), problems, open_keys=False)
     names = _hosts(host, origin, problems)
@@ -161,16 +161,16 @@ def _hosts(text: str, origin: Origin, problems: InputErrors) -> list[str]:
         if validators.ipv6(text[1:-1]):
             return [text[1:-1]]
         if not _RANGE.fullmatch(text[1:-1]):
-            problems.add(origin, "host in brackets is not an IPv6 address", found=text)
+            problems.add(origin, "host in brackets is not an IPv6 address", value=text)
             return []
     try:
         names = expand_ranges(text)
     except RangeError as error:
-        problems.add(origin, str(error), found=text)
+        problems.add(origin, str(error), value=text)
         return []
     for name in names:
         if why := validators.host(name):
-            problems.add(origin, why, found=text)
+            problems.add(origin, why, value=text)
             return []
     return names
 
@@ -191,7 +191,7 @@ def _parse_pairs(
                 text += piece[1] or re.sub(r'\\(["\\])', r"\1", piece[2] or "") or piece[3] or ""
                 i = piece.end()
             if i < len(line) and line[i] in "'\"":
-                problems.add(at(i), "quote is not closed", found=line[i:])
+                problems.add(at(i), "quote is not closed", value=line[i:])
                 return
             yield Word(key[1], at(key.start())), Word(text, at(start))
         else:
@@ -201,7 +201,7 @@ def _parse_pairs(
             if not hint and not validators.host(bare) and not validators.host(host.text):
                 named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then a name, as in /etc/hosts
                 hint = f"write {bare} address={host.text}" if named else apart
-            problems.add(at(i), "word is not key=value", found=bare, hint=hint)
+            problems.add(at(i), "word is not key=value", value=bare, hint=hint)
             i = end
 
 
@@ -211,7 +211,7 @@ def _parse_group_variable(line: str, origin: Origin, tree: Tree, name: str, prob
     start = origin.column - 1
     key = _KEY.match(line, start)
     if not key:
-        problems.add(origin, "line is not key=value", found=line[start:])
+        problems.add(origin, "line is not key=value", value=line[start:])
         return
     value_text = line[key.end() :]
     quoted = _QUOTED.fullmatch(value_text)

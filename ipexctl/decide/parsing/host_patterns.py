@@ -84,13 +84,13 @@ def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, prob
         try:
             wanted = expand_ranges(piece)
         except RangeError as error:
-            problems.add(origin, str(error), found=piece)
+            problems.add(origin, str(error), value=piece)
             return set()
         hit = set().union(*(index.get(name.lower(), ()) for name in wanted))
         missing = [name for name in wanted if name.lower() not in index]
     for name in missing[:10]:
         near = suggest_nearest(name, index) if len(problems) < 10 else ""  # looking for near names is slow
-        problems.add(origin, f"no host or group has this name{near}", found=name)
+        problems.add(origin, f"no host or group has this name{near}", value=name)
     if len(missing) > 10:
-        problems.add(origin, f"{len(missing) - 10} more names of this range are not known", found=piece)
+        problems.add(origin, f"{len(missing) - 10} more names of this range are not known", value=piece)
     return hit

@@ -30,12 +30,12 @@ class InputErrors:
         self.source = source
         self._all: dict[tuple[Origin, str], InputError] = {}
 
-    def add(self, origin: Origin, what: str, *, found: str | None = None, hint: str | None = None) -> None:
-        """Adds an error once. ``found`` is the text in the file; it is shown escaped.
+    def add(self, origin: Origin, what: str, *, value: str | None = None, hint: str | None = None) -> None:
+        """Adds an error once. ``value`` is the text in the file; it is shown escaped.
 
         Raises `UsageError` when there are so many that reading on would help nobody.
         """
-        text = what if found is None else f"{what}, found '{printable(found)}'"
+        text = what if value is None else f"{what}, found '{printable(value)}'"
         self._all.setdefault((origin, text), InputError(origin, text, hint))
         if len(self._all) >= _ENOUGH:
             self.raise_if_any()

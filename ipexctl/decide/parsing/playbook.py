@@ -269,7 +269,7 @@ def _validate_keys(model: type[Model], node: Map, problems: InputErrors, action:
     if not action:
         for _, value in node.pairs:
             if isinstance(value, Scalar) and (why := validators.value(value.text)):
-                problems.add(value.origin, why, found=value.text)
+                problems.add(value.origin, why, value=value.text)
     try:
         read = model.model_validate({key.text: _to_plain(value) for key, value in node.pairs})
     except ValidationError as error:
@@ -278,7 +278,7 @@ def _validate_keys(model: type[Model], node: Map, problems: InputErrors, action:
             path = ".".join(str(part) for part in (action, *fault["loc"])) if action else str(fault["loc"][0])
             text = wrong.text if isinstance(wrong, Scalar) else None if action else yaml_nodes.kind(wrong)
             reason = f"{path} {describe_error(fault)}"
-            problems.add(wrong.origin, reason, found=None if fault["type"] == "missing" else text)
+            problems.add(wrong.origin, reason, value=None if fault["type"] == "missing" else text)
         return None
     return read if len(problems) == before else None
 
@@ -396,7 +396,7 @@ def _parse_variables(
     scope.known |= {key.text for key, _ in node.pairs}
     for key, value in node.pairs:
         if not _NAME.fullmatch(key.text):
-            problems.add(key.origin, "name of a variable must be letters, digits and '_'", found=key.text)
+            problems.add(key.origin, "name of a variable must be letters, digits and '_'", value=key.text)
         elif not isinstance(value, Scalar):
             problems.add(value.origin, f"variable {key.text} must be a single value, not {yaml_nodes.kind(value)}")
         elif key.text not in given:
@@ -440,7 +440,7 @@ class _Scope:
                 return "${"
             name = match[1]
             if name is None:
-                self.problems.add(node.origin, "'${' is not closed", found=node.text, hint="$${ is a literal ${")
+                self.problems.add(node.origin, "'${' is not closed", value=node.text, hint="$${ is a literal ${")
                 return match[0]
             if name.startswith("env:"):
                 value = self._from_environ(name.removeprefix("env:"), node)
@@ -449,7 +449,7 @@ class _Scope:
             if name not in self.variables:
                 what = f"variable '{printable(name)}' is not set{suggest_nearest(name, self.variables)}"
                 hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else "$${ is a literal ${"
-                self.problems.add(node.origin, what, found=node.text, hint=hint)
+                self.problems.add(node.origin, what, value=node.text, hint=hint)
                 return match[0]
             return self.variables[name]
 

@@ -30,11 +30,11 @@ def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     for item in counts.split(","):
         match = _COUNT.fullmatch(item)
         if not match or validators.slots(match[1]) or len(slots) > MAX_HOSTS:
-            problems.add(origin, "task counts must look like 4(x3),2", found=counts)
+            problems.add(origin, "task counts must look like 4(x3),2", value=counts)
             return tree
         slots += [match[1]] * int(match[2] or 1)
     if len(slots) != len(tree.entries):
-        problems.add(origin, f"{len(slots)} task counts for {len(tree.entries)} hosts", found=counts)
+        problems.add(origin, f"{len(slots)} task counts for {len(tree.entries)} hosts", value=counts)
         return tree
     for entry, count in zip(tree.entries, slots, strict=True):
         entry.words["slots"] = Word(count, origin)

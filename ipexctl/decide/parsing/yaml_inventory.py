@@ -29,7 +29,7 @@ def read_node(node: Node, problems: InputErrors) -> Tree:
         tree.open = False
         _host_list(node, tree, "", problems)
     else:
-        problems.add(node.origin, "inventory must be a mapping of groups", found=node.text)
+        problems.add(node.origin, "inventory must be a mapping of groups", value=node.text)
     return tree
 
 

@@ -68,7 +68,7 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         origin = Origin(source, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        problems.add(origin, "character is not allowed in YAML", found=text[error.position : error.position + 1])
+        problems.add(origin, "character is not allowed in YAML", value=text[error.position : error.position + 1])
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context or ""
         words, begun = _explain_yaml_error(problem)
@@ -160,7 +160,7 @@ class _Builder:
                 self.problems.add(key.origin, f"key is {kind(key)}, it must be a single word")
             elif key.text in pairs:
                 line = pairs[key.text][0].origin.line
-                self.problems.add(key.origin, f"key is given twice, first in line {line}", found=key.text)
+                self.problems.add(key.origin, f"key is given twice, first in line {line}", value=key.text)
             else:
                 pairs[key.text] = key, value
         return Map(tuple(pairs.values()), origin)
@@ -169,7 +169,7 @@ class _Builder:
         tag = getattr(event, "tag", None)
         if tag is not None and tag not in _PLAIN_TAGS:
             shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
-            self.problems.add(self._at(event), "tag is not allowed: a file is data", found=shown)
+            self.problems.add(self._at(event), "tag is not allowed: a file is data", value=shown)
 
     def _at(self, event: Any) -> Origin:
         return Origin(self.source, event.start_mark.line + 1, event.start_mark.column + 1)

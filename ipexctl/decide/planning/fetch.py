@@ -109,8 +109,8 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
     clashing = _find_case_clashes(items) if folds else {}
     refused += [f"{printable(local, 300)}: here it would be the same file as {printable(first, 300)}"
                 for local, first in clashing.items()]  # fmt: skip
-    kept = tuple(items[local] for local in sorted(items) if local not in clashing)
-    return Listing(os.fsdecode(path), kept, frozenset(matched), tuple(links), tuple(refused), tool == b"rsync")
+    wanted = tuple(items[local] for local in sorted(items) if local not in clashing)
+    return Listing(os.fsdecode(path), wanted, frozenset(matched), tuple(links), tuple(refused), tool == b"rsync")
 
 
 def _is_ignored(parts: Sequence[str], directory: bool, ignored: Ignored) -> bool:

@@ -62,27 +62,27 @@ def _regex(pattern: str) -> str:
     out: list[str] = []
     at = 0
     while at < len(pattern):
-        rest = pattern[at:]
-        if rest.startswith("**/"):
+        remainder = pattern[at:]
+        if remainder.startswith("**/"):
             out.append("(?:.*/)?")
             at += 3
-        elif rest == "**":
+        elif remainder == "**":
             out.append(".*")
             at += 2
-        elif rest[0] == "*":
+        elif remainder[0] == "*":
             out.append("[^/]*")
             at += 1
-        elif rest[0] == "?":
+        elif remainder[0] == "?":
             out.append("[^/]")
             at += 1
-        elif found := re.match(r"\[(!?)(\]?[^\]]*)\]", rest):
-            inside = found[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
-            out.append(f"[{'^' if found[1] else ''}{inside}]")
-            at += found.end()
-        elif rest[0] == "\\" and len(rest) > 1:
-            out.append(re.escape(rest[1]))
+        elif match := re.match(r"\[(!?)(\]?[^\]]*)\]", remainder):
+            inside = match[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
+            out.append(f"[{'^' if match[1] else ''}{inside}]")
+            at += match.end()
+        elif remainder[0] == "\\" and len(remainder) > 1:
+            out.append(re.escape(remainder[1]))
             at += 2
         else:
-            out.append(re.escape(rest[0]))
+            out.append(re.escape(remainder[0]))
             at += 1
     return "".join(out)

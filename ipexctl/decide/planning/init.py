@@ -107,7 +107,7 @@ def list_questions(
         count, why = _suggest_ranks(inventory, facts, config)
         yield Question("ppn", "How many ranks on each host?", str(count), why)
     if answers.ipex is None:
-        wish, why = _wants_ipex(facts, config)
+        wish, why = _suggest_ipex(facts, config)
         yield Question("ipex", "Use Intel Extension for PyTorch (IPEX)?", "yes" if wish else "no", why, ("yes", "no"))
     if answers.precision is None:
         precision, why = _suggest_precision(facts, config)
@@ -162,24 +162,24 @@ def _suggest_ranks(
     slots = {host.slots for host in inventory}
     if len(slots) == 1 and (only := next(iter(slots))):
         return only, "the slots of the hosts"
-    nodes = [cores.nodes for found in facts.values() if (cores := find_usable_cores(found)).cpus]
+    nodes = [cores.nodes for fact in facts.values() if (cores := find_usable_cores(fact)).cpus]
     least = min(nodes, default=1)
     return max(1, least), f"one per NUMA node: every host has {least}" if len({*nodes}) == 1 else "NUMA nodes, at least"
 
 
-def _wants_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
+def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
-    weak = [host for host, found in facts.items() if not _has_isa_level(found, "AVX2")]
-    if weak:
-        return False, f"{weak[0]} has no AVX2, which IPEX needs"
+    unsupported = [host for host, fact in facts.items() if not _has_isa_level(fact, "AVX2")]
+    if unsupported:
+        return False, f"{unsupported[0]} has no AVX2, which IPEX needs"
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
 def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
-    weak = [host for host, found in facts.items() if not _has_isa_level(found, "AVX512_BF16")]
-    if weak:
-        return "no", f"bf16 would be emulated on {weak[0]} ({facts[weak[0]].isa_level or 'unknown'})"
+    unsupported = [host for host, fact in facts.items() if not _has_isa_level(fact, "AVX512_BF16")]
+    if unsupported:
+        return "no", f"bf16 would be emulated on {unsupported[0]} ({facts[unsupported[0]].isa_level or 'unknown'})"
     if config and config.precision == "no":
         return "no", "mixed_precision of the configuration; every host computes bf16 in hardware"
     return "bf16", "every host computes it in hardware"
@@ -207,13 +207,13 @@ def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str
     width = max(len(host.name) for host in inventory)
     lines = []
     for host in inventory:
-        found = facts.get(host.name)
-        if found is None:
+        fact = facts.get(host.name)
+        if fact is None:
             lines.append(f"{host.name:<{width}}  did not answer")
             continue
-        cores = f"{found.physical_cores} cores" if found.physical_cores else ""
-        memory = format_size(found.mem_total_kb * 1024) if found.mem_total_kb else ""
-        parts = [found.model_name or found.vendor or "", found.isa_level or "", cores, memory]
+        cores = f"{fact.physical_cores} cores" if fact.physical_cores else ""
+        memory = format_size(fact.mem_total_kb * 1024) if fact.mem_total_kb else ""
+        parts = [fact.model_name or fact.vendor or "", fact.isa_level or "", cores, memory]
         lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))
     return lines
 

@@ -83,11 +83,11 @@ class Rates:
         if not self.up or (self.missing and not self.down):
             return "hosts", ""
         sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
-        here = f"the controller sends {mib(int(self.up))}/s"
-        here += f" and downloads {mib(int(self.down))}/s" if self.missing else ""
+        controller_rates = f"the controller sends {mib(int(self.up))}/s"
+        controller_rates += f" and downloads {mib(int(self.down))}/s" if self.missing else ""
         if size / own > _CLEARLY * sent:
-            return "controller", f"this host downloads {mib(int(own))}/s, {here}"
-        return "hosts", f"this host downloads {mib(int(own))}/s, {here}"
+            return "controller", f"this host downloads {mib(int(own))}/s, {controller_rates}"
+        return "hosts", f"this host downloads {mib(int(own))}/s, {controller_rates}"
 
 
 @dataclass(frozen=True, slots=True)
