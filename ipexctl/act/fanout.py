@@ -1,7 +1,7 @@
-"""One piece of work on many hosts, bounded, failures as values.
+"""Runs a function on many hosts in parallel, with a limit; failures are values.
 
-A thread per host does the work; the caller's thread only passes events on. ``context.bound`` hosts are worked on at
-once. A host that is slow to connect gives its place to the next one: dead hosts cost one connect timeout in all.
+Each host has a thread; the caller's thread only passes events on. At most ``context.bound`` hosts are worked on at
+once, not counting hosts that are slow to connect: all dead hosts together cost one connect timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Emit = Callable[[Event], None]
 Work = Callable[[Link, Emit], "T | Failure"]
 
 _PATIENCE = 1.0  # seconds after which a host that is still connecting no longer counts as being worked on
-_ENDING = 5.0  # seconds in which all threads must end once the work is broken off
+_ENDING = 5.0  # seconds in which all threads must end once the work is interrupted
 _QUEUED = 4096  # events; a full queue slows the workers down instead of filling memory
 
 
@@ -45,23 +45,23 @@ def run_on_hosts(
     *,
     outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
 ) -> Generator[Event, None, dict[str, T | Failure]]:
-    """Does ``work`` on every host and returns its results by host name, in the order of ``hosts``.
+    """Calls ``work`` for every host and returns its results by host name, in the order of ``hosts``.
 
-    Yields `StepStarted`, everything ``work`` emits while it happens, and `StepEnded` (with what ``outcome`` says of the
-    value, else "ok") per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's
-    result. Any other exception is a fault of ours: it ends the work on all hosts and is raised here. When the generator
-    is closed or interrupted, all links are closed and no thread is left.
+    Yields `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok")
+    per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other
+    exception is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or
+    interrupted, all links are closed and no thread is left.
     """
     waiting = list(hosts)
     order = [host.name for host in waiting]
     results: dict[str, T | Failure] = {}
     waiting.reverse()
-    happened: queue.Queue[Event | _Done[T]] = queue.Queue(_QUEUED)
+    events: queue.Queue[Event | _Done[T]] = queue.Queue(_QUEUED)
     connecting: dict[str, float] = {}  # host → when it began, monotonic
     threads: dict[str, threading.Thread] = {}
 
-    def body(host: Host) -> None:
-        happened.put(StepStarted(host.name, step))
+    def run_on_host(host: Host) -> None:
+        events.put(StepStarted(host.name, step))
         connecting[host.name] = time.monotonic()
         try:
             try:
@@ -69,28 +69,28 @@ def run_on_hosts(
             finally:
                 del connecting[host.name]
             for note in link.notes():
-                happened.put(Message(note, "info", host.name))
-            value: T | Failure | BaseException = work(link, happened.put)
+                events.put(Message(note, "info", host.name))
+            value: T | Failure | BaseException = work(link, events.put)
         except LinkError as error:
             value = error.failure
         except BaseException as error:  # handed to the caller's thread, which raises it
             value = error
-        happened.put(_Done(host.name, value))
+        events.put(_Done(host.name, value))
 
-    def worked_on() -> int:
+    def count_active() -> int:
         now = time.monotonic()
         slow = sum(1 for since in list(connecting.values()) if now - since > _PATIENCE)
         return len(threads) - slow
 
     try:
         while waiting or threads:
-            while waiting and worked_on() < context.bound:
+            while waiting and count_active() < context.bound:
                 host = waiting.pop()
-                thread = threading.Thread(target=body, args=(host,), name=f"{step} {host.name}", daemon=True)
+                thread = threading.Thread(target=run_on_host, args=(host,), name=f"{step} {host.name}", daemon=True)
                 threads[host.name] = thread
                 thread.start()
             try:
-                item = happened.get(timeout=0.2 if waiting else None)
+                item = events.get(timeout=0.2 if waiting else None)
             except queue.Empty:
                 continue
             if not isinstance(item, _Done):
@@ -104,15 +104,15 @@ def run_on_hosts(
             if isinstance(item.value, Failure):
                 yield HostFailed(item.value)
             else:
-                said, detail = outcome(item.value) if outcome else ("ok", "")
-                yield StepEnded(item.host, step, said, detail)
+                step_outcome, detail = outcome(item.value) if outcome else ("ok", "")
+                yield StepEnded(item.host, step, step_outcome, detail)
     finally:
         if threads:
-            _break_off(context, happened, list(threads.values()))
+            _stop_threads(context, events, list(threads.values()))
     return {name: results[name] for name in order}
 
 
-def _break_off(context: Context, happened: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
+def _stop_threads(context: Context, events: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
     """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
     deadline = time.monotonic() + _ENDING
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
@@ -120,6 +120,6 @@ def _break_off(context: Context, happened: queue.Queue[Event | _Done[T]], thread
         pause = time.monotonic() + 0.2
         while time.monotonic() < pause and any(thread.is_alive() for thread in threads):
             try:
-                happened.get(timeout=0.02)  # makes room: a worker may be waiting to tell something
+                events.get(timeout=0.02)  # makes room: a worker may be waiting to put an event
             except queue.Empty:
                 pass

@@ -395,8 +395,11 @@ def test_a_program_here_that_is_no_rsync_is_told_with_its_words(
 ) -> None:
     for words, why in (
         ("echo unknown option >&2; exit 1", "rsync ended with status 1: unknown option"),
-        ('while [ "$1" != --rsh ]; do shift; done; eval "$2 there rm -rf x"', "rsync here asks for an unknown command"),
-        ('while [ "$1" != --rsh ]; do shift; done; eval "$2 there rsync --server \\;x"', "asks for an unknown command"),
+        (
+            'while [ "$1" != --rsh ]; do shift; done; eval "$2 there rm -rf x"',
+            "the local rsync wants to run an unknown command",
+        ),
+        ('while [ "$1" != --rsh ]; do shift; done; eval "$2 there rsync --server \\;x"', "to run an unknown command"),
     ):
         box = tmp_path / hashlib.sha256(words.encode()).hexdigest()[:8]
         monkeypatch.setenv("PATH", str(toolbox(box, f"#!/bin/sh\n{words}\n")))

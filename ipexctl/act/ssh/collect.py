@@ -60,7 +60,7 @@ def collect(channel: ReadableCommand, command: Command, deadline: float) -> Comp
         _feed_input(channel, command.stdin)
     else:
         threading.Thread(target=_feed_input, args=(channel, command.stdin), daemon=True).start()
-    said: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
+    outputs: dict[Stream, bytearray] = {"out": bytearray(), "err": bytearray()}
     truncated = False
     while True:
         left = deadline - time.monotonic()
@@ -72,14 +72,14 @@ def collect(channel: ReadableCommand, command: Command, deadline: float) -> Comp
         if not pieces and channel.ended():
             break
         for stream, data in pieces:
-            room = command.cap - len(said[stream])
+            room = command.cap - len(outputs[stream])
             truncated = truncated or len(data) > room
-            said[stream] += data[:room]
+            outputs[stream] += data[:room]
     while not channel.ended():  # it closed its outputs and lives on
         if time.monotonic() > deadline:
             raise TimedOut
         time.sleep(0.01)
-    return Completed(channel.status(), bytes(said["out"]), bytes(said["err"]), truncated)
+    return Completed(channel.status(), bytes(outputs["out"]), bytes(outputs["err"]), truncated)
 
 
 def _feed_input(channel: ReadableCommand, data: bytes) -> None:

@@ -57,7 +57,7 @@ class Dialler:
         self._lock = threading.Lock()
 
     def dial(self, host: Host, opening: Callable[[Any], None]) -> tuple[Transport, list[str]]:
-        """A connection that is logged in, and what the user should know of it. Raises `LinkError`.
+        """An authenticated connection, and notes for the user. Raises `LinkError`.
 
         ``opening`` gets each socket while it is being connected, so that it can be shut down from outside.
         """
@@ -94,7 +94,7 @@ class Dialler:
         if settings.command:
             return self._log_in(self._start_proxy_command(settings.command), settings, deadline, limit, opening, notes)
 
-        def socket_to_it() -> Any:
+        def open_socket() -> Any:
             if not jumps:
                 return open_tcp(settings, deadline, limit, opening)
             return self._open_jump_channel(
@@ -104,9 +104,9 @@ class Dialler:
         pause = 0.1
         while True:
             try:
-                return self._log_in(socket_to_it(), settings, deadline, limit, opening, notes)
+                return self._log_in(open_socket(), settings, deadline, limit, opening, notes)
             except EOFError:
-                # A busy sshd closes connections at random before they begin (MaxStartups): come again, later.
+                # A busy sshd closes connections at random before they begin (MaxStartups): try again, later.
                 pause = pause * 2 + random.random() * 0.2
                 if time.monotonic() + pause > deadline or pause > 2:
                     raise ConnectError("banner", f"connection closed before a banner came ({settings.at})") from None
@@ -115,7 +115,7 @@ class Dialler:
     def _open_jump_channel(
         self, jump: Transport, name: str, settings: Settings, deadline: float, limit: float
     ) -> paramiko.Channel:
-        """A way to the host through the jump host of that name."""
+        """A channel to the host through the jump host of that name."""
         try:
             return jump.open_channel(
                 "direct-tcpip",
@@ -137,25 +137,25 @@ class Dialler:
             raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
 
     def _start_proxy_command(self, command: str) -> socket.socket:
-        """A ProxyCommand, talked to over a real socket. OpenSSH, too, gives it to a shell."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        """Starts a ProxyCommand in a shell, as OpenSSH does; returns a socket to it."""
+        local_end, remote_end = socket.socketpair()
+        with remote_end:
             process = subprocess.Popen(
                 ("/bin/sh", "-c", f"exec {command}"),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
+                stdin=remote_end.fileno(),
+                stdout=remote_end.fileno(),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         with self._lock:
             self._proxies.append(process)
-        return ours
+        return local_end
 
     def _connect_jump(self, jumps: tuple[str, ...], deadline: float, limit: float, notes: list[str]) -> Transport:
-        """The one connection to a jump host; the first that needs it makes it, the others wait for it."""
+        """The shared connection to a jump host; the first thread makes it, the others wait for it."""
         with self._lock:
             jump = self._jumps.get(jumps)
-            first = jump is None or jump.gone
+            first = jump is None or jump.is_unusable
             if jump is None or first:
                 jump = self._jumps[jumps] = _JumpConnection()
         if first:
@@ -185,8 +185,8 @@ class Dialler:
         opening: Callable[[Any], None],
         notes: list[str],
     ) -> Transport:
-        """Key exchange, the judgement of the host's key, then authentication. Raises `EOFError` where the other side
-        went before it said a word, else `ConnectError`."""
+        """Exchanges keys, verifies the host's key and authenticates. Raises `EOFError` if the connection closes before
+        a banner, else `ConnectError`."""
         known, name, other_name = self._known_hosts_of(settings)
         transport = Transport(sock)
         opening(transport)
@@ -211,7 +211,7 @@ class Dialler:
             raise
 
     def _known_hosts_of(self, settings: Settings) -> tuple[KnownHosts, str, str]:
-        """The lines that count for a host, its name there, and the name without a port."""
+        """The known_hosts files of a host, its name in them, and its name without a port."""
         own = settings.known_hosts or _USER_KNOWN
         if self._known_path and not settings.own_known_hosts:
             own = (str(self._known_path),)
@@ -314,7 +314,7 @@ class Dialler:
 
 
 class _JumpConnection:
-    """A connection that many hosts share, perhaps still being made."""
+    """A connection to a jump host that many hosts share."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -324,8 +324,8 @@ class _JumpConnection:
         self._socket: Any = None
 
     @property
-    def gone(self) -> bool:
-        """It was lost, or could not be made and that is a while ago."""
+    def is_unusable(self) -> bool:
+        """The connection was lost, or failed more than `_REMEMBERED` seconds ago."""
         if not self.done.is_set():
             return False
         if self.transport is None:

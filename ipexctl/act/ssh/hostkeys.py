@@ -35,9 +35,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the files say of a key. ``entry`` is the line that decided, None for an unknown key.
+    """The state of a host key. ``entry`` is the line that decided, None for an unknown key.
 
-    "certificate": only a certificate authority is known for the host, and we cannot check certificates of hosts.
+    "certificate": only a certificate authority is known for the host, and host certificates are not supported.
     """
 
     state: KeyState
@@ -45,17 +45,17 @@ class Verdict:
 
 
 def fingerprint(blob: bytes) -> str:
-    """As OpenSSH prints it."""
+    """The SHA-256 fingerprint of a public key, as OpenSSH prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def known_host_name(host: str, port: int) -> str:
-    """How a host is called in a known_hosts file."""
+    """The name of a host in a known_hosts file."""
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
 class KnownHosts:
-    """The lines of some files, found by host. Files that do not exist hold nothing.
+    """The lines of some known_hosts files, by host. Files that do not exist are empty.
 
     ``problems`` lists the lines that could not be read: "known_hosts:7: not base64".
     """
@@ -80,7 +80,7 @@ class KnownHosts:
                     self.problems.append(f"{path}:{number}: {why}")
 
     def _add_line(self, file: str, number: int, line: str) -> str:
-        """Takes a line in; says what is wrong with it."""
+        """Adds a line; returns what is wrong with it, or ""."""
         if not line or line.startswith("#"):
             return ""
         words = line.split()
@@ -117,22 +117,22 @@ class KnownHosts:
         return ""
 
     def find_entries(self, name: str) -> list[Entry]:
-        """All lines about a host, by its name as `name_of` gives it."""
+        """All lines for a host, by its name from `known_host_name`."""
         with self._lock:
-            found = list(self._plain.get(name, ()))
-            found += [entry for names, entry in self._patterns if _matches_patterns(name, names)]
+            entries = list(self._plain.get(name, ()))
+            entries += [entry for names, entry in self._patterns if _matches_patterns(name, names)]
             coded = name.encode()
-            found += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
-        return found
+            entries += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
+        return entries
 
     def key_types(self, name: str) -> list[str]:
-        """Key types known for a host: what it should be asked to show."""
+        """The key types known for a host, which it should be asked for."""
         return list(dict.fromkeys(entry.kind for entry in self.find_entries(name) if not entry.marker))
 
     def judge_key(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
-        """Judges the key a host shows. ``also`` is a second name that may vouch for it (the host without its port).
+        """Looks up the key a host shows. ``also`` is a second name to accept it under (the host without its port).
 
-        A revoked key is refused whatever else is said of it; a host known by another key has changed.
+        A revoked key is refused even if another line accepts it; a host known by another key only has "changed".
         """
         entries = self.find_entries(name)
         others = self.find_entries(also) if also else []
@@ -149,7 +149,7 @@ class KnownHosts:
         return Verdict("certificate", authority) if authority else Verdict("unknown")
 
     def record_key(self, name: str, kind: str, blob: bytes) -> Path:
-        """Records a key of a host never seen before, at the end of the first file. Raises `OSError`."""
+        """Appends the key of an unknown host to the first file and returns its path. Raises `OSError`."""
         path = self.files[0]
         line = format_known_host(name, kind, blob).encode() + b"\n"
         with self._lock:
@@ -166,7 +166,7 @@ class KnownHosts:
 
 
 def format_known_host(name: str, kind: str, blob: bytes) -> str:
-    """The line of a known_hosts file that makes a key known."""
+    """The known_hosts line for a key."""
     return f"{name} {kind} {base64.b64encode(blob).decode()}"
 
 
@@ -180,7 +180,7 @@ def _is_key_blob(kind: str, blob: bytes) -> bool:
 
 
 def _matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
-    found = False
+    matched = False
     for pattern in patterns:
         negated = pattern.startswith("!")
         # only * and ? are special there: brackets are part of "[host]:port"
@@ -188,5 +188,5 @@ def _matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
         if fnmatch.fnmatchcase(name.replace("[", "\0"), plain):
             if negated:
                 return False
-            found = True
-    return found
+            matched = True
+    return matched

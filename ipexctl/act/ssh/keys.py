@@ -1,4 +1,4 @@
-"""The user's keys: files and agent, each loaded once, the right one first."""
+"""The user's keys, from files and the agent, each loaded once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 6  # keys offered to one host: sshd ends the connection after six failur
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``name`` says in a message which one it is."""
+    """``name`` identifies the key in messages."""
 
     name: str
     key: paramiko.PKey
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class UnusableKey:
-    """A key that was asked for and cannot be used: why, and what to do. ``code`` is "key-mode" or "auth"."""
+    """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode" or "auth"."""
 
     why: str
     code: str = "auth"
@@ -40,7 +40,7 @@ class UnusableKey:
 
 
 class Keys:
-    """Loads keys on demand and keeps them. ``ask`` returns the passphrase a question asks for, or None."""
+    """Loads keys on demand and caches them. ``ask`` prompts for a passphrase and returns it, or None."""
 
     def __init__(self, ask: Callable[[str], str | None] | None) -> None:
         self._ask = ask
@@ -50,7 +50,7 @@ class Keys:
         self._lock = threading.Lock()
 
     def keys_for(self, settings: Settings) -> Iterator[Key | UnusableKey]:
-        """What to offer to a host, best first: named files, then the agent, then default files."""
+        """The keys to offer to a host, in order: named files, the agent, default files."""
         offered: set[bytes] = set()
         count = 0
         for key in self._list_candidates(settings):
@@ -62,26 +62,26 @@ class Keys:
                 yield key
 
     def close(self) -> None:
-        """Ends the talk with the agent; keys from files stay loaded, so that nothing is asked twice."""
+        """Disconnects from the agent; keys from files stay loaded, so that no passphrase is asked for twice."""
         with self._lock:
             if self._agent is not None:
                 self._agent.close()
             self._agent = self._agent_keys = None
             self._loaded = {
-                path: found
-                for path, found in self._loaded.items()
-                if isinstance(found, list) and not any(isinstance(key.key, AgentKey) for key in found)
+                path: keys
+                for path, keys in self._loaded.items()
+                if isinstance(keys, list) and not any(isinstance(key.key, AgentKey) for key in keys)
             }
 
     def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         for path in settings.keys:
             if path.lower() != "none":
-                yield from self._load_file(path, settings.certificates, asked_for=True)
+                yield from self._load_file(path, settings.certificates, requested=True)
         if not settings.only_these_keys:
             yield from self._load_agent_keys()
             if not settings.keys:
                 for path in _DEFAULT:
-                    yield from self._load_file(path, (), asked_for=False)
+                    yield from self._load_file(path, (), requested=False)
 
     def _load_agent_keys(self) -> list[Key]:
         with self._lock:
@@ -95,33 +95,33 @@ class Keys:
                     self._agent_keys = []  # an agent that does not answer is no agent
             return self._agent_keys
 
-    def _load_file(self, path: str, certificates: tuple[str, ...], *, asked_for: bool) -> list[Key | UnusableKey]:
+    def _load_file(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> list[Key | UnusableKey]:
         agent = {bytes(key.key.asbytes()): key for key in self._load_agent_keys()}
         with self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._load(path, certificates, agent)
-            found = self._loaded[path]
-        if isinstance(found, UnusableKey):
-            return [found] if asked_for or found.code == "key-mode" else []
-        return list(found)
+                self._loaded[path] = self._read_key(path, certificates, agent)
+            keys = self._loaded[path]
+        if isinstance(keys, UnusableKey):
+            return [keys] if requested or keys.code == "key-mode" else []
+        return list(keys)
 
-    def _load(self, path: str, certificates: tuple[str, ...], agent: dict[bytes, Key]) -> list[Key] | UnusableKey:
+    def _read_key(self, path: str, certificates: tuple[str, ...], agent: dict[bytes, Key]) -> list[Key] | UnusableKey:
         """The key (and first its certificate, if there is one), or why it cannot be used."""
         place = Path(path).expanduser()
         try:
-            found = place.stat()
+            status = place.stat()
         except OSError as error:
-            held = _read_public_blob(place)
-            if held in agent:
-                return [agent[held]]
+            blob = _read_public_blob(place)
+            if blob in agent:
+                return [agent[blob]]
             return UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
+        if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
             return UnusableKey(
                 f"key {path} can be read by others (mode {mode:04o})", "key-mode", f"chmod 600 {shlex.quote(path)}"
             )
-        if (held := _read_public_blob(place)) in agent:
-            return [agent[held]]
+        if (blob := _read_public_blob(place)) in agent:
+            return [agent[blob]]
         passphrase: str | None = None
         try:
             key = _load_private_key(place, None)

@@ -1,4 +1,4 @@
-"""The link over SSH: one connection a host, raw channels, commands that are stopped when nobody waits for them."""
+"""The link over SSH: one connection a host, raw channels, commands that are stopped when their caller is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import paramiko
 from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
-from ipexctl.act.ssh.quoting import MarkedOutput, new_nonce, shell_line, stop_command, wrap_command
+from ipexctl.act.ssh.quoting import OutputSplitter, make_stop_script, new_nonce, shell_line, wrap_command
 from ipexctl.act.ssh.transport import ConnectError, Transport, abort
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -31,11 +31,11 @@ _STOPPING = 4.0  # seconds to stop a command on a host
 class SSHChannel:
     """A running remote command; see `Channel`."""
 
-    def __init__(self, host: str, channel: paramiko.Channel, mark: bytes, log: CommandLog) -> None:
+    def __init__(self, host: str, channel: paramiko.Channel, nonce: bytes, log: CommandLog) -> None:
         self._host = host
         self._log = log
         self._channel = channel
-        self._marks: dict[Stream, MarkedOutput] = {"out": MarkedOutput(mark), "err": MarkedOutput(mark)}
+        self._splitters: dict[Stream, OutputSplitter] = {"out": OutputSplitter(nonce), "err": OutputSplitter(nonce)}
         self._closed = False
         self._wake = OutputEvent(channel)
         self._reading = threading.Lock()
@@ -43,16 +43,16 @@ class SSHChannel:
     @property
     def pid(self) -> int:
         """The process id on the host, 0 while it is not known."""
-        return self._marks["out"].pid or self._marks["err"].pid
+        return self._splitters["out"].pid or self._splitters["err"].pid
 
     @property
     def has_begun(self) -> bool:
-        """The login shell has come as far as our command."""
-        return any(mark.found for mark in self._marks.values())
+        """Whether the login shell has started the command."""
+        return any(splitter.started for splitter in self._splitters.values())
 
     def startup_output(self) -> str:
-        """What startup files printed."""
-        output = b"\n".join(bytes(mark.noise) for mark in self._marks.values())
+        """The output of startup files."""
+        output = b"\n".join(bytes(splitter.noise) for splitter in self._splitters.values())
         return output.decode("utf-8", "replace").strip()
 
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
@@ -78,18 +78,18 @@ class SSHChannel:
     def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
         try:
-            if self._channel.recv_ready() and (data := self._marks["out"].feed(self._channel.recv(_PIECE))):
+            if self._channel.recv_ready() and (data := self._splitters["out"].feed(self._channel.recv(_PIECE))):
                 pieces.append(("out", data))
             if self._channel.recv_stderr_ready() and (
-                data := self._marks["err"].feed(self._channel.recv_stderr(_PIECE))
+                data := self._splitters["err"].feed(self._channel.recv_stderr(_PIECE))
             ):
                 pieces.append(("err", data))
         except (paramiko.SSHException, EOFError, OSError):
-            pass  # the acknowledgement could not be sent: what came is still ours, the loss shows next
+            pass  # the acknowledgement could not be sent: the data is valid, the next read reports the loss
         return pieces
 
     def _check_end(self) -> None:
-        """Both outputs have ended: by themselves, or because the connection did?"""
+        """Raises `LinkError` if the outputs ended because the connection did, or before the command started."""
         if self._channel.exit_status == -1 and not self._channel.get_transport().is_active():
             raise self.lost_error()
         if not self.has_begun:
@@ -107,23 +107,23 @@ class SSHChannel:
 
     def write(self, data: bytes) -> None:
         """Raises `BrokenPipeError` when the command has ended or after `end_input`, `LinkError` for a lost link."""
-        rest = memoryview(data)
-        while rest:
+        remaining = memoryview(data)
+        while remaining:
             try:
-                sent = self._channel.send(bytes(rest[:_PACKET]))
+                sent = self._channel.send(bytes(remaining[:_PACKET]))
             except (paramiko.SSHException, EOFError, OSError):
                 sent = 0
             if not sent:
                 if not self._closed and not self._channel.get_transport().is_active():
                     raise self.lost_error()
                 raise BrokenPipeError("the command's input has ended")
-            rest = rest[sent:]
+            remaining = remaining[sent:]
 
     def end_input(self) -> None:
         try:
             self._channel.shutdown_write()
         except (paramiko.SSHException, EOFError, OSError):
-            pass  # the loss shows where it matters: in reading
+            pass  # reading reports the loss
 
     def status(self) -> int:
         self._channel.status_event.wait()
@@ -163,7 +163,7 @@ class SSHLink:
     def __init__(self, host: Host, dialler: Dialler) -> None:
         self._host = host
         self._dialler = dialler
-        self._opening: Any = None  # what is being connected right now
+        self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
         self._notes: tuple[str, ...] = ()
         self._running: set[SSHChannel] = set()
@@ -179,7 +179,7 @@ class SSHLink:
         return not self._closed and self._transport is not None and self._transport.is_active()
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how the host was reached; given once."""
+        """Notes of connecting for the user; returned once."""
         output, self._notes = self._notes, ()
         return output
 
@@ -230,7 +230,7 @@ class SSHLink:
         return channel
 
     def close(self) -> None:
-        """Stops what `run` is waiting for, then ends the connection."""
+        """Stops the commands that `run` waits for, then ends the connection."""
         with self._lock:
             if self._closed:
                 return
@@ -243,14 +243,14 @@ class SSHLink:
             self._transport.end()
 
     def _start_command(self, command: Command, patience: float, *, owned: bool) -> SSHChannel:
-        mark = new_nonce()
-        shell = wrap_command(shell_line(command), mark)
+        nonce = new_nonce()
+        shell = wrap_command(shell_line(command), nonce)
         transport = self._transport
         if transport is None or self._closed:
             raise self._lost_error()
         try:
             raw = transport.open_session(timeout=min(patience, _OPENING))
-            channel = SSHChannel(self._host.name, raw, mark, CommandLog(self._host.name, command))
+            channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
             if owned:
                 with self._lock:
                     self._running.add(channel)
@@ -266,9 +266,9 @@ class SSHLink:
         return channel
 
     def _stop_remote(self, channel: SSHChannel) -> str:
-        """Stops a command on its host; names it if it may live on."""
+        """Stops a command on its host; returns what may still run, or ""."""
         if not channel.pid:
-            return "" if channel.has_begun else "its login shell did not get as far as the command"
+            return "" if channel.has_begun else "its login shell did not start the command"
         transport = self._transport
         output = b""
         try:
@@ -276,7 +276,7 @@ class SSHLink:
                 raise EOFError
             killer = transport.open_session(timeout=_STOPPING)
             killer.settimeout(_STOPPING)
-            killer.exec_command(wrap_command(stop_command(channel.pid), new_nonce()).line)
+            killer.exec_command(wrap_command(make_stop_script(channel.pid), new_nonce()).line)
             killer.shutdown_write()
             while data := killer.recv(4096):
                 output += data

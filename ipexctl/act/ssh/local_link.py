@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import cast
 
 from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
-from ipexctl.act.ssh.quoting import fit_line, shell_line, stop_command
+from ipexctl.act.ssh.quoting import fit_line, make_stop_script, shell_line
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -26,7 +26,7 @@ _PIECE = 1 << 18
 
 
 class LocalChannel:
-    """A running local command; see `Channel`. ``carried_in`` is written before anything else."""
+    """A running local command; see `Channel`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: CommandLog) -> None:
         self._log = log
@@ -74,19 +74,19 @@ class LocalChannel:
 
     def write(self, data: bytes) -> None:
         """Raises `BrokenPipeError` when the command no longer reads, or after `end_input` or `close`."""
-        rest = memoryview(data)
+        remaining = memoryview(data)
         with self._writing:
             if self._stdin.closed:
                 raise BrokenPipeError("the command's input has ended")
             with selectors.DefaultSelector() as ready:
                 ready.register(self._stdin, selectors.EVENT_WRITE)
                 ready.register(self._woken, selectors.EVENT_READ)
-                while rest:
+                while remaining:
                     ready.select()
                     if self._closed:
                         raise BrokenPipeError("the channel was closed")
                     try:
-                        rest = rest[os.write(self._stdin.fileno(), rest) :]
+                        remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
                     except BlockingIOError:
                         continue
 
@@ -152,9 +152,9 @@ class LocalLink:
         try:
             completed = collect(channel, command, deadline)
         except TimedOut:
-            raise timeout_error(self._host.name, command, _stopped(channel)) from None
+            raise timeout_error(self._host.name, command, _stop_process_group(channel)) from None
         except BaseException:
-            _stopped(channel)
+            _stop_process_group(channel)
             raise
         finally:
             with self._lock:
@@ -176,7 +176,7 @@ class LocalLink:
             self._closed = True
             running = list(self._running)
         for channel in running:
-            _stopped(channel)
+            _stop_process_group(channel)
             channel.close()
 
     def _start(self, command: Command, *, owned: bool = True) -> LocalChannel:
@@ -196,7 +196,7 @@ class LocalLink:
         channel = LocalChannel(process, log)
         with self._lock:
             if self._closed:
-                _stopped(channel)
+                _stop_process_group(channel)
                 channel.close()
                 raise self._gone()
             if owned:
@@ -209,8 +209,9 @@ class LocalLink:
         return LinkError(Failure(self._host.name, Kind.UNREACHABLE, "the link was closed", code="lost"))
 
 
-def _stopped(channel: LocalChannel) -> str:
-    """Ends the command's process group, politely and then hard; names it if it lives on."""
-    said = subprocess.run(("/bin/sh", "-c", stop_command(channel.pid)), stdin=subprocess.DEVNULL, capture_output=True)
+def _stop_process_group(channel: LocalChannel) -> str:
+    """Stops the command's process group; returns what may still run, or ""."""
+    script = make_stop_script(channel.pid)
+    result = subprocess.run(("/bin/sh", "-c", script), stdin=subprocess.DEVNULL, capture_output=True)
     channel.ended()  # takes its status, so that no zombie is left
-    return f"process {channel.pid} may still be running" if b"alive" in said.stdout else ""
+    return f"process {channel.pid} may still be running" if b"alive" in result.stdout else ""

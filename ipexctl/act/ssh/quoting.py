@@ -1,8 +1,8 @@
-"""How a command travels: through any login shell into `/bin/sh`, and back out between marks.
+"""Quoting of remote commands: through any login shell into `/bin/sh`, with a nonce before the output.
 
 sshd hands the one string it gets to the user's login shell (bash, dash, csh, fish …), whose startup files may print,
 change directory or set variables first. So the string is plain enough for all of them, `/bin/sh` does the work, and
-prints a mark with its process id on both outputs before the command begins: what comes before the mark is noise.
+prints a nonce with its process id on both outputs before the command starts: output before the nonce is noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipexctl.model.commands import Command
 
 # The kernel takes no single argument longer than 128 KiB (MAX_ARG_STRLEN); longer scripts come in through stdin.
 _LONGEST = 100_000
-_NOISE = 1 << 20  # bytes of startup noise that are looked through for the mark
+_NOISE = 1 << 20  # bytes of startup noise that are searched for the nonce
 
 # Read the same inside single quotes by sh, csh and fish: no quotes, backslash, "!" or line ends among them.
 _UNSAFE = re.compile(rb"[^A-Za-z0-9 _.,:;/=@%+~#&|<>(){}\[\]*?$^-]")
@@ -33,7 +33,7 @@ def shell_line(command: Command) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """What is given to the login shell, and what goes into its stdin before the command's own input."""
+    """The line for the login shell, and the bytes for its stdin before the command's own input."""
 
     line: bytes
     stdin: bytes = b""
@@ -62,21 +62,21 @@ def _read_line_from_stdin(size: int) -> bytes:
     return b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size)
 
 
-def wrap_command(text: bytes, mark: bytes) -> ShellCommand:
-    """A line of sh through any login shell: mark and process id first, then ``text`` in the home directory."""
-    say = b"printf '\\n%s %s\\n' " + mark + b" $$"
-    way = fit_line(b'cd "${HOME:-/}" 2>/dev/null; ' + say + b"; " + say + b" >&2; " + text)
-    line = b"exec /bin/sh -c " + _quote(way.line)
+def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
+    """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
+    greeting = b"printf '\\n%s %s\\n' " + nonce + b" $$"
+    command = fit_line(b'cd "${HOME:-/}" 2>/dev/null; ' + greeting + b"; " + greeting + b" >&2; " + text)
+    line = b"exec /bin/sh -c " + _quote(command.line)
     if len(line) < _LONGEST:
-        return ShellCommand(line, way.stdin)
-    way = _through_stdin(way.line)
-    return ShellCommand(b"exec /bin/sh -c " + _quote(way.line), way.stdin)
+        return ShellCommand(line, command.stdin)
+    command = _through_stdin(command.line)
+    return ShellCommand(b"exec /bin/sh -c " + _quote(command.line), command.stdin)
 
 
 def _quote(text: bytes) -> bytes:
     if not _UNSAFE.search(text):
         return b"'" + text + b"'"
-    octal = _UNSAFE_IN_DOUBLE.sub(lambda found: b"\\0%03o" % found.group()[0], text)
+    octal = _UNSAFE_IN_DOUBLE.sub(lambda match: b"\\0%03o" % match.group()[0], text)
     return b'\'eval "$(printf %b "' + octal + b'")"\''
 
 
@@ -86,30 +86,30 @@ def new_nonce() -> bytes:
 
 
 @dataclass(slots=True)
-class MarkedOutput:
-    """Takes one output apart: noise, the mark with the process id, and what the command wrote."""
+class OutputSplitter:
+    """Splits one output into noise, the nonce with the process id, and the command's own output."""
 
-    mark: bytes
+    nonce: bytes
     pid: int = 0
-    found: bool = False
+    started: bool = False
     noise: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> bytes:
-        """The part of ``data`` that the command wrote."""
-        if self.found:
+        """The part of ``data`` that is the command's output."""
+        if self.started:
             return data
         self.noise += data
-        start = self.noise.find(b"\n" + self.mark + b" ")
+        start = self.noise.find(b"\n" + self.nonce + b" ")
         end = self.noise.find(b"\n", start + 1) if start >= 0 else -1
         if end < 0:
-            if len(self.noise) > _NOISE:  # keep the end, which may hold half a mark, and a sample of the beginning
+            if len(self.noise) > _NOISE:  # keep the end, which may hold half a nonce, and a sample of the beginning
                 del self.noise[4096 : len(self.noise) - 4096]
             return b""
-        rest = bytes(self.noise[end + 1 :])
-        self.pid = int(self.noise[start + len(self.mark) + 2 : end])
-        self.found = True
+        output = bytes(self.noise[end + 1 :])
+        self.pid = int(self.noise[start + len(self.nonce) + 2 : end])
+        self.started = True
         del self.noise[start:]
-        return rest
+        return output
 
 
 _STOP_SCRIPT = rb"""p=%d
@@ -131,6 +131,6 @@ echo alive
 """
 
 
-def stop_command(pid: int) -> bytes:
-    """Stops the process group of ``pid``, politely and then hard (zombies count as ended). Says "alive" if in vain."""
+def make_stop_script(pid: int) -> bytes:
+    """A script that stops the process group of ``pid``: SIGTERM, then SIGKILL. Prints "alive" if it still runs."""
     return _STOP_SCRIPT % pid

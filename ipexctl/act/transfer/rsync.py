@@ -1,8 +1,8 @@
-"""Big files of which a part changed: rsync sends the parts, over the link that is open.
+"""Large files of which a part changed: rsync sends the changed parts, over the open connection.
 
-rsync wants a remote shell: it gets `rsync_shell.py`, which hands its two pipes to us, and we join them to a channel
-of the link: no second connection, and no other rule for keys and hosts. What rsync writes goes into a private
-directory; it reads the old versions where they are and never changes them.
+rsync's remote shell is `rsync_shell.py`, which passes its two pipes to this process; they are joined to a channel of
+the link. So there is no second connection and no second set of rules for keys and hosts. rsync writes into a private
+directory; it reads the old versions in place and never changes them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
 
-_STARTING = 20.0  # seconds our rsync may take until it asks for the other side
-_ENDING = 5.0  # seconds both sides may take to end, once they are told to
+_STARTING = 20.0  # seconds the local rsync may take until it starts its remote shell
+_ENDING = 5.0  # seconds both sides may take to end, once they are stopped
 _PIECE = 1 << 18
-_WORD = re.compile(rb"[A-Za-z0-9._,=/-]+")  # nothing that any shell reads as more than itself
+_WORD = re.compile(rb"[A-Za-z0-9._,=/-]+")  # no character that a shell interprets
 
 _OPTIONS = (
     "--from0",
@@ -39,55 +39,57 @@ _OPTIONS = (
     "--no-implied-dirs",
     "--times",
     "--perms",
-    "--chmod=Fu=rwX,Fgo=,Fug-s,Fo-t",  # 0600, or 0700 where anybody may execute it here
-    "--ignore-times",  # what is sent was decided already
+    "--chmod=Fu=rwX,Fgo=,Fug-s,Fo-t",  # 0600, or 0700 for executables
+    "--ignore-times",  # the plan has chosen the files already
     "--no-whole-file",
     f"--timeout={PATIENCE:.0f}",
 )
-# The old versions, seen from the private directory: read, never written.
-_SENDING = ("--copy-dest=../..", "--", "./", "there:.")
-_RECEIVING = ("--copy-dest=..", "--copy-links", "--", "there:./", "./")
+# The old versions, relative to the private directory: read, never written.
+_SENDING = ("--copy-dest=../..", "--", "./", "host:.")
+_RECEIVING = ("--copy-dest=..", "--copy-links", "--", "host:./", "./")
 
 
 class RsyncError(Exception):
-    """rsync on one of the sides could not do it; says why. Nothing but the private directory was touched."""
+    """rsync failed on one of the sides; the text says why. Only the private directory has changed."""
 
 
 def find_rsync() -> str | None:
-    """The rsync of this machine."""
+    """The path of the local rsync, None without one."""
     return shutil.which("rsync")
 
 
 def send_files(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
-    """Carries the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old ones.
+    """Sends the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old versions.
 
-    ``sent`` is told the bytes that go up, as they go. Raises `RsyncError`; or `LinkError` when the link is lost.
+    Calls ``sent`` with the number of bytes of each write. Raises `RsyncError`, or `LinkError` for a lost connection.
     """
-    _run_rsync(link, root, names, into, _SENDING, up=sent)
+    _run_rsync(link, root, names, into, _SENDING, sent=sent)
 
 
-def receive_files(link: Link, names: Sequence[str], place: str, into: Path, got: Callable[[int], None]) -> None:
-    """Brings the files ``names`` of the directory ``place`` on the host into ``into`` here, one level below old ones.
+def receive_files(
+    link: Link, names: Sequence[str], directory: str, into: Path, received: Callable[[int], None]
+) -> None:
+    """Receives the files ``names`` of ``directory`` on the host into ``into``, one level below the old versions.
 
-    ``got`` is told the bytes that come, as they come. Raises as `send` does.
+    Calls ``received`` with the number of bytes of each read. Raises as `send_files` does.
     """
-    _run_rsync(link, into, names, place, _RECEIVING, down=got)
+    _run_rsync(link, into, names, directory, _RECEIVING, received=received)
 
 
 def _run_rsync(
     link: Link,
     root: Path,
     names: Sequence[str],
-    place: str,
+    directory: str,
     words: Sequence[str],
     *,
-    up: Callable[[int], None] = lambda _: None,
-    down: Callable[[int], None] = lambda _: None,
+    sent: Callable[[int], None] = lambda _: None,
+    received: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """One rsync here, in ``root``, and one there, in ``place``, over a channel of the link."""
+    """Runs a local rsync in ``root`` and one on the host in ``directory``, over a channel of the link."""
     program = find_rsync()
     if program is None:
-        raise RsyncError("there is no rsync on this machine")
+        raise RsyncError("rsync is not installed on this machine")
     with contextlib.ExitStack() as ending:
         names_file = ending.enter_context(tempfile.TemporaryFile())
         names_file.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
@@ -101,7 +103,7 @@ def _run_rsync(
         remote_words, source, sink = _receive_pipes(local_end, process, stderr_file)
         ending.enter_context(source)
         ending.enter_context(sink)
-        channel = ending.enter_context(_open_channel(link, Command(remote_words, cwd=place)))
+        channel = ending.enter_context(_open_channel(link, Command(remote_words, cwd=directory)))
 
         def stop() -> None:
             channel.close()
@@ -109,32 +111,32 @@ def _run_rsync(
 
         watch = ending.enter_context(StallTimer(stop))
 
-        def rise() -> None:
+        def copy_input() -> None:
             try:
                 while data := source.read(_PIECE):
                     channel.write(data)
                     watch.moved()
-                    up(len(data))
+                    sent(len(data))
                 channel.end_input()
             except (OSError, LinkError):
-                pass  # the other direction says why
+                pass  # the other direction reports the error
 
-        rising = threading.Thread(target=rise, name=f"rsync to {link.host.name}", daemon=True)
-        rising.start()
-        ending.callback(rising.join, _ENDING)
-        ending.callback(stop)  # first of all, so that the thread does not wait for rsync
-        err = _copy_output(channel, sink, watch, down)
+        copier = threading.Thread(target=copy_input, name=f"rsync to {link.host.name}", daemon=True)
+        copier.start()
+        ending.callback(copier.join, _ENDING)
+        ending.callback(stop)  # runs first, so that the thread does not wait for rsync
+        err = _copy_output(channel, sink, watch, received)
         status = 255 if watch.stalled else channel.status()
         sink.close()
         with contextlib.suppress(OSError):
             local_end.send(bytes([min(status, 255)]))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDING)
-        own = _read_tail(stderr_file)
+        local_err = _read_tail(stderr_file)
     if watch.stalled:
         raise LinkError(Failure(link.host.name, Kind.STEP, f"no progress for {PATIENCE:g} s in rsync", code="stalled"))
     if code := status or process.returncode:
-        raise RsyncError(_explain_status(code, err or own))
+        raise RsyncError(_explain_status(code, err or local_err))
 
 
 def _open_channel(link: Link, command: Command) -> Channel:
@@ -146,21 +148,21 @@ def _open_channel(link: Link, command: Command) -> Channel:
         raise
 
 
-def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, down: Callable[[int], None]) -> bytes:
-    """Brings our rsync what the host's says, until that has ended; what it said besides."""
+def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, received: Callable[[int], None]) -> bytes:
+    """Copies the output of the host's rsync to the local one until it ends; returns its error output."""
     err = bytearray()
     for stream, data in channel:
         watch.moved()
         if stream == "err":
             err += data[: 4096 - len(err)]
             continue
-        down(len(data))
+        received(len(data))
         remaining = memoryview(data)
         try:
             while remaining:
                 remaining = remaining[sink.write(remaining) :]
         except BrokenPipeError:
-            pass  # ours has ended early and says why: the host's hears of it and ends too
+            pass  # the local rsync ended early with a message; the host's then ends too
     return bytes(err)
 
 
@@ -191,13 +193,13 @@ def _start_rsync(
 def _receive_pipes(
     local_end: socket.socket, process: subprocess.Popen[bytes], stderr_file: IO[bytes]
 ) -> tuple[tuple[str, ...], IO[bytes], IO[bytes]]:
-    """The words that rsync wants to have executed on the host, and the pipes to it: what it says, what it hears."""
+    """The command that the local rsync wants to run on the host, and the pipes from and to it. Raises `RsyncError`."""
     local_end.settimeout(_STARTING)
     pipes = array.array("i")
     try:
         data, more, _, _ = local_end.recvmsg(1 << 16, socket.CMSG_SPACE(2 * pipes.itemsize))
     except OSError:
-        raise RsyncError("rsync here does not start") from None
+        raise RsyncError("the local rsync does not start") from None
     for _, kind, rights in more:
         if kind == socket.SCM_RIGHTS:
             pipes.frombytes(rights[: len(rights) - len(rights) % pipes.itemsize])
@@ -210,14 +212,14 @@ def _receive_pipes(
     for file in files:
         file.close()
     if data:
-        raise RsyncError("rsync here asks for an unknown command")
+        raise RsyncError("the local rsync wants to run an unknown command")
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_ENDING)
     raise RsyncError(_explain_status(process.returncode or 0, _read_tail(stderr_file)))
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Ends our rsync and its remote shell, which are a process group of their own."""
+    """Ends the local rsync and its remote shell, which are a process group of their own."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -234,6 +236,6 @@ def _read_tail(stderr_file: IO[bytes]) -> bytes:
 
 
 def _explain_status(status: int, err: bytes) -> str:
-    """rsync's first line is the cause; the last one only sums up."""
+    """The status with rsync's first line of errors, which is the cause; the last one is a summary."""
     lines = err.decode("utf-8", "surrogateescape").strip().splitlines()
     return f"rsync ended with status {status}" + (f": {printable(lines[0], 160)}" if lines else "")

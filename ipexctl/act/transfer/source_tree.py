@@ -1,4 +1,4 @@
-"""The source on this machine: read once, packed once for all hosts, and checked to be still the same at the end."""
+"""The local source: read once, packed once for all hosts, and checked for changes at the end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry, Tree
 
-_KEPT = 32 << 20  # bytes of small files held in memory for all hosts
+_CACHED = 32 << 20  # bytes of small files held in memory for all hosts
 _SMALL = 1 << 20  # bytes up to which a file is small
 _CHUNK = 1 << 20
-_SHOWN = 20  # paths named in one refusal
+_SHOWN = 20  # paths named in one error
 
 
 class SourceChangedError(Exception):
-    """The source changed while it was sent; ``paths`` says where."""
+    """The files ``paths`` of the source changed while they were sent."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(", ".join(paths))
@@ -31,9 +31,9 @@ class SourceChangedError(Exception):
 
 
 def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
-    """Everything below ``root`` that is not ignored. Nothing is followed and no file is opened.
+    """Reads the tree below ``root`` without ignored files. Follows no symbolic link and opens no file.
 
-    Raises `UsageError` with all links that leave the tree and all directories that cannot be read.
+    Raises `UsageError` with all links that leave the tree and all files and directories that cannot be read.
     """
     entries: list[Entry] = []
     skipped: list[str] = []
@@ -55,7 +55,7 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
             try:
                 status = item.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # gone since the directory was read: not part of the source
+                continue  # removed since the directory was read: not part of the source
             if is_directory:
                 entries.append(Entry(path, "d"))
                 walk(item.path, path + "/")
@@ -78,34 +78,34 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
         raise UsageError(
             f"{printable(str(root), 200)} has links that leave it, or files that cannot be read",
             reasons=[*reasons[:_SHOWN], *more],
-            hint="leave them out with --exclude",
+            hint="exclude them with --exclude",
         )
     return Tree(root, f"{socket.gethostname()}:{top}", tuple(entries), tuple(skipped))
 
 
 def find_changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
-    """Those of the entries that are no longer as they were read."""
-    found: list[str] = []
+    """The paths of the entries that have changed since they were read."""
+    changed: list[str] = []
     for entry in entries:
-        place = os.path.join(tree.root, entry.path)  # noqa: PTH118 - names that are not UTF-8
+        path = os.path.join(tree.root, entry.path)  # noqa: PTH118 - names that are not UTF-8
         try:
-            now = os.lstat(place)
+            status = os.lstat(path)
             same = (
-                stat.S_ISDIR(now.st_mode)
+                stat.S_ISDIR(status.st_mode)
                 if entry.kind == "d"
-                else os.readlink(place) == entry.target  # noqa: PTH115
+                else os.readlink(path) == entry.target  # noqa: PTH115
                 if entry.kind == "l"
-                else stat.S_ISREG(now.st_mode) and _stamp(now) == entry.stamp
+                else stat.S_ISREG(status.st_mode) and _stamp(status) == entry.stamp
             )
         except OSError:
             same = False
         if not same:
-            found.append(entry.path)
-    return found
+            changed.append(entry.path)
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
-class _Big:
+class _LargeFile:
     """A file that is read again for every host."""
 
     entry: Entry
@@ -116,7 +116,7 @@ class Packer:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._packed_trees: dict[tuple[Entry, ...], list[bytes | _Big]] = {}
+        self._packed_trees: dict[tuple[Entry, ...], list[bytes | _LargeFile]] = {}
         self._sums: dict[Entry, bytes] = {}
         self._lock = threading.Lock()
 
@@ -126,37 +126,37 @@ class Packer:
         """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
         nothing takes effect.
 
-        ``by_rsync`` are files that the host has already, by other means: their hashes go along.
+        ``by_rsync`` are files that rsync has sent already: the stream contains their hashes.
         """
         with self._lock:
             if entries not in self._packed_trees:
-                self._packed_trees[entries] = list(self._packed(entries))
+                self._packed_trees[entries] = list(self._pack_entries(entries))
             pieces = self._packed_trees[entries]
         for piece in pieces:
             if isinstance(piece, bytes):
                 yield piece
             else:
-                yield from self._read(piece.entry)
+                yield from self._read_padded(piece.entry)
         if by_rsync:
             yield tar_file("merged", _join_names([entry.path for entry in by_rsync]), 0o600)
-            yield tar_file("sums", b"".join(map(self._sum, by_rsync)), 0o600)
+            yield tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
         if to_delete:
             yield tar_file("doomed", _join_names(to_delete), 0o600)
         yield tar_file("mark", manifest, 0o600)
-        if gone := find_changed(self._tree, (*entries, *by_rsync)):
-            raise SourceChangedError(gone)
+        if changed := find_changed(self._tree, (*entries, *by_rsync)):
+            raise SourceChangedError(changed)
 
-    def _sum(self, entry: Entry) -> bytes:
-        """As sha256sum says it of its standard input."""
+    def _hash_file(self, entry: Entry) -> bytes:
+        """The line that sha256sum prints for its standard input."""
         with self._lock:
             if entry not in self._sums:
                 digest = hashlib.sha256()
-                for chunk in self._contents(entry):
+                for chunk in self._read_file(entry):
                     digest.update(chunk)
                 self._sums[entry] = digest.hexdigest().encode() + b"  -\n"
             return self._sums[entry]
 
-    def _packed(self, entries: Sequence[Entry]) -> Iterator[bytes | _Big]:
+    def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | _LargeFile]:
         gathered = bytearray(tar_directory("tree"))
         held = 0
         for entry in entries:
@@ -168,26 +168,26 @@ class Packer:
             else:
                 mode = 0o700 if entry.executable else 0o600
                 gathered += tar_header(name, size=entry.size, mode=mode, mtime=entry.mtime)
-                if entry.size <= _SMALL and held + entry.size <= _KEPT:
+                if entry.size <= _SMALL and held + entry.size <= _CACHED:
                     held += entry.size
-                    for chunk in self._read(entry):
+                    for chunk in self._read_padded(entry):
                         gathered += chunk
                 else:
                     yield bytes(gathered)
                     gathered.clear()
-                    yield _Big(entry)
+                    yield _LargeFile(entry)
             if len(gathered) >= _CHUNK:
                 yield bytes(gathered)
                 gathered.clear()
         yield bytes(gathered)
 
-    def _read(self, entry: Entry) -> Iterator[bytes]:
-        """The contents, and the padding."""
-        yield from self._contents(entry)
+    def _read_padded(self, entry: Entry) -> Iterator[bytes]:
+        """The contents of a file, padded to tar's blocks."""
+        yield from self._read_file(entry)
         yield bytes(-entry.size % 512)
 
-    def _contents(self, entry: Entry) -> Iterator[bytes]:
-        """Exactly as many bytes as were there when the tree was read."""
+    def _read_file(self, entry: Entry) -> Iterator[bytes]:
+        """The contents of a file, exactly as long as when the tree was read. Raises `SourceChangedError`."""
         left = entry.size
         try:
             # Without following a link: the file may have been replaced by one since.
@@ -206,7 +206,7 @@ class Packer:
 
 
 def _join_names(paths: Sequence[str]) -> bytes:
-    """As xargs -0 takes them; none looks like an option."""
+    """Paths as input for ``xargs -0``; none looks like an option."""
     return b"".join(os.fsencode("./" + path) + b"\0" for path in paths)
 
 
@@ -215,9 +215,9 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _leaves_tree(top: str, path: str, target: str) -> bool:
-    """Does a link lead out of the tree, by its words or by what it really reaches?"""
-    said = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
-    if target.startswith("/") or said == ".." or said.startswith("../"):
+    """Whether a link leads out of the tree, by its target's text or after resolving it."""
+    normalized = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
+    if target.startswith("/") or normalized == ".." or normalized.startswith("../"):
         return True
     reached = os.path.realpath(os.path.join(top, os.path.dirname(path), target))  # noqa: PTH118, PTH120
     return reached != top and not reached.startswith(top + "/")

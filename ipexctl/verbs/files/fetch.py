@@ -47,7 +47,7 @@ def fetch(
         raise UsageError("fetch has invalid paths", reasons=invalid)
     local_rsync = rsync.find_rsync() is not None
     if task.transfer == "rsync" and not local_rsync:
-        raise UsageError("there is no rsync on this machine", hint="leave out --transfer rsync")
+        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.folds_case(into)
     what = f"{planning.format_names(task.paths)} of {_count_hosts(len(hosts))} into {printable(task.into, 200)}"

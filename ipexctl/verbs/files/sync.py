@@ -51,7 +51,7 @@ def sync(
     destinations = _choose_destinations(task, inventory, root)
     local_rsync = rsync.find_rsync() is not None
     if task.transfer == "rsync" and not local_rsync:
-        raise UsageError("there is no rsync on this machine", hint="leave out --transfer rsync")
+        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.act.ssh.quoting import MarkedOutput, fit_line, new_nonce, shell_line, stop_command, wrap_command
+from ipexctl.act.ssh.quoting import OutputSplitter, fit_line, make_stop_script, new_nonce, shell_line, wrap_command
 from ipexctl.model.commands import Command
 
 SHELLS = [
@@ -27,14 +27,14 @@ HOSTILE = (
 
 def through(
     shell: str, words: tuple[str, ...], stdin: bytes = b"", before: str = ""
-) -> tuple[bytes, MarkedOutput, int]:
+) -> tuple[bytes, OutputSplitter, int]:
     """What comes back from words that print their arguments, given to a login shell as sshd does."""
     command = Command(("printf", "%s\\0", *words))
-    mark = new_nonce()
-    way = wrap_command(shell_line(command), mark)
+    nonce = new_nonce()
+    way = wrap_command(shell_line(command), nonce)
     line = before.encode() + way.line
     done = subprocess.run([shell, "-c", line], input=way.stdin + stdin, capture_output=True, timeout=30)
-    marked = MarkedOutput(mark)
+    marked = OutputSplitter(nonce)
     return marked.feed(done.stdout), marked, done.returncode
 
 
@@ -98,16 +98,16 @@ def test_any_words_come_through_sh(words: list[str]) -> None:
 
 
 def test_a_mark_that_arrives_in_pieces_is_found() -> None:
-    mark = new_nonce()
-    data = b"noise\n" + b"\n" + mark + b" 4711\n" + b"out"
+    nonce = new_nonce()
+    data = b"noise\n" + b"\n" + nonce + b" 4711\n" + b"out"
     for cut in range(1, len(data)):
-        marked = MarkedOutput(mark)
+        marked = OutputSplitter(nonce)
         assert marked.feed(data[:cut]) + marked.feed(data[cut:]) == b"out"
         assert marked.pid == 4711
 
 
 def test_endless_noise_without_a_mark_does_not_fill_memory() -> None:
-    marked = MarkedOutput(new_nonce())
+    marked = OutputSplitter(new_nonce())
     for _ in range(40):
         assert marked.feed(b"x" * 100_000) == b""
     assert len(marked.noise) < 2 << 20
@@ -123,7 +123,7 @@ def test_ending_stops_a_whole_process_group_that_ignores_the_polite_signal() -> 
     process = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    said = subprocess.run(["/bin/sh", "-c", stop_command(pid)], capture_output=True, timeout=20)
+    said = subprocess.run(["/bin/sh", "-c", make_stop_script(pid)], capture_output=True, timeout=20)
     assert said.stdout == b""
     assert process.wait(5) == -9
     process.stdout.close()
