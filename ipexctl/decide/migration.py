@@ -1,4 +1,4 @@
-"""What a script, shell file or configuration takes from IPEX, oneCCL, Accelerate and the Trainer that is no more.
+"""Uses of removed parts of IPEX, oneCCL, Accelerate and the Trainer in scripts, shell files and configurations.
 
 Text in, uses out: a Python script is parsed and never run. The facts are those of ``data/migrate.toml`` and
 ``data/options.toml``.
@@ -26,7 +26,7 @@ _WIDTH = 100  # characters of a source line that are shown
 
 @dataclass(frozen=True, slots=True)
 class MigrationRule:
-    """Something that is no more. ``gone`` is the first version without it: of torch for what goes with torch (IPEX,
+    """A removed name. ``gone`` is the first version without it: of torch for what goes with torch (IPEX,
     the bindings), of ``of`` itself for the others."""
 
     name: str
@@ -45,7 +45,7 @@ def parse_rules(text: str) -> tuple[MigrationRule, ...]:
 
 
 def rules_from_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
-    """Those of Accelerate's and the Trainer's options that are gone, or do nothing any more."""
+    """Rules for the options of Accelerate and the Trainer that were removed or have no effect."""
     return tuple(
         MigrationRule(option.name, "option", option.of, "", option.gone, option.instead, option.source, option.idle)
         for option in options
@@ -101,7 +101,7 @@ def describe_speedup(comparison: Comparison) -> str:
     lines = [f"on {comparison.host}:"]
     for run in comparison.runs:
         seconds = "-" if run.seconds is None else f"{run.seconds:.1f} s"
-        rate = f"{run.samples_per_s:.1f} samples/s" if run.samples_per_s else "tells no samples/s"
+        rate = f"{run.samples_per_s:.1f} samples/s" if run.samples_per_s else "no samples/s"
         lines.append(f"  {run.name:<10}{f'{rate}, {seconds} in all' if run.good else 'failed'}")
     if comparison.ratio is None:
         return "\n".join([*lines, "not compared: both must end well"])

@@ -219,7 +219,7 @@ class Folding:
         return run.at + shift, over.at + shift if over and over.at else ended
 
     def _diagnosis(self, failed: list[RankOutcome]) -> Diagnosis | None:
-        """Of the first that failed, then of the others, then of what mpirun said."""
+        """Of the first failed rank, then of the others, then of mpirun's output."""
         over = self._over
         if not failed and (over is None or over.reason in ("done", "stopped")):
             return None

@@ -159,7 +159,7 @@ class DryRun(JsonRecord):
 
 
 class ImportCheck(JsonRecord):
-    """What the new environment of one host said when its stack was imported and tried. ``preload`` maps libraries to
+    """The import check of the new environment of one host. ``preload`` maps libraries to
     why they cannot be preloaded, empty where they can."""
 
     versions: Mapping[str, str]

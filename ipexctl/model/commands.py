@@ -54,6 +54,6 @@ class Completed:
         return self.out.decode("utf-8", "replace")
 
     def last_words(self, lines: int = 3) -> str:
-        """The last lines of what it said (stderr, else stdout), for a message. Untrusted: show it escaped."""
+        """The last lines of its output (stderr, else stdout), for a message. Untrusted: show it escaped."""
         output = (self.err if self.err.strip() else self.out).decode("utf-8", "replace").strip()
         return "\n".join(output.splitlines()[-lines:])

@@ -123,10 +123,10 @@ class RankStage:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Ranks that do not get on for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
+    """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
 
-    ``kind``: "all" nobody gets on, "some" these ranks do nothing while others go on, "stragglers" these go on although
-    others are done. ``ends``: the run is ended for it.
+    ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
+    although others are done. ``ends``: the run is ended for it.
     """
 
     ranks: tuple[int, ...]

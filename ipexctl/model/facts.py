@@ -1,4 +1,4 @@
-"""What a host is, read from what it said. ``None`` and empty mean: the text cannot tell; never a guess."""
+"""The facts of a host, parsed from its probe. ``None`` and empty mean unknown; never a guess."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Host:
     """A machine that can be reached over SSH.
 
     ``name`` is what the user calls it and is unique in an inventory; ``address`` is what is connected to
-    (a name, an IPv4 or an IPv6 address without brackets). ``None`` means: not said, SSH configuration decides.
+    (a name, an IPv4 or an IPv6 address without brackets). ``None``: not given, SSH configuration decides.
     """
 
     name: str

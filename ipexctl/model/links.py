@@ -38,7 +38,7 @@ class Link(Protocol):
     def host(self) -> Host: ...
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how the host was reached ("new host key recorded"); each is said once."""
+        """Messages to the user on how the host was reached ("new host key recorded"), each shown once."""
 
     def run(self, command: Command) -> Completed:
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout

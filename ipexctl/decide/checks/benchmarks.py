@@ -1,4 +1,4 @@
-"""How fast hosts are, measured: whom the others would wait for."""
+"""Findings from the measured speed of hosts: those that the others would wait for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from ipexctl.decide.checks.cluster import CheckHit
 from ipexctl.model.answers import HostSpeed, SpeedCheck
 
-SLOW = 0.15  # less than the others' by so much is told: repeated measurements of equal hosts stay within 5 to 10 %
+SLOW = 0.15  # a deficit of this share is reported: repeated measurements of equal hosts stay within 5 to 10 %
 SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
 FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memory": "memory bandwidth"}
 
@@ -49,7 +49,7 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
                 if (value := getattr(speed, figure)) is not None and speed.method == method
             }
             unit = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
-            # A figure that changed from turn to turn tells of other work there: only what is beyond that is told.
+            # A figure that varies between turns means other load: only larger deficits are reported.
             spread = {speed.host: speed.spread.get(figure, 0.0) for speed in check.hosts}
             for host, less, value, usual in _find_slow(values, SLOW):
                 if less < max(SLOW, 1.5 * spread[host]):

@@ -23,8 +23,8 @@ class CatalogueEntry:
     fix: str
     story: str
     upstream: tuple[str, ...] = ()
-    safe: str = ""  # who may fix it after asking: "root", "install", or nobody
-    do: str = ""  # the shell's text for it
+    safe: str = ""  # who may fix it after confirmation: "root", "install", "": nobody
+    do: str = ""  # the shell commands of the fix
     action: bool = True  # False: nothing has to be done
 
 
@@ -32,7 +32,7 @@ Catalogue = Mapping[str, CatalogueEntry]
 
 
 def parse_catalogue(text: str) -> Catalogue:
-    """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
+    """Raises `ValueError` for a malformed table (a bug: the table is part of the program)."""
     catalogue = {}
     for code, item in parse_toml(text).items():
         if item["level"] not in get_args(Level):
@@ -52,7 +52,7 @@ def render_findings_page(catalogue: Catalogue) -> str:
     parts = [
         "# Findings of doctor",
         "Written from `ipexctl/data/findings.toml`; a test holds the two equal"
-        " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` tells one of them.",
+        " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` shows one of them.",
         "| code | level | what |\n| --- | --- | --- |\n"
         + "\n".join(
             f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {_show_placeholders(entry.title)} |"
@@ -67,7 +67,7 @@ def render_findings_page(catalogue: Catalogue) -> str:
             f"Fix: `{_show_placeholders(entry.fix)}`",
         ]
         if entry.upstream:
-            parts.append(f"Met by others: {', '.join(entry.upstream)}")
+            parts.append(f"Reported by others: {', '.join(entry.upstream)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,7 +77,7 @@ def _show_placeholders(template: str) -> str:
 
 
 def _suggest_codes(code: str, catalogue: Catalogue) -> str:
-    """Those of the same kind, or of a like name; else the kinds there are."""
+    """Codes of the same kind or with a similar name; else all kinds."""
     kind = code.rstrip("0123456789")
     similar = [known for known in catalogue if known.rstrip("0123456789") == kind]
     if not similar:
@@ -89,12 +89,12 @@ def _suggest_codes(code: str, catalogue: Catalogue) -> str:
 
 
 def explain_finding(code: str, catalogue: Catalogue) -> str:
-    """The whole story of a code, for people. Raises `UsageError` for a code that does not exist."""
+    """The explanation of a code as text. Raises `UsageError` for a code that does not exist."""
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
     title, fix = _show_placeholders(entry.title), _show_placeholders(entry.fix)
     lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
     if entry.upstream:
-        lines += ["", "met by others:", *(f"  {where}" for where in entry.upstream)]
+        lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]
     return "\n".join(lines)

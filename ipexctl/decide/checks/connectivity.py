@@ -1,4 +1,4 @@
-"""Between hosts: who tries whom, and what the answers mean."""
+"""The network test between hosts: its plan, and findings from its results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityReport:
-    """All that was tried. ``choices`` is the interface of each host, ``shared`` directories with their hosts, and
-    ``untried`` maps hosts that could not take part to the reason."""
+    """All results. ``choices`` is the interface of each host, ``shared`` directories with their hosts, and
+    ``untried`` maps hosts that could not be tested to the reason."""
 
     pairs: tuple[Pair, ...] = ()
     choices: Mapping[str, InterfaceChoice] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class ConnectivityReport:
 
     @property
     def summary(self) -> NetworkCheck:
-        """What ``--json`` says of it."""
+        """The summary for ``--json``."""
         met = [pair for pair in self.pairs if pair.error is None]
         rtts = [pair.rtt for pair in met if pair.rtt is not None]
         rates = [pair.rate for pair in met if pair.rate is not None]
@@ -60,7 +60,7 @@ class ConnectivityReport:
 
 
 def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
-    """Whom each host tries: everybody; beyond 32 hosts its neighbours in a ring and the head, which tries all."""
+    """The hosts each host connects to: all; beyond 32 hosts its neighbours in a ring and the head (the head: all)."""
     if everyone or len(hosts) <= ALL_PAIRS:
         return {host: tuple(other for other in hosts if other != host) for host in hosts}
     head, count = hosts[0], len(hosts)
@@ -72,7 +72,7 @@ def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
 
 
 def next_one(hosts: Sequence[str], host: str) -> str:
-    """To whom the rate is measured: one ring, so that each link carries one stream in each direction."""
+    """The target of the rate test: the hosts form one ring, so that each link carries one stream in each direction."""
     return hosts[(hosts.index(host) + 1) % len(hosts)]
 
 
@@ -111,7 +111,7 @@ def _check_refusals(cluster: Cluster, meeting: ConnectivityReport, names: Sequen
             continue
         both = (pair.target, pair.source) in ways
         if both and pair.source == head:
-            continue  # the other one says it: no way back to the head
+            continue  # reported by the other direction: no connection back to the head
         address, evidence = meeting.choices[pair.target].address, f"{pair.error}{_describe_span(cluster, pair.target)}"
         values = {"subnet": _find_subnet(cluster, meeting, pair.source), "head": head, "what": ""}
         if pair.target == head:
@@ -124,7 +124,7 @@ def _check_refusals(cluster: Cluster, meeting: ConnectivityReport, names: Sequen
 
 
 def _find_isolated(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
-    """Hosts of which all attempts failed, two at least (of one, nobody can tell whose fault it is)."""
+    """Hosts of which all attempts failed, two at least (a single failure does not show which side is at fault)."""
     names = {getattr(pair, side) for pair in failed}
     return {
         name
@@ -182,7 +182,7 @@ def usual_rate(pairs: Iterable[Pair]) -> float | None:
 
 
 def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
-    """Links of less than half the usual rate: they hold the others up."""
+    """Links with less than half the usual rate."""
     usual = usual_rate(pairs)
     return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]
 

@@ -31,7 +31,7 @@ KnownErrors = Sequence[KnownError]
 
 
 def parse_errors(text: str) -> KnownErrors:
-    """Raises `ValueError` for a table that is not one (it comes with the program: a fault of ours)."""
+    """Raises `ValueError` for a malformed table (a bug: the table is part of the program)."""
     errors = []
     for code, item in parse_toml(text).items():
         try:

@@ -142,7 +142,7 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
         return []
     *few, most = groups
     waiting = [group for group in groups if group.waits]
-    if 0 < len(waiting) < len(groups):  # whoever waits in a collective waits for those who do not
+    if 0 < len(waiting) < len(groups):  # ranks in a collective wait for the other ranks
         few = [group for group in groups if not group.waits]
         most = StackGroup(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
     lines = []

@@ -1,4 +1,4 @@
-"""What the control groups allow: CPU quota, cpuset, memory. Version 1, version 2 and both at once."""
+"""Limits of the control groups: CPU quota, cpuset, memory. Versions 1, 2 and hybrid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CgroupLimits:
 
 
 def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
-    """A limit of any group above holds too: the lowest one counts."""
+    """Limits of parent groups apply too: the lowest one counts."""
     version = _find_version(bundle)
     path = _find_group_path(bundle, version)
     quotas: list[float] = []
@@ -76,8 +76,8 @@ def _find_group_path(bundle: ProbeOutput, version: int | None) -> str | None:
 
 
 def _list_directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
-    """Every directory of a controller that our own group is in or below. Inside a container the path may be that of the
-    host; then the root is what is ours."""
+    """The directories of our own group and its parents. Inside a container the path may be that of the host; then the
+    root is our own group."""
     paths = {line.rsplit(":", 1)[-1].strip() for line in bundle.files.get("/proc/self/cgroup", "").splitlines()}
     own_groups = {""}
     for group in paths | {path or ""}:
@@ -108,7 +108,7 @@ def _read_quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
 
 
 def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
-    """What the process may use: the kernel's word in its status, else the files of its cpuset."""
+    """The CPUs the process may use: from its status, else from the files of its cpuset."""
     status = re.search(r"^Cpus_allowed_list:\s*(\S+)", bundle.files.get("/proc/self/status", ""), re.MULTILINE)
     if status:
         return parse_cpu_list(status[1])

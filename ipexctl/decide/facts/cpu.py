@@ -1,8 +1,8 @@
-"""Sockets, cores, threads and NUMA nodes, from whichever text tells them best.
+"""Sockets, cores, threads and NUMA nodes, from the most reliable source.
 
-sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /proc/cpuinfo. None where none can tell: a
-/proc/cpuinfo with one block of a bigger machine says nothing on sockets, and lscpu's threads times cores need not be
-the number of CPUs (hybrid processors, off-line siblings).
+sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /proc/cpuinfo. None if no source has it: a
+/proc/cpuinfo with one block of a bigger machine does not determine the sockets, and lscpu's threads times cores need
+not be the number of CPUs (hybrid processors, offline siblings).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ipexctl.model.facts import Core, NumaNode
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
-_MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: anything above is rubbish
+_MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     online = _read_online_cpus(bundle, siblings)
     groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & set(online))) for cpu in online})
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
-        return None  # CPUs that share threads with each other in a circle: rubbish
+        return None  # overlapping groups of siblings: malformed
     packaged = [packages.get(group[0]) for group in groups]
     known = [package for package in packaged if package is not None]
     sockets = len(set(known)) if known and len(known) == len(groups) else None
@@ -161,7 +161,7 @@ def _count_book_sockets(fields: Mapping[str, str]) -> int | None:
 
 
 def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
-    """Whole only if every package shows as many processors as it says it has."""
+    """Complete only if every package lists as many processors as it declares."""
     listed = _number_unpackaged_cpus(processors)
     if listed:
         return Topology(online=listed)
@@ -197,7 +197,7 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
 
 
 def _number_unpackaged_cpus(processors: list[dict[str, str]]) -> tuple[int, ...]:
-    """Other architectures, and x86 kernels without hyper-threads or packages, number the processors and say no more.
+    """Other architectures, and x86 kernels without hyper-threads or packages, only number the processors.
     One of them alone may be a sample of many."""
     numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
     silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))

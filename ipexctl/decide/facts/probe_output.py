@@ -1,4 +1,4 @@
-"""What one host answered, still as text: its files by path and its commands by name.
+"""The raw answers of one host: files by path and commands by name.
 
 A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads:
 ``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``.
@@ -19,12 +19,12 @@ from ipexctl.model.text import printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 CAP = 1 << 20  # bytes of one frame
-CAP_ASIDE = 1 << 18  # bytes of one answer that is said aside: the host's shell reads it byte by byte
+CAP_ASIDE = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutput:
-    """``unread`` maps items to the reason why they are not there, or not whole."""
+    """``unread`` maps items to the reason why they are missing or incomplete."""
 
     files: Mapping[str, str] = field(default_factory=lambda: _NONE)
     commands: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -69,7 +69,7 @@ def _redact_texts(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def hash_text(text: str) -> str:
-    """Tells equal from different without telling what; of a fingerprint, itself (a saved bundle reads the same)."""
+    """A fingerprint that hides the text; a fingerprint stays itself (a saved bundle reads the same)."""
     if re.fullmatch(r"#[0-9a-f]{16}", text):
         return text
     return "#" + hashlib.sha256(f"ipexctl:{text}".encode()).hexdigest()[:16]
@@ -100,8 +100,8 @@ def _refuse_bundle(source: str, why: str) -> UsageError:
 
 
 def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
-    """The bundle in an answer of ``remote/probe.sh``, whose head tells the form. Whatever stands outside of its frames
-    is ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
+    """The bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
+    ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
     questions, framed = _split_questions(answer, nonce)
     files: dict[str, str] = {}
@@ -153,7 +153,7 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
 
 @dataclass(slots=True)
 class _Question:
-    """What is said aside of one question; ``open`` counts those who work at it."""
+    """The lines of one question outside of frames; ``open`` counts the processes that still answer it."""
 
     open: int = 0
     lines: list[bytes] = field(default_factory=list)

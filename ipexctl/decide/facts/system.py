@@ -1,4 +1,4 @@
-"""Everything that is not the processor: addresses, libraries, Pythons, the environment, disks, limits."""
+"""All facts other than the processor: addresses, libraries, Pythons, the environment, disks, limits."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def read_distribution(bundle: ProbeOutput) -> str | None:
 
 
 def read_glibc(bundle: ProbeOutput) -> str | None:
-    """None also for musl: see `uses_musl`."""
+    """The version; None also for musl, see `uses_musl`."""
     first = next(iter(bundle.command("libraries").splitlines()), "")
     match = re.search(r"(?:^glibc |GLIBC |GNU libc\) )([0-9]\.[0-9]{1,3})\b", first)
     return match[1] if match else None
@@ -225,7 +225,7 @@ def find_allocators(paths: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_pythons(bundle: ProbeOutput) -> tuple[Python, ...]:
-    """In the order in which they would be found. One that was asked and did not answer is not usable."""
+    """In search order. A Python that did not report its version is unusable."""
     outputs: dict[str, str] = {}
     versions: dict[str, str] = {}
     for line in bundle.command("python -V").splitlines()[:_LINES]:
@@ -332,7 +332,7 @@ def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools
     return None
 
 
-# --- room and limits -------------------------------------------------------------------------------------------------
+# --- disks and limits -------------------------------------------------------------------------------------------------
 
 
 def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
@@ -426,7 +426,7 @@ _YOUNG = re.compile(r"(00:)*0?0:0\d")
 
 def read_busy(bundle: ProbeOutput, user: str | None) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
-    than ten seconds do not count: nearly all of them are our own questions."""
+    than ten seconds do not count: nearly all of them belong to the probe."""
     processes: list[tuple[float, str]] = []
     for share, age, who, name in _HEAVY.findall(bundle.command("ps")):
         if float(share) >= 50 and not _YOUNG.fullmatch(age):

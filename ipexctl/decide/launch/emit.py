@@ -1,8 +1,8 @@
-"""A launch written down for those who want to start it without ipexctl. Text only; nothing here starts anything.
+"""A launch as a script to start without ipexctl. Text only; nothing here starts anything.
 
 Every form has the same core, `_rank_script`: what one rank does on its own host, which is the planned environment,
 cores, memory and directory, and then the script. Secrets are not written: they are taken from the environment of
-whoever starts the launch. What only ipexctl does is missing: tagged output, a keeper, limits and the proved end.
+the user who starts it. Features of ipexctl itself are missing: tagged output, a keeper, limits and the proved end.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def _lists_hosts(launch: Launch) -> bool:
 
 
 def _carry_rank_script(launch: Launch) -> list[str]:
-    """What ranks do, in variables that mpirun carries to the hosts: one for each host where it can be told so. Raises
-    `UsageError` where the one for all is longer than a word may be."""
+    """The rank script in variables that mpirun passes to the hosts, one per host if possible. Raises `UsageError` if a
+    single one is longer than an argument may be."""
     if _lists_hosts(launch):
         return [
             line
@@ -241,7 +241,7 @@ def _carry_rank_script(launch: Launch) -> list[str]:
 
 
 def _rank_script(launch: Launch, ranks: str = _RANKS, of: Sequence[NodePlan] = ()) -> list[str]:
-    """POSIX sh: one rank, on whatever host (``of`` these, or of all) it finds itself by its number. ``$1`` is the
+    """POSIX sh: one rank, whose number gives its host (one ``of`` these, or of all). ``$1`` is the
     port."""
     lines = [f"r={ranks}", "case $r in"]
     nodes = of or launch.nodes
@@ -287,7 +287,7 @@ def _export_env(node: NodePlan, only: Iterable[str] = ()) -> list[str]:
 
 
 def _launcher_settings(launch: Launch) -> list[str]:
-    """What mpirun itself must know, and our own keeper would not need it told."""
+    """Settings that mpirun needs without our keeper."""
     if launch.framed:
         names = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
         return [f"export {name}={launch.mpiexec_env[name]}" for name in names if name in launch.mpiexec_env]

@@ -1,4 +1,4 @@
-"""What each host of a run is told: its `protocol.run_spec.RunSpec`."""
+"""The `protocol.run_spec.RunSpec` of each host of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def specs(
     of_rank: Mapping[int, Mapping[str, str]],
     timings: Timings = Timings(),
 ) -> dict[str, RunSpec]:
-    """Host → its specification. A host is told its own environment only; the head also how to start mpirun.
+    """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
 
     ``pythons`` are the interpreters per host, ``of_rank`` what each rank sees beyond its host's environment. The user's
     timings replace those of ``timings``.

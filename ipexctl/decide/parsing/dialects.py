@@ -1,4 +1,4 @@
-"""Inventories written as other tools read them. What a dialect cannot carry is said, never dropped in silence."""
+"""Inventories written as other tools read them. Keys that a dialect lacks are reported, never dropped silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every dialect is read into: host entries and groups, as words that still know where they were written."""
+"""The common form of all dialects: host entries and groups, as words with their origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Word:
 
 @dataclass(slots=True)
 class Entry:
-    """A host as one place of the input tells it; ``section`` is the group or list that place is in."""
+    """A host at one place of the input; ``section`` is the group or list of that place."""
 
     name: str
     origin: Origin
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tree:
-    """``open`` says that keys we do not know belong to someone else (Ansible) and are carried along."""
+    """``open``: unknown keys belong to Ansible and are kept."""
 
     entries: list[Entry] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Tree:
 
 
 def set_key(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *, open_keys: bool) -> None:
-    """Files one ``key=value``, under the name that we use for it; says what is wrong with it."""
+    """Stores one ``key=value`` under its canonical name; adds its errors to ``problems``."""
     name = validators.ALIASES.get(key.text, key.text)
     if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
         problems.add(
@@ -80,7 +80,7 @@ def set_key(words: dict[str, Word], key: Word, value: Word, problems: InputError
         return
     if name not in validators.KEYS:
         if validators.SECRET.search(name):
-            return  # someone else's secret: neither kept nor shown
+            return  # a secret of another tool: neither kept nor shown
         if not open_keys and not name.startswith("ansible_"):
             problems.add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
             return
@@ -109,7 +109,7 @@ def _strip_prefix(key: str, text: str) -> str:
 
 
 def assemble_inventory(tree: Tree, source: str, problems: InputErrors) -> Inventory:
-    """Hosts in the order of their first mention, group words below their own. What is wrong goes to ``problems``."""
+    """Hosts in the order of their first mention, group words below their own. Errors go to ``problems``."""
     merged = _merge_entries(tree.entries, problems)
     depth, above = _order_groups(tree.groups, problems)
     hosts = []

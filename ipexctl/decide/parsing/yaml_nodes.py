@@ -80,7 +80,7 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None
     return None
 
 
-_WRONG_INDENT = "this is indented otherwise than the lines it belongs to"
+_WRONG_INDENT = "the indentation differs from that of the lines around it"
 _YAML_ERRORS = (
     (
         r"mapping values are not allowed here",
@@ -110,7 +110,7 @@ def _explain_yaml_error(error: str) -> tuple[str, bool]:
 
 
 class _Stop(Exception):
-    """Reading on would be useless or dangerous; the reason has been said."""
+    """Reading cannot continue; the error has been added."""
 
 
 class _Builder:

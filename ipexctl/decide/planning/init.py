@@ -1,4 +1,4 @@
-"""A first playbook: what is asked, what the hosts' facts answer already, and the text that comes of it."""
+"""A first playbook: the questions, their defaults from the hosts' facts, and the text of the playbook."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Precision = Literal["bf16", "no"]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the playbook is made of; None is not answered yet. ``port`` 0 is a free one."""
+    """What the playbook is made of; None: not answered yet. ``port`` 0 is a free one."""
 
     script: str | None = None
     args: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a script's text tells: packages to install, imports nobody knows, whether Accelerate reads our variables."""
+    """Results of parsing a script: packages to install, unknown imports, whether Accelerate reads our variables."""
 
     packages: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Script:
 
 
 def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
-    """``neighbours`` are the modules beside it. A script that cannot be parsed tells nothing."""
+    """``neighbours`` are the modules beside it. Empty for a script that cannot be parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -193,7 +193,7 @@ def _has_isa_level(facts: Facts, level: str) -> bool:
 
 
 def format_hostfile(inventory: Inventory, facts: Mapping[str, Facts], when: str) -> str:
-    """Our own dialect, with what each host said beside it."""
+    """A hostfile in our own dialect, with the facts of each host as comments."""
     lines = [
         f"# Hosts, written by ipexctl init {when}. The first is node0, where mpirun starts.",
         "# Keys: address= user= port= slots= key= venv= workdir= iface=; groups stand in [brackets]",

@@ -1,4 +1,4 @@
-"""What has to be sent to a host, decided from the source and from what the host said is there."""
+"""What must be sent to a host, decided from the source and the host's listing."""
 
 from __future__ import annotations
 

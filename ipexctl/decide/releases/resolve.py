@@ -244,7 +244,7 @@ def _refuse_pair(
 def _check_release(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[tuple[Note, ...], str]:
-    """Every reason why some host cannot hold the release (what a host could not tell is not held against it), and the
+    """Every reason why some host cannot hold the release (an unknown fact is no reason), and the
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
 
@@ -296,7 +296,7 @@ def suggest_library_package(message: str) -> str:
 def _has_isa(fact: Facts, isa: str) -> bool:
     if fact.flags:
         return _FLAGS[isa] <= fact.flags
-    return fact.isa_level not in _BELOW[isa]  # None: it could not tell, so nothing is held against it
+    return fact.isa_level not in _BELOW[isa]  # None: unknown: no reason against the release
 
 
 def _strip_glibcxx(text: str) -> str:
@@ -314,7 +314,7 @@ def _choose_python(
     }
     common = set(wanted).intersection(*usable.values()) if usable else set(wanted)
     if common:
-        # The distribution's own Python before others: it is at the same path everywhere and nobody takes it away.
+        # The distribution's own Python before others: it has the same path on all hosts and is not removed by users.
         own = [
             {minor_version(p.version) for p in fact.pythons if p.usable and p.version and _is_distribution_python(p)}
             for fact in facts.values()
@@ -371,7 +371,7 @@ def _build_stack(
     if mpi == "impi-rt":
         pins.append(f"impi-rt=={version}")
     pins += release.requires
-    if not any(pin.startswith("numpy") for pin in pins):  # torch works without it, badly, and does not ask for it
+    if not any(pin.startswith("numpy") for pin in pins):  # torch does not require it, but works badly without it
         pins.append("numpy")
     stack_notes = list(notes)
     if release.unconfirmed:
@@ -417,7 +417,7 @@ def _supports_impi(release: StackRelease) -> bool:
 
 
 def replace_impi_by_gloo(stack: Stack, why: str) -> Stack:
-    """The same stack with Gloo where impi_torch is not available; ``explain_request`` goes into its notes."""
+    """The same stack with Gloo where impi_torch is not available; ``why`` goes into its notes."""
     pins = tuple(pin for pin in stack.pins if pin != _MPI4PY)
     notes = tuple(note for note in stack.notes if note.code != "backend-impi")
     gloo = Note("backend-gloo", f"backend gloo, not impi: {why}")

@@ -1,7 +1,7 @@
 """Paths of an installed environment that a job needs: its Python, its mpiexec, its libraries.
 
-Which variables are right depends on where the wheels of a version put things, and that changed often; so `install`
-looks at the disk (`list_layout_paths`), and only what was really seen there is used. Users source nothing.
+The correct variables depend on the layout of the wheels, which changed often; so `install` checks which paths exist
+(`list_layout_paths`), and only those are used. Users source nothing.
 
 Sources: impi-rt measured for 2021.10.0 … 2021.18.1 (libfabric in ``lib/libfabric`` with providers in ``prov`` up to
 2021.14, everything directly in ``lib`` from 2021.15); MPI inside IPEX 2.3.0 … 2.7.0 measured; the binding's layouts
@@ -39,7 +39,7 @@ class Runtime:
 
 
 def site_packages_path(python: str) -> str:
-    """Where packages lie below an environment of that Python ("3.11")."""
+    """The directory of packages below an environment of that Python ("3.11")."""
     return f"lib/python{python}/site-packages"
 
 
@@ -71,7 +71,7 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
 
 
 def detect_layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
-    """Where MPI and oneCCL lie, as paths below the environment, from the `list_layout_paths` that were seen on a host.
+    """The paths of MPI and oneCCL below the environment, from the `list_layout_paths` that were seen on a host.
 
     Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started.
     """

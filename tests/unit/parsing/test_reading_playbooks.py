@@ -90,8 +90,8 @@ def test_variables_from_outside_win() -> None:
     ("text", "said"),
     [
         ("steps:\n  - run:\n      script: a\n     ppn: 2\n",
-         "4:6: not YAML: this is indented otherwise than the lines it belongs to"),
-        ("- a\nb: 1\n", "2:1: not YAML: this is indented otherwise than the lines it belongs to"),
+         "4:6: not YAML: the indentation differs from that of the lines around it"),
+        ("- a\nb: 1\n", "2:1: not YAML: the indentation differs from that of the lines around it"),
         ("a: b: c", "1:5: not YAML: a second ':' in one line: quote the text, or mend the indentation"),
         ("a: 1\nb\nc: 2\n", "2:1: not YAML: a line without 'key:' or '- ' before it"),
         ("a:\n\tb: 1\n", "2:1: not YAML: a tab: YAML is indented with spaces"),
