@@ -15,7 +15,7 @@ from typing import Literal
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
 
 Kind = Literal["api", "backend", "variable", "word", "option"]
@@ -80,8 +80,7 @@ def format_report(uses: Sequence[ScriptUse], file: str) -> str:
         lines += [f"{file}:{hit.line:<{width}}  {hit.text}", f"    {hit.name}: {describe_removal(hit)}"]
         lines.append(f"    instead: {hit.instead}")
     names = dict.fromkeys(hit.of for hit in uses)
-    places = "1 place" if len(uses) == 1 else f"{len(uses)} places"
-    return "\n".join([*lines, "", f"{places}: {', '.join(names)}"])
+    return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}"])
 
 
 def compare(host: str, runs: Sequence[ComparedRun]) -> Comparison:

@@ -10,6 +10,7 @@ from ipexctl.model.facts import cpu_list
 from ipexctl.model.json_values import JsonRecord
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
+from ipexctl.model.text import pluralize
 
 T = TypeVar("T")
 
@@ -238,8 +239,7 @@ def _text(launch: Launch) -> list[str]:
     def words(argv: Iterable[str]) -> str:
         return " ".join(shlex.quote(_visible(word)) for word in argv)
 
-    hosts = "1 host" if len(launch.nodes) == 1 else f"{len(launch.nodes)} hosts"
-    ranks = "1 rank" if launch.size == 1 else f"{launch.size} ranks"
+    hosts, ranks = pluralize(len(launch.nodes), "host"), pluralize(launch.size, "rank")
     lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
     lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
     lines += [""]

@@ -1,4 +1,4 @@
-"""Untrusted text made fit for a message."""
+"""Text for messages: untrusted text made harmless, and counted nouns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ def printable(text: str, limit: int = 80) -> str:
     """
     shown = "".join(char if char.isprintable() else _escape(char) for char in text[: limit + 1])
     return shown if len(text) <= limit else shown[:limit] + "…"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """``1 host``, ``3 hosts``, ``2 processes``."""
+    ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
+    return f"{count} {noun}{'' if count == 1 else ending}"
 
 
 def without_secrets(text: str) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 from ipexctl.model.answers import DoctorAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
+from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.typeset import (
     BAD,
@@ -67,8 +68,8 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     items += [labelled("advice", line) for line in answer.advice]
     # What keeps a host from being probed is counted with the hosts, not once more with the errors.
     counts = Counter(finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed})
-    parts = [phrases.plural(counts[level], level) for level in _COUNTED if counts[level]]
-    parts += [f"{phrases.plural(len(unprobed), 'host')} could not be looked at"] if unprobed else []
+    parts = [pluralize(counts[level], level) for level in _COUNTED if counts[level]]
+    parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
     items.append(
         labelled("fit" if fit else "not fit", (", ".join(parts) or "no error, no warning", GOOD if fit else BAD))

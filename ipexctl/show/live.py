@@ -25,6 +25,7 @@ from ipexctl.model.answers import is_dry
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, screens, typeset
 from ipexctl.show.board import Board, HostView, RankView
 from ipexctl.show.explained import explains_failures, unexplained
@@ -121,7 +122,7 @@ class View:
         every, failed, at_work, rest = (sum(bool(host.name) for host in some) for some in (hosts, bad, busy, done))
         steps = {host.step for host in done if host.name}
         how = "done" if self.board.ended else f"past {_one_line(steps.pop())}" if len(steps) == 1 else "between steps"
-        counts = [f"{rest} of {phrases.plural(every, 'host')} {how}" if rest else phrases.plural(every, "host")]
+        counts = [f"{rest} of {pluralize(every, 'host')} {how}" if rest else pluralize(every, "host")]
         waiting = every - failed - at_work - rest
         counts += [f"{at_work} at work"] if at_work else []
         counts += [f"{waiting} waiting"] if waiting else []

@@ -53,12 +53,6 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 host``, ``3 hosts``, ``2 processes``."""
-    ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
-    return f"{count} {noun}{'' if count == 1 else ending}"
-
-
 def ranges(numbers: Iterable[int]) -> str:
     """``0-8,10-31``."""
     parts: list[list[int]] = []

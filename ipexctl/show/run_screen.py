@@ -10,6 +10,7 @@ from rich.table import Table
 from ipexctl.model.answers import ListedRun, PsAnswer
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
+from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible, visible_lines
 from ipexctl.show.tables import Rows
@@ -33,7 +34,7 @@ def card(run: RunOutcome) -> list[RenderableType]:
     took = phrases.duration(run.ended - run.started)
     by = {rank.rank: rank for rank in ranks}
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
-    many = f"{phrases.plural(len(ranks), 'rank')} on {phrases.plural(len(hosts), 'host')}"
+    many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
     items: list[RenderableType] = []
     if run.first is not None:
         items += _first_failure(by[run.first], run)
@@ -41,7 +42,7 @@ def card(run: RunOutcome) -> list[RenderableType]:
         if run.followers:
             items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}"))
         if run.stopped:
-            items.append(labelled("  then", f"ended by us: {phrases.plural(len(run.stopped), 'rank')}"))
+            items.append(labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}"))
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
         items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
         items.append(_summary(ranks))
@@ -161,12 +162,12 @@ def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
     """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
     for host, pids in cleanup.orphans.items():
-        left = f"{phrases.plural(len(pids), 'process')} left on {host}: "
+        left = f"{pluralize(len(pids), 'process')} left on {host}: "
         items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
     if cleanup.orphans:
         items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
     elif cleanup.clean:
-        items.append(text(f"0 processes left on {phrases.plural(len(cleanup.clean), 'host')}"))
+        items.append(text(f"0 processes left on {pluralize(len(cleanup.clean), 'host')}"))
     if cleanup.unchecked:
         items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(cleanup.unchecked)}"), 2))
     return items
@@ -178,7 +179,7 @@ def runs(value: PsAnswer) -> list[RenderableType]:
     answered = [host for host in value.hosts if host not in silent]
     items: list[RenderableType] = [_Runs(value.runs)] if value.runs else []
     if not items and answered:
-        which = f"the {phrases.plural(len(answered), 'host')} that answered" if silent else _these(len(value.hosts))
+        which = f"the {pluralize(len(answered), 'host')} that answered" if silent else _these(len(value.hosts))
         items.append(text(f"no runs on {which}"))
     if value.orphans:
         items += ["", Rows(to_json(value.orphans))] if items else [Rows(to_json(value.orphans))]

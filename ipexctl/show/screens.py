@@ -10,6 +10,7 @@ from rich.table import Table
 from ipexctl.model import answers as a
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
+from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
@@ -146,14 +147,14 @@ def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTrans
 def _amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
     """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
     sync = isinstance(transfer, a.SyncedHost)
-    parts = [f"{phrases.plural(transfer.files, 'file')}, {phrases.size(transfer.bytes)}"] if transfer.files else []
+    parts = [f"{pluralize(transfer.files, 'file')}, {phrases.size(transfer.bytes)}"] if transfer.files else []
     if isinstance(transfer, a.SyncedHost) and transfer.removed:
         parts.append(f"{transfer.removed} removed")
     if parts:
         return f"{', '.join(parts)} {'to' if sync else 'into'} {{}}"
     if isinstance(transfer, a.SyncedHost):
         return "directories only, to {}" if transfer.changed else "nothing to do, {} is the same"
-    same = f"{phrases.plural(transfer.same, 'file')} the same in {{}}"
+    same = f"{pluralize(transfer.same, 'file')} the same in {{}}"
     return f"nothing to do, {same}" if transfer.same else "nothing there"
 
 

@@ -16,7 +16,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.framework_options import load_framework_options
 from ipexctl.verbs.common.probe import probe_hosts
 
@@ -41,9 +41,7 @@ def accelerate_config(
         raise UsageError(
             f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0"
         )
-    yield Started(
-        "accelerate config", "for 1 host" if len(inventory) == 1 else f"for {len(inventory)} hosts", inventory.names
-    )
+    yield Started("accelerate config", f"for {pluralize(len(inventory), 'host')}", inventory.names)
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n
         config = replace(request, hosts=len(inventory), ranks=ranks, address=inventory.head.address)

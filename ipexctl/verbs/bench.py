@@ -16,6 +16,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
+from ipexctl.model.text import pluralize
 from ipexctl.show import chart
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
@@ -94,7 +95,7 @@ def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together
 
 
 def _title(task: Bench, facts: Mapping[str, Facts]) -> str:
-    hosts = "1 host" if len(facts) == 1 else f"{len(facts)} hosts"
+    hosts = pluralize(len(facts), "host")
     versions = {
         name: sorted({fact.installed.packages.get(name, "") for fact in facts.values() if fact.installed})
         for name in ("torch", _IPEX)

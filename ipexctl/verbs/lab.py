@@ -13,6 +13,7 @@ from ipexctl.act.lab import Lab, LabError
 from ipexctl.model.answers import LabAnswer, LabHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Started, StepEnded, StepStarted
+from ipexctl.model.text import pluralize
 
 
 def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
@@ -88,7 +89,7 @@ def down(directory: Path) -> Generator[Event, None, bool]:
             yield from _report_leftovers("lab down", left)
             return False
         for name, count in counts.items():
-            detail = f"{count} process{'' if count == 1 else 'es'} ended"
+            detail = f"{pluralize(count, 'process')} ended"
             yield StepEnded(name, "stop", "changed" if count else "ok", detail)
         act.remove_lab(lab)
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
@@ -156,7 +157,7 @@ def _discard_lab(directory: Path) -> tuple[int, ...]:
 
 
 def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
-    what = f"{len(left)} process{'' if len(left) == 1 else 'es'} of the lab could not be stopped"
+    what = f"{pluralize(len(left), 'process')} of the lab could not be stopped"
     pids = ", ".join(str(pid) for pid in left)
     yield HostFailed(Failure("", Kind.RESIDUE, f"{what}: {pids}", "ps -fp " + " ".join(map(str, left)), "residue"))
     yield Ended(verb, Exit.RESIDUE)

@@ -18,7 +18,7 @@ from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 
 _DISTRIBUTIONS = {  # what to install for an import, of packages that training scripts use; others are only named
     "accelerate": "accelerate", "datasets": "datasets", "diffusers": "diffusers", "einops": "einops",
@@ -241,7 +241,7 @@ def format_playbook(
         (name, "do it; every step does only what is not done yet"),
         ("--schema", "for editors; all keys: docs/playbook.md"),
     )
-    title = f"train {printable(answers.script or '', 100)} on {_hosts(len(inventory))}"
+    title = f"train {printable(answers.script or '', 100)} on {pluralize(len(inventory), 'host')}"
     lines = [
         f"# Written by ipexctl init {when}, from what the hosts said:",
         *(f"#   {line}" for line in describe_hosts(inventory, facts)),
@@ -303,10 +303,6 @@ def _accelerate(answers: Answers, ipex: bool) -> list[str]:
         "        ACCELERATE_MIXED_PRECISION: ${precision}",
         f"        ACCELERATE_USE_IPEX: '{'true' if ipex and answers.ipex else 'false'}'",
     ]
-
-
-def _hosts(count: int) -> str:
-    return f"{count} host{'' if count == 1 else 's'}"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReporte
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import ProbeResult, collect_probe_results, load_uarchs
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
@@ -79,7 +79,7 @@ def doctor(
         yield from recorded({name: _recording(path) for name, path in paths.items()}, paths)
         return
     allowed = _asking(task, ask)
-    yield Started("doctor", _hosts(len(inventory)), inventory.names)
+    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names)
     once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     seen = yield from _seen(task, inventory, context, once=once)
     if task.save_bundle is not None:
@@ -166,7 +166,7 @@ def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) 
     `UsageError`."""
     bundles = {name: parse_bundle(text, str((paths or {}).get(name, name))) for name, text in texts.items()}
     inventory = Inventory(tuple(Host(name, name) for name in bundles), "--recorded")
-    yield Started("doctor", f"{_hosts(len(inventory))}, recorded", inventory.names)
+    yield Started("doctor", f"{pluralize(len(inventory), 'host')}, recorded", inventory.names)
     uarchs = load_uarchs()
     facts = {name: parse_facts(bundle, uarchs) for name, bundle in bundles.items()}
     for name, fact in facts.items():
@@ -224,10 +224,6 @@ def _answer(cluster: Cluster, findings: tuple[Finding, ...], meeting: Connectivi
     )
 
 
-def _hosts(count: int) -> str:
-    return f"{count} host{'' if count == 1 else 's'}"
-
-
 def _lookups(names: list[str]) -> list[str]:
     """Names that a host could resolve: not addresses, and not more than once."""
     return [name for name in dict.fromkeys(names) if not name.replace(".", "").isdigit() and ":" not in name]
@@ -270,4 +266,4 @@ def _save(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
                 json.dump(bundle.public(), file, indent=1)
     except OSError as error:
         raise UsageError(f"cannot save bundles in {directory}", reasons=[str(error)], exit=Exit.RECORD) from None
-    return f"saved {_hosts(len(bundles))} in {directory}"
+    return f"saved {pluralize(len(bundles), 'host')} in {directory}"

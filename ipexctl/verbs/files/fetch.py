@@ -22,7 +22,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Plan
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 
 _STEP = "fetch"
 
@@ -50,7 +50,7 @@ def fetch(
         raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.folds_case(into)
-    what = f"{planning.format_names(task.paths)} of {_count_hosts(len(hosts))} into {printable(task.into, 200)}"
+    what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts))
 
     def list_host_files(link: Link, _: Emit) -> Listing:
@@ -248,10 +248,6 @@ def _report_links(listings: dict[str, Listing]) -> Generator[Event, None, None]:
     links = sorted({link for listing in listings.values() for link in listing.links})
     if links:
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
-
-
-def _count_hosts(count: int) -> str:
-    return f"{count} host{'' if count == 1 else 's'}"
 
 
 def _format_result(result: str | Failure, plan: FetchPlan | None) -> FetchedHost | FailedTransfer:

@@ -35,7 +35,7 @@ from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import Tree
 
 _STEP = "sync"
@@ -55,11 +55,8 @@ def sync(
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
-    yield Started(
-        "sync",
-        f"{printable(str(root), 200)} to {len(inventory)} host{'' if len(inventory) == 1 else 's'}",
-        inventory.names,
-    )
+    title = f"{printable(str(root), 200)} to {pluralize(len(inventory), 'host')}"
+    yield Started("sync", title, inventory.names)
     if tree.skipped:
         names = ", ".join(printable(name) for name in tree.skipped[:5])
         yield Message(f"not copied, because they are not files: {names}", "warning", code="no-file")

@@ -51,6 +51,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
+from ipexctl.model.text import pluralize
 from ipexctl.protocol.session import DownloadRate, ImportReport, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import probe_hosts
@@ -387,7 +388,7 @@ def _report(
     )
     if steps.nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
-        yield Message(f"{_hosts(len(steps.steps))} {has} {job.stack.name} already: nothing to do, changed 0")
+        yield Message(f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0")
     yield Answer(answer)
     yield Ended("install", worst([failure.kind.exit for failure in job.failed.values()]))
     return answer
@@ -409,7 +410,3 @@ def _build_import_check(report: ImportReport) -> ImportCheck:
 
 
 _NO_TOOL = Tool("", "", 0, "")
-
-
-def _hosts(count: int) -> str:
-    return "1 host" if count == 1 else f"{count} hosts"

@@ -21,6 +21,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Prog
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import Stack, StackRequest, Wheel
 from ipexctl.model.tasks import Install, Wheels
+from ipexctl.model.text import pluralize
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.install import table
 from ipexctl.verbs.install.lock import build_sources, load_or_create_lock
@@ -64,7 +65,7 @@ def wheels_fetch(
         if (packed.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
     ]
     pythons = [stack.python for stack in stacks]
-    plan = _text(task, pythons, todo, f"{_wheels(len(wanted))} in {directory} already")
+    plan = _text(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
     yield Planned("wheels", plan)
     answer = WheelsAnswer(
         directory=str(directory),
@@ -111,7 +112,7 @@ def wheels_fetch(
         directory.mkdir(parents=True, exist_ok=True)
         for wheel in todo:
             _place(cache_path(context.cache, wheel), directory / wheel.filename)
-    yield StepEnded("", step, "changed" if todo else "ok", f"{_wheels(len(todo))} into {directory}")
+    yield StepEnded("", step, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)
 
@@ -131,12 +132,10 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
     lines += [f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
     unknown = sum(not wheel.size for wheel in todo)
     more = f", and {unknown} of unknown size" if unknown else ""
-    lines.append(f"{_wheels(len(todo))}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing)
+    lines.append(
+        f"{pluralize(len(todo), 'wheel')}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing
+    )
     return "\n".join(lines)
-
-
-def _wheels(count: int) -> str:
-    return f"{count} wheel{'' if count == 1 else 's'}"
 
 
 def _there(path: Path, wheel: Wheel) -> bool:

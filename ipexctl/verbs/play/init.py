@@ -25,7 +25,7 @@ from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack, StackRequest
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import read_hostfile
 from ipexctl.verbs.doctor.doctor import versions
@@ -84,7 +84,7 @@ def init(
     """
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
-    yield Started("init", f"{len(inventory)} host{'' if len(inventory) == 1 else 's'}", inventory.names)
+    yield Started("init", pluralize(len(inventory), "host"), inventory.names)
     results = yield from probe_hosts(inventory, context)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = [result for result in results.values() if isinstance(result, Failure)]

@@ -11,7 +11,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import Play
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.select import read_hostfile, read_playbook
 from ipexctl.verbs.play.play import find_unusable_files
 
@@ -47,7 +47,7 @@ def lint(
     errors += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
     hints += [None for _ in unknown]
     if errors:
-        count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+        count = pluralize(len(errors), "error")
         subject = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
         raise UsageError(f"{subject}: {count}", reasons=errors, hint=hints[0] if len({*hints}) == 1 else None)
     yield Started("lint", "", ())
