@@ -19,6 +19,7 @@ from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
+from ipexctl.protocol import messages
 from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.doctor.fix import fix
 from tests.fakes import FakeOpener
@@ -47,7 +48,7 @@ def fixing(place: Path, answers: bool, status: int = 0, **changes: Any) -> tuple
         if command.argv[:2] == ("sh", "-c"):
             commands.append(f"{host.name}: {command.argv[2]}")
             return Completed(status, b"", b"Read-only file system\n" if status else b"")
-        return Completed(0, b'{"runs": [], "stray": []}')
+        return Completed(0, messages.KINDS.write(messages.RunListing()))
 
     def ask(question: str) -> bool:
         asked.append(question)
@@ -86,7 +87,7 @@ def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
         host.name: replace(healthy(n), installed=WHOLE, user=user, thp="never") for n, host in enumerate(HOSTS, 1)
     }
     asked: list[str] = []
-    opener = FakeOpener(lambda host, command: Completed(0, b'{"runs": [], "stray": []}'))
+    opener = FakeOpener(lambda host, command: Completed(0, messages.KINDS.write(messages.RunListing())))
     findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
 
     def ask(question: str) -> bool:
