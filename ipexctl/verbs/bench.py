@@ -65,7 +65,7 @@ def bench(
             break
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
     rows = bench_report.build_rows(modes, ways, alone, joint, missing)
-    title, notes = _title(task, facts), _notes(task, facts, modes, several=several)
+    title, notes = _format_title(task, facts), _format_notes(task, facts, modes, several=several)
     if plot:
         groups = {
             bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
@@ -94,7 +94,7 @@ def _make_run_task(task: Bench, engine: str, modes: tuple[str, ...], *, together
     )
 
 
-def _title(task: Bench, facts: Mapping[str, Facts]) -> str:
+def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
     hosts = pluralize(len(facts), "host")
     versions = {
         name: sorted({fact.installed.packages.get(name, "") for fact in facts.values() if fact.installed})
@@ -104,7 +104,7 @@ def _title(task: Bench, facts: Mapping[str, Facts]) -> str:
     return f"BERT {task.size}, {task.batch} samples per step, {hosts}: {', '.join(named)}"
 
 
-def _notes(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, several: bool) -> list[str]:
+def _format_notes(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, several: bool) -> list[str]:
     levels = sorted({fact.isa_level or "unknown" for fact in facts.values()})
     medians = f"medians of {task.steps} steps after {_WARMUP_STEPS} warm-up steps"
     notes = [f"{medians}; samples per second; instruction sets: {', '.join(levels)}"]

@@ -31,13 +31,13 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
                 raise UsageError(
                     f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
                 )
-            yield Started("lab up", _title(hosts, directory), old.names)
+            yield Started("lab up", _format_title(hosts, directory), old.names)
             for server in old.servers:
                 yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, already running")
             yield Answer(_make_answer(old))
             yield Ended("lab up", Exit.OK)
             return old
-        yield Started("lab up", _title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
+        yield Started("lab up", _format_title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
         if old:
             yield Message("cleaning up after the last lab")
             if left := act.stop_lab(old):
@@ -120,7 +120,7 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
     return lab
 
 
-def _title(hosts: int, directory: Path) -> str:
+def _format_title(hosts: int, directory: Path) -> str:
     return f"{hosts} SSH server{'' if hosts == 1 else 's'} on {act.ADDRESS}, below {directory}"
 
 

@@ -72,14 +72,14 @@ def _compare(
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(comparison.args), ppn=comparison.ppn, venv=venv, backend="gloo")
         metrics: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
-        rows.append(_format_run(name, script, venv, metrics))
+        rows.append(_make_compared_run(name, script, venv, metrics))
         exit = metrics.exit
         if not metrics.good:
             break
     return migration.compare(head.name, rows), exit
 
 
-def _format_run(name: str, script: str, venv: str | None, metrics: RunMetrics) -> answers.ComparedRun:
+def _make_compared_run(name: str, script: str, venv: str | None, metrics: RunMetrics) -> answers.ComparedRun:
     values = (line.get("samples_per_s") for _, line in metrics.lines)
     rates = [value for value in values if isinstance(value, int | float)]
     return answers.ComparedRun(name, script, venv, metrics.good, metrics.seconds, rates[-1] if rates else None)

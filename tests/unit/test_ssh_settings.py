@@ -57,7 +57,7 @@ def written(place: Path, files: Mapping[str, str]) -> Path:
 
 
 def ours(config: Path, host: str, system: Path = Path("/none")) -> Settings:
-    return SSHSettings(config, system).settings_of(Host(host, host))
+    return SSHSettings(config, system).find_settings(Host(host, host))
 
 
 def theirs(config: Path, host: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_many_threads_may_ask_at_once(tmp_path: Path, hasty_threads: None) -> No
     config.chmod(0o600)
     configuration = SSHSettings(config)
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda n: configuration.settings_of(Host(f"n{n}", f"n{n}")), range(320)))
+        found = list(pool.map(lambda n: configuration.find_settings(Host(f"n{n}", f"n{n}")), range(320)))
     assert [(one.address, one.user, one.port) for one in found] == [(f"n{n}", "someone", 2200) for n in range(320)]
 
 
@@ -159,7 +159,7 @@ def test_a_command_of_match_does_not_read_our_input(tmp_path: Path) -> None:
 import sys, pathlib
 from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.model.hosts import Host
-print(SSHSettings(pathlib.Path({str(config)!r})).settings_of(Host("n1", "n1")).port, sys.stdin.read())
+print(SSHSettings(pathlib.Path({str(config)!r})).find_settings(Host("n1", "n1")).port, sys.stdin.read())
 """
     said = subprocess.run([sys.executable, "-c", asking], input="the answer", capture_output=True, text=True)
     assert said.stdout == "77 the answer\n", said.stderr

@@ -61,7 +61,7 @@ class Dialler:
 
         ``opening`` gets each socket while it is being connected, so that it can be shut down from outside.
         """
-        settings = self._settings.settings_of(host)
+        settings = self._settings.find_settings(host)
         limit = min(self._timeout, settings.timeout or self._timeout)
         notes: list[str] = []
         try:
@@ -160,7 +160,7 @@ class Dialler:
                 jump = self._jumps[jumps] = _JumpConnection()
         if first:
             try:
-                hop = self._settings.settings_of_jump(jumps[-1])
+                hop = self._settings.find_jump_settings(jumps[-1])
                 jump.transport = self._connect(jumps[:-1], hop, deadline, limit, jump.opening, notes)
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is

@@ -68,10 +68,10 @@ class SSHSettings:
         self._lock = threading.Lock()
         self._resolved: dict[tuple[object, ...], Settings] = {}  # hosts differ in their address only, nearly always
 
-    def settings_of(self, host: Host) -> Settings:
+    def find_settings(self, host: Host) -> Settings:
         return self._lookup(host.address, host.user, host.port, host.name, host.key, host.vars)
 
-    def settings_of_jump(self, jump: str) -> Settings:
+    def find_jump_settings(self, jump: str) -> Settings:
         """``user@host:port`` of a ProxyJump."""
         user, _, place = jump.removeprefix("ssh://").rpartition("@")
         match = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", place)

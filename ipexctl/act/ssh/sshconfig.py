@@ -203,14 +203,14 @@ class OpenSSHConfig(TokenConfig):
             if isinstance(entry, _Hosts):
                 counts = self.matches(entry.patterns, current.target)
             elif isinstance(entry, _Match):
-                counts = all(self._holds(criterion, current) for criterion in entry.criteria)
+                counts = all(self._criterion_matches(criterion, current) for criterion in entry.criteria)
             elif counts and isinstance(entry, _Include):
                 for included in entry.files:
                     self._apply_file(included, current)
             elif counts and isinstance(entry, _Option):
                 _apply_option(entry, current)
 
-    def _holds(self, criterion: _Criterion, current: _Pass) -> bool:
+    def _criterion_matches(self, criterion: _Criterion, current: _Pass) -> bool:
         if criterion.kind in _WITHOUT_VALUE:
             return (criterion.kind == "all" or current.final) != criterion.negated
         if criterion.kind == "exec":

@@ -37,12 +37,12 @@ def open_tcp(settings: Settings, deadline: float, limit: float, opening: Callabl
         except TimeoutError:
             failure = timeout
         except OSError as error:
-            failure = _explain(error, settings)
+            failure = _make_connect_error(error, settings)
         sock.close()
     raise failure
 
 
-def _explain(error: OSError, settings: Settings) -> ConnectError:
+def _make_connect_error(error: OSError, settings: Settings) -> ConnectError:
     if error.errno == errno.ECONNREFUSED:
         return ConnectError("refused", f"connection refused ({settings.at})")
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES):

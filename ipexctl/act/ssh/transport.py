@@ -44,10 +44,10 @@ class Transport(QuietTransport):
     def set_algorithms(self, known_key_types: Sequence[str]) -> None:
         """Sets the algorithms; the host is asked to show a key of a type that is known of it."""
         options = self.get_security_options()
-        options.kex = _prefer(_KEX, options.kex)
-        options.ciphers = _prefer(_CIPHERS, options.ciphers, only=True)
+        options.kex = _order_algorithms(_KEX, options.kex)
+        options.ciphers = _order_algorithms(_CIPHERS, options.ciphers, only=True)
         key_types = [key_type for name in known_key_types for key_type in (_RSA if name == "ssh-rsa" else (name,))]
-        options.key_types = _prefer([*key_types, *_HOST_KEYS, *_RSA], options.key_types, only=True)
+        options.key_types = _order_algorithms([*key_types, *_HOST_KEYS, *_RSA], options.key_types, only=True)
 
     def start_keepalive(self) -> None:
         """From now on a host that does not answer for `LOST_AFTER` seconds is disconnected."""
@@ -94,7 +94,7 @@ def abort(sock: Any) -> None:
         sock.close()
 
 
-def _prefer(preferred: Sequence[str], available: Sequence[str], *, only: bool = False) -> tuple[str, ...]:
+def _order_algorithms(preferred: Sequence[str], available: Sequence[str], *, only: bool = False) -> tuple[str, ...]:
     first = [name for name in dict.fromkeys(preferred) if name in available]
     others = [] if only and first else [name for name in available if name not in first]
     return tuple(first + others)

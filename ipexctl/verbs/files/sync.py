@@ -197,7 +197,7 @@ def _find_source(task: tasks.Sync) -> Path:
     source = Path(task.source).expanduser()
     if not source.exists():
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
-    root = directory_of(source)
+    root = resolve_directory(source)
     if root.resolve() in {Path("/"), Path.home().resolve()}:
         raise UsageError(
             f"{printable(str(root), 200)} would be copied to every host",
@@ -207,7 +207,7 @@ def _find_source(task: tasks.Sync) -> Path:
     return root
 
 
-def directory_of(path: Path) -> Path:
+def resolve_directory(path: Path) -> Path:
     """The absolute path of a directory, or of the parent of a file; hosts use the same name."""
     return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
 

@@ -114,7 +114,7 @@ def init(
     for failure in failures:
         what = f"{failure.host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
-    play = f"ipexctl play {printable(str(_relative_path(target.playbook)), 300)}"
+    play = f"ipexctl play {printable(str(_shorten_path(target.playbook)), 300)}"
     yield Answer(
         InitAnswer(
             playbook=str(target.playbook),
@@ -135,10 +135,10 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
     existing = [path for path in paths if os.path.lexists(path)]
     if existing and not target.force:
         question = Question(
-            "force", f"Overwrite {' and '.join(str(_relative_path(path)) for path in existing)}?", "no", "", _YES
+            "force", f"Overwrite {' and '.join(str(_shorten_path(path)) for path in existing)}?", "no", "", _YES
         )
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            names = " and ".join(printable(str(_relative_path(path))) for path in existing)
+            names = " and ".join(printable(str(_shorten_path(path))) for path in existing)
             raise UsageError(f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="ipexctl init --force")
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
@@ -187,7 +187,7 @@ def _read_script(path: Path) -> tuple[str, set[str]]:
         return "", set()
 
 
-def _relative_path(path: Path) -> Path:
+def _shorten_path(path: Path) -> Path:
     try:
         return path.relative_to(Path.cwd())
     except ValueError:

@@ -44,7 +44,7 @@ from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
-from ipexctl.verbs.files.sync import directory_of, sync
+from ipexctl.verbs.files.sync import resolve_directory, sync
 from ipexctl.verbs.run.attempt import Attempt
 from ipexctl.verbs.run.restart import run_attempts
 
@@ -239,7 +239,7 @@ def _sync_script(
 ) -> Generator[Event, None, dict[str, str] | None]:
     """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
     if not task.sync or dry:
-        folder = directory_of(script).name
+        folder = resolve_directory(script).name
         return {
             host.name: _absolute(choose_destination(task.workdir, host, folder), facts[host.name]) for host in inventory
         }
