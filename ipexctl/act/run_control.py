@@ -111,7 +111,9 @@ def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | message
     return link.run(site.agent(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
 
 
-def prove(link: Link, site: RemoteRunDir, run: str, *, reap: bool = False, patience: float = 30.0) -> tuple[int, ...]:
+def find_leftover_processes(
+    link: Link, site: RemoteRunDir, run: str, *, reap: bool = False, patience: float = 30.0
+) -> tuple[int, ...]:
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
     has not said so within ``patience`` seconds."""
     program = agent.program("remote.agent.procs").encode()  # the run's own directory may be gone by now

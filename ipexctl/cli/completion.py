@@ -34,12 +34,12 @@ def complete_runs(incomplete: str) -> list[str]:
 
 def complete_steps(incomplete: str) -> list[str]:
     """Names of the playbook's steps."""
-    return _matching((name for name, _ in _steps()), incomplete)
+    return _matching((name for name, _ in _read_playbook_steps()), incomplete)
 
 
 def complete_tags(incomplete: str) -> list[str]:
     """Tags of the playbook's steps."""
-    return _matching((tag for _, tags in _steps() for tag in tags), incomplete)
+    return _matching((tag for _, tags in _read_playbook_steps() for tag in tags), incomplete)
 
 
 def _matching(words: Iterable[str], incomplete: str) -> list[str]:
@@ -63,7 +63,7 @@ def _hosts(ctx: typer.Context) -> list[str]:
     return [*inventory.names, *dict.fromkeys(group for host in inventory for group in host.groups)]
 
 
-def _steps() -> list[tuple[str, tuple[str, ...]]]:
+def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
     """Title and tags of each step; of a playbook that still has errors, none."""
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.common.select import read_playbook

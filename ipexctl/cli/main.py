@@ -49,7 +49,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _top(
+def _root_callback(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,

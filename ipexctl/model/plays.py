@@ -41,7 +41,7 @@ def _parse_share(value: Any) -> Any:
     raise ValueError("must be a number of hosts, or a percentage such as 25%")
 
 
-def _parse_percent(value: Any) -> Any:
+def _require_percentage(value: Any) -> Any:
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     number = float(match[1]) if match else value
     if number is None or (isinstance(number, int | float) and 0 <= number <= 100):
@@ -72,7 +72,7 @@ class FailurePolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     any_errors_fatal: bool = Field(False, description="one host that fails ends the play")
-    max_fail_percentage: Annotated[float | None, BeforeValidator(_parse_percent)] = Field(
+    max_fail_percentage: Annotated[float | None, BeforeValidator(_require_percentage)] = Field(
         None, description="how many hosts may be lost before the play ends"
     )
 

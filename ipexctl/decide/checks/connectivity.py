@@ -76,7 +76,7 @@ def next_one(hosts: Sequence[str], host: str) -> str:
     return hosts[(hosts.index(host) + 1) % len(hosts)]
 
 
-def judge_meeting(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[CheckHit]:
+def check_connectivity(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[CheckHit]:
     names = [host for host in cluster.facts if host in meeting.choices]
     yield from _check_refusals(cluster, meeting, names)
     yield from _check_packet_sizes(meeting)

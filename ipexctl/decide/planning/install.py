@@ -74,7 +74,7 @@ class Rates:
     down: float = 0.0
     missing: int = 0
 
-    def way(self, host: str, size: int) -> tuple[From, str]:
+    def choose_downloader(self, host: str, size: int) -> tuple[From, str]:
         """Who is to download, and why. Over the controller: its own download, then once to the first host; what hosts
         then give each other is the faster the more of them there are."""
         own = self.hosts.get(host, 0.0)
@@ -193,7 +193,7 @@ def plan(
             way = "controller"
             cause += f"; this host does not reach {state.unreachable[0]}"
         elif wheels_from == "auto" and rates:
-            way, because = rates.way(host, lock.size)
+            way, because = rates.choose_downloader(host, lock.size)
             cause += f"; {because}" if because else ""
         need = size + (lock.size if way == "controller" and size else 0)
         if state.free < need:

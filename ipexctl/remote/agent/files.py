@@ -130,7 +130,7 @@ def write_record(directory: str, kind: str, record: "messages.RankRecord") -> st
     return ""
 
 
-def survive(directory: str, role: str, work: "Callable[[], None]") -> None:
+def run_then_record_crash(directory: str, role: str, work: "Callable[[], None]") -> None:
     """Does a background process's work, then ends the process; an exception is left in ``<role>.crash``."""
     try:
         work()

@@ -48,7 +48,7 @@ def main(argv: "List[str]") -> int:
         return 1
     print(KINDS.write(messages.GuardReady()).decode())
     if procs.detach():
-        files.survive(directory, paths.Role.GUARD, Guard(directory, spec, keeper, umask).watch)
+        files.run_then_record_crash(directory, paths.Role.GUARD, Guard(directory, spec, keeper, umask).watch)
     return 0
 
 

@@ -45,7 +45,7 @@ def main(argv: "List[str]") -> int:
     listener.listen(128)
     print(KINDS.write(messages.KeeperListening(listener.getsockname()[1])).decode())
     if procs.detach():
-        files.survive(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
+        files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
     return 0
 
 

@@ -46,7 +46,9 @@ class KernelLog:
         return lines
 
 
-def of(directory: str, rank: int, pid: int, number: int, kernel: "KernelLog", elastic: str) -> "Dict[str, str]":
+def describe_rank_death(
+    directory: str, rank: int, pid: int, number: int, kernel: "KernelLog", elastic: str
+) -> "Dict[str, str]":
     """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts

@@ -167,7 +167,7 @@ class Hooks:
                     unwrap()
                 return result
 
-            return like(call, own)
+            return copy_identity(call, own)
 
         for name, own in first.items():
             module_names[name] = noting(own, names.FIRST_COLLECTIVE, names.RUNNING)
@@ -181,10 +181,10 @@ class Hooks:
                 self.settle()
                 return destroy(*args, **kwargs)
 
-            module_names["destroy_process_group"] = like(settled, destroy)
+            module_names["destroy_process_group"] = copy_identity(settled, destroy)
 
 
-def like(call: "Any", own: "Any") -> "Any":
+def copy_identity(call: "Any", own: "Any") -> "Any":
     """The function ``call`` with the looks of ``own``."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         try:

@@ -107,7 +107,7 @@ def main(argv: "List[str]") -> int:
         record = record._replace(oom=after)
     if status:
         elastic = environment["TORCHELASTIC_ERROR_FILE"]
-        reported = oom_report.of(directory, rank, child.pid, record.signal, kernel, elastic)
+        reported = oom_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
         record = record._replace(
             unheard=_unheard(),
             error=reported.get("error", ""),

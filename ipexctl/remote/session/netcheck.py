@@ -196,7 +196,7 @@ def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def sign(directories: List[str], name: str) -> Signed:
+def leave_marker_file(directories: List[str], name: str) -> Signed:
     """Leaves an empty file in each directory until the session ends; the directories where that worked."""
     signed = []
     for directory in directories:
@@ -220,7 +220,7 @@ def find_signs(directories: List[str], names: List[str]) -> SeenSigns:
 COMMANDS: Dict[str, Callable[..., Any]] = {
     "listen": listen,
     "try_targets": try_targets,
-    "sign": sign,
+    "sign": leave_marker_file,
     "find_signs": find_signs,
 }
 

@@ -76,7 +76,7 @@ def collect_probe_results(
             link.close()
         bundle = parse_probe_output(completed.out, nonce, limit=timeout)
         if not bundle.commands:
-            return _no_probe(link.host, completed.last_words(1))
+            return _make_no_probe_failure(link.host, completed.last_words(1))
         facts = _measure_clock(parse_facts(bundle, uarchs), begun, ended)
         emit(FactsRead(link.host.name, facts))
         return ProbeResult(facts, bundle if keep else None)
@@ -89,7 +89,7 @@ def load_uarchs() -> Uarchs:
     return parse_uarchs(read_data("cpus.toml"))
 
 
-def _no_probe(host: Host, output: str) -> Failure:
+def _make_no_probe_failure(host: Host, output: str) -> Failure:
     what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
     return Failure(host.name, Kind.STEP, what, f"ssh {host.name} true", "no-probe")
 

@@ -25,7 +25,7 @@ from ipexctl.decide.checks import (
     run_checks,
 )
 from ipexctl.decide.checks.benchmarks import judge_speeds
-from ipexctl.decide.checks.connectivity import ConnectivityReport, judge_meeting
+from ipexctl.decide.checks.connectivity import ConnectivityReport, check_connectivity
 from ipexctl.decide.checks.network import is_one_machine
 from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
@@ -107,11 +107,11 @@ def doctor(
     if task.pairwise != "off" and (task.pairwise == "all" or not is_one_machine(cluster.facts)):
         meeting = yield from check_network(inventory, cluster.facts, context, everyone=task.pairwise == "all")
     if task.bench:
-        from ipexctl.verbs.doctor.host_bench import race
+        from ipexctl.verbs.doctor.host_bench import measure_host_speeds
 
-        measured = yield from race(inventory, cluster.facts, meeting, context)
+        measured = yield from measure_host_speeds(inventory, cluster.facts, meeting, context)
     hits = [
-        *judge_meeting(cluster, meeting),
+        *check_connectivity(cluster, meeting),
         *check_imports(cluster, problems),
         *judge_speeds(measured or SpeedCheck()),
     ]

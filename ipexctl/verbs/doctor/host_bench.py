@@ -32,7 +32,7 @@ _PATIENCE = 15.0  # seconds for IMB-MPI1 to say something, on hosts whose proces
 _SILENCE = 90.0  # seconds: torch from a cold disk takes its time to load
 
 
-def race(
+def measure_host_speeds(
     inventory: Inventory, facts: Mapping[str, Facts], network: ConnectivityReport, context: Context
 ) -> Generator[Event, None, SpeedCheck]:
     """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
@@ -44,14 +44,14 @@ def race(
     sessions: dict[str, Session] = {}
     together = replace(context, bound=max(context.bound, len(taking_part)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
-    turns = {_computer(host, facts): threading.Lock() for host in pythons}
+    turns = {_machine_key(host, facts): threading.Lock() for host in pythons}
 
     def compute(link: Link, emit: Emit) -> HostSpeed | NotReached:
         host = link.host.name
         try:
             if host not in sessions:
                 sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
-            with turns[_computer(host, facts)]:
+            with turns[_machine_key(host, facts)]:
                 return _build_speed(host, facts[host], sessions[host].call("compute", Figures, seconds=TURN))
         except (LinkError, RemoteError) as error:
             return NotReached(_explain(error))
@@ -84,7 +84,7 @@ def race(
     return SpeedCheck(speeds, tuple(lines), missed, tuple(unmeasured))
 
 
-def _computer(host: str, facts: Mapping[str, Facts]) -> str:
+def _machine_key(host: str, facts: Mapping[str, Facts]) -> str:
     """Containers, and the hosts of a lab, share the computer that booted once."""
     return facts[host].boot_id or host
 
@@ -114,7 +114,7 @@ def _talk(
                 return NotReached(f"another environment than {second}'s")
             try:
                 with ExitStack() as alone:
-                    for computer in sorted({_computer(host, facts) for host in (first, second)}):
+                    for computer in sorted({_machine_key(host, facts) for host in (first, second)}):
                         alone.enter_context(turns[computer])
                     result = _measure_pair(sessions, first, second, programs[first], layouts, facts, choices)
             except (LinkError, RemoteError) as error:

@@ -30,7 +30,7 @@ def try_imports(
 
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt.
     """
-    hosts = [host for host in inventory if host.name in facts and _worth(facts[host.name], everywhere)]
+    hosts = [host for host in inventory if host.name in facts and _needs_trial(facts[host.name], everywhere)]
     if not hosts:
         return {}
     script = load_script("verify.py").encode()
@@ -58,7 +58,7 @@ def try_imports(
     return {host: result for host, result in done.items() if isinstance(result, tuple)}
 
 
-def _worth(fact: Facts, everywhere: bool) -> bool:
+def _needs_trial(fact: Facts, everywhere: bool) -> bool:
     installed = fact.installed
     return bool(
         installed

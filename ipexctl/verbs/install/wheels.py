@@ -62,7 +62,11 @@ def wheels_fetch(
     todo = [
         wheel
         for wheel in wanted.values()
-        if (packed.get(wheel.filename) != wheel.sha256 if one_file else not _there(directory / wheel.filename, wheel))
+        if (
+            packed.get(wheel.filename) != wheel.sha256
+            if one_file
+            else not _is_downloaded(directory / wheel.filename, wheel)
+        )
     ]
     pythons = [stack.python for stack in stacks]
     plan = _text(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
@@ -138,7 +142,7 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
     return "\n".join(lines)
 
 
-def _there(path: Path, wheel: Wheel) -> bool:
+def _is_downloaded(path: Path, wheel: Wheel) -> bool:
     return path.is_file() and hash_file(path) == wheel.sha256
 
 

@@ -176,8 +176,8 @@ class _Reaped:
 def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], _Reaped]:
     def reap_host(link: Link, _: Emit) -> _Reaped:
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
-        was_running = bool(run_control.prove(link, run_dir, run))
-        left = run_control.prove(link, run_dir, run, reap=True) if was_running else ()
+        was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
+        left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
         if run_dir.directory and not left:
             run_control.remove(link, run_dir)
         return _Reaped(was_running, left)

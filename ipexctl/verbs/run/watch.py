@@ -195,9 +195,9 @@ class RunWatcher:
     def _end_processes(self, link: Link, run_dir: RemoteRunDir, *, remove: bool) -> tuple[int, ...]:
         """The ids of processes of the run that could not be ended on one host."""
         patience = 10.0 if run_dir.host.name in self.lost_hosts else 30.0  # it has been waited for once
-        left = run_control.prove(link, run_dir, self.running.run, patience=patience)
+        left = run_control.find_leftover_processes(link, run_dir, self.running.run, patience=patience)
         if left:
-            left = run_control.prove(link, run_dir, self.running.run, reap=True)
+            left = run_control.find_leftover_processes(link, run_dir, self.running.run, reap=True)
         if remove and not left:
             run_control.remove(link, run_dir)
         return left

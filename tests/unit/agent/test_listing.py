@@ -47,7 +47,7 @@ def test_where_the_environment_is_gone_the_hosts_own_python_does(link: LocalLink
     assert [row.run for row in run_control.runs(link).runs] == ["0101-old"]
     assert run_control.describe(link, site.directory).run == "0101-old"
     assert not run_control.send_order(link, site, StopRun("test")), "its keeper is gone"
-    assert run_control.prove(link, site, "0101-old") == ()
+    assert run_control.find_leftover_processes(link, site, "0101-old") == ()
     done = link.run(site.agent("watch", site.directory, "0", "0", "0", "once"))
     assert done.out.endswith(b"now"), done.err
 

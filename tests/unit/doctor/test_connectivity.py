@@ -15,7 +15,7 @@ import pytest
 
 from ipexctl.act.sessions import load_program
 from ipexctl.decide.checks import CheckHit, Cluster, choose_interfaces
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, judge_meeting, next_one, plan
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, check_connectivity, next_one, plan
 from ipexctl.model.hosts import Host, Inventory
 from tests.unit.doctor.test_findings import TABLE, healthy
 
@@ -35,7 +35,7 @@ def hits(*failed: tuple[str, str], names: tuple[str, ...] = NAMES, **changes: An
         if source != target
     )
     cluster = Cluster(Inventory(tuple(Host(name, name) for name in names)), facts, {}, TABLE)
-    return list(judge_meeting(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
+    return list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
 
 
 def said(found: list[CheckHit]) -> dict[tuple[str, str], str]:
@@ -98,7 +98,7 @@ def test_a_link_at_less_than_half_of_the_usual_rate_is_found() -> None:
         Pair(name, next_one(NAMES, name), None, local=facts[name].ssh_address, rate=rates[name]) for name in NAMES
     )
     cluster = Cluster(Inventory(tuple(Host(name, name) for name in NAMES)), facts, {}, TABLE)
-    found = list(judge_meeting(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
+    found = list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
     assert [(hit.code, hit.host, hit.evidence) for hit in found] == [
         ("NET011", "c", "to d 20 MB/s, the others 100 MB/s")
     ]
