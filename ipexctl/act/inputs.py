@@ -24,7 +24,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file's text (without a byte order mark) and what should be said about the file."""
+    """A file's text (without a byte order mark) and warnings about the file."""
 
     path: Path
     text: str

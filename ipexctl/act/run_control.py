@@ -115,7 +115,7 @@ def find_leftover_processes(
     link: Link, site: RemoteRunDir, run: str, *, reap: bool = False, patience: float = 30.0
 ) -> tuple[int, ...]:
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
-    has not said so within ``patience`` seconds."""
+    has not answered within ``patience`` seconds."""
     program = agent.program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE
     words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", role, run)

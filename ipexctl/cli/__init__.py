@@ -1,4 +1,4 @@
-"""Flags → one Task → its verb. What each flag means is said once, here; the playbook keys are the same words.
+"""Flags → one Task → its verb. Each flag is described once, by its task; playbook keys have the same names.
 
 Everything heavy is imported inside the command that needs it: ``ipexctl --help`` touches no host and no SSH library.
 """

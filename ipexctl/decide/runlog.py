@@ -158,7 +158,7 @@ class RunLog:
 
 
 def _ended(record: journal.RankEnded) -> RankEnded:
-    # A wrapper that was told to end before its rank did: by us, or by mpirun because another rank had failed.
+    # A wrapper that was asked to end before its rank did: by us, or by mpirun because another rank had failed.
     ended_by_others = record.by_us or (record.stopped and record.signal)
     lost = record.lost and not record.by_us
     oom = OutOfMemory(record.oom.used, record.oom.limit) if record.oom else None

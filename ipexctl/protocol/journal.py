@@ -67,7 +67,7 @@ class RankEnded(NamedTuple):
     host: str
     status: "Optional[int]" = None
     signal: int = 0
-    stopped: bool = False  # its wrapper was told to end before
+    stopped: bool = False  # its wrapper had been asked to end
     lost: bool = False
     unheard: bool = False  # the launcher's part on its host had ended before
     by_us: bool = False  # the keeper's verdict: it ended because the run was being ended

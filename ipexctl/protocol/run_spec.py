@@ -34,7 +34,7 @@ class NodeSpec(NamedTuple):
 
 
 class HeadSpec(NamedTuple):
-    """What only the head is told: how to start the launcher and when to end the run."""
+    """What only the head receives: how to start the launcher and when to end the run."""
 
     address: str
     hosts: "Dict[str, NodeSpec]"
@@ -76,7 +76,7 @@ class RunSpec(NamedTuple):
 
     @property
     def keeper(self) -> "HeadSpec":
-        """What the head was told. Raises `ValueError` on another host."""
+        """What the head received. Raises `ValueError` on another host."""
         if self.head is None:
             raise ValueError("%s is not the head of run %s" % (self.host, self.run))
         return self.head

@@ -176,7 +176,7 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
 
 
 def _cpu_seconds(pid: int) -> int:
-    """Whole seconds of CPU a process has used; 0 where that cannot be told (no /proc)."""
+    """Whole seconds of CPU a process has used; 0 where that is not known (no /proc)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) // os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 """Words of Ansible that a playbook of ours does not have, on purpose: what to write instead.
 
 A playbook here is a list of steps that can be read from top to bottom: nothing is evaluated but `when`, nothing jumps,
-and no step waits to be called. What that leaves out is said with the word that does it, not as a spelling mistake.
+and no step waits to be called. For what that leaves out, the error names the replacement instead of a spelling mistake.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _write_deepspeed(inventory: Inventory) -> DialectOutput:
         return f"{_bracket_ipv6(host.address)} slots={host.slots or 1}"
 
     def guessed(host: Host) -> str:
-        return "" if host.slots else "its slots are not known, DeepSpeed is told 1"
+        return "" if host.slots else "its slots are not known: 1 is written for DeepSpeed"
 
     return _write_lines(inventory, "DeepSpeed", line, lambda host: _list_lost_keys(host, user=True, port=True), guessed)
 
@@ -167,7 +167,7 @@ def _write_lines(
     warnings: list[str] = []
     for host in inventory:
         missing = lost(host)
-        about = [guessed(host), f"{tool} cannot be told {', '.join(missing)}" if missing else ""]
+        about = [guessed(host), f"no field of {tool} holds {', '.join(missing)}" if missing else ""]
         for what in filter(None, about):
             warnings.append(f"{host.name}: {what}")
             lines.append(f"# {printable(warnings[-1], 500)}")

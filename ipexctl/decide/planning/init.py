@@ -243,7 +243,7 @@ def format_playbook(
     )
     title = f"train {printable(answers.script or '', 100)} on {pluralize(len(inventory), 'host')}"
     lines = [
-        f"# Written by ipexctl init {when}, from what the hosts said:",
+        f"# Written by ipexctl init {when}, from the facts of the hosts:",
         *(f"#   {line}" for line in describe_hosts(inventory, facts)),
         "#",
         *(f"#   ipexctl play {words:<{len(name) + 8}}     {what}" for words, what in told_of),

@@ -84,7 +84,7 @@ class ProgressMonitor:
         return [*alarms, alarm] if alarm else alarms
 
     def stalled(self, now: float) -> "Optional[Stall]":
-        """A new stall, or None. The same ranks are told once, until they have got on.
+        """A new stall, or None. The same ranks are reported once, until they make progress again.
 
         ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
         rank is stopped or stuck in the kernel.

@@ -18,7 +18,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable
 
-VENV = "~/.local/share/ipexctl/env"  # where install puts the environment unless told otherwise
+VENV = "~/.local/share/ipexctl/env"  # where install puts the environment by default
 
 
 @dataclass(frozen=True, slots=True)

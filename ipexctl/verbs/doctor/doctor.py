@@ -98,7 +98,7 @@ def doctor(
         fixed, failed = yield from fix(
             first, known, inventory, cluster.facts, context, ask=allowed, venv=task.venv, environ=environ or {}
         )
-        if fixed:  # what is told is what is true now
+        if fixed:  # findings of before the fixes are out of date
             there = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
             seen |= yield from _seen(task, there, context)
             cluster = _cluster(inventory, seen)

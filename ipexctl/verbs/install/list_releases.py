@@ -42,7 +42,7 @@ def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
         name, hint = None, refusal.hint
     else:
         hint = None
-    said = explain_request(wish, rows_)
-    lines = [*said, *([f"hint: {hint}"] if hint else [])]
-    yield Answer(StacksWhyAnswer(name is not None, name, tuple(said), hint, "\n".join(lines)))
+    reasons = explain_request(wish, rows_)
+    lines = [*reasons, *([f"hint: {hint}"] if hint else [])]
+    yield Answer(StacksWhyAnswer(name is not None, name, tuple(reasons), hint, "\n".join(lines)))
     yield Ended("stacks why", Exit.OK)

@@ -219,7 +219,7 @@ def _hash_inputs(task: Install, stack: Stack, context: Context, environ: Mapping
 
 
 def build_sources(task: Install, environ: Mapping[str, str]) -> Sources:
-    """What the user said: flags over variables over files."""
+    """Package sources of the user: flags before variables before files."""
     if task.wheels:
         return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True)
     pip = read_pip_settings(environ)

@@ -23,7 +23,7 @@ from ipexctl.verbs.run.watch import RunWatcher, naming_run
 
 @dataclass
 class Attempt:
-    """One start of one launch. ``run_dirs`` are the run's directories by host, ``specs`` what each host's is told."""
+    """One start of one launch. ``run_dirs`` are the run's directories by host, ``specs`` each host's specification."""
 
     task: Run
     launch: Launch

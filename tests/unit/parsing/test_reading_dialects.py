@@ -139,7 +139,7 @@ def test_each_dialect_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
     inventory = parse(text, "hosts")
     assert write_inventory(inventory, "mpi").text == (
-        "10.0.0.1:4 user=bob  # node0\n# node1: Intel MPI and MPICH cannot be told port=2222\nnode1:2\n"
+        "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
     assert write_inventory(inventory, "openmpi").text == "bob@10.0.0.1 slots=4  # node0\nnode1 slots=2 port=2222\n"
     assert write_inventory(inventory, "deepspeed").text.splitlines()[1] == "10.0.0.1 slots=4  # node0"
@@ -162,7 +162,7 @@ def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> No
 
 def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
     written = write_inventory(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
-    told = ("n0: its slots are not known, DeepSpeed is told 1", "n0: DeepSpeed cannot be told port=2222")
+    told = ("n0: its slots are not known: 1 is written for DeepSpeed", "n0: no field of DeepSpeed holds port=2222")
     assert written.warnings == told
     assert written.text == f"# {told[0]}\n# {told[1]}\nn0 slots=1\nn1 slots=2\n"
 
