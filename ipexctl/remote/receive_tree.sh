@@ -113,8 +113,8 @@ place | merge)
       [ -d "$to" ] || mkdir -m 700 "$to" 2>/dev/null || [ -d "$to" ] || { echo "cannot create $to"; exit 1; }
       [ -w "$to" ] || { echo "cannot write to $to: permission denied or read-only"; exit 1; }
     done' "$dir" {} + 2>&1) || fail "$said"
-  if [ -f ../doomed ]; then
-    said=$(cd "$dir" && xargs -0 rm -rf -- <"$part/doomed" 2>&1) || fail "cannot remove in $dir: ${said##*: }"
+  if [ -f ../to_delete ]; then
+    output=$(cd "$dir" && xargs -0 rm -rf -- <"$part/to_delete" 2>&1) || fail "cannot remove in $dir: ${output##*: }"
   fi
   # What is renamed shall be on the disk first; but not where much of others' waits to be written as well.
   if awk '$1 == "Dirty:" { exit $2 > 262144 }' /proc/meminfo 2>/dev/null; then sync -f . 2>/dev/null; fi

@@ -141,7 +141,7 @@ class Packer:
             yield tar_file("merged", _join_names([entry.path for entry in by_rsync]), 0o600)
             yield tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
         if to_delete:
-            yield tar_file("doomed", _join_names(to_delete), 0o600)
+            yield tar_file("to_delete", _join_names(to_delete), 0o600)
         yield tar_file("mark", manifest, 0o600)
         if changed := find_changed(self._tree, (*entries, *by_rsync)):
             raise SourceChangedError(changed)
