@@ -309,7 +309,6 @@ UNTYPED_AT_MOST = {
     "model/errors.py": (1, "what a session on a host answered with"),
     "cli/command.py": (9, "the values of flags, before they become a task"),
     "act/packages/download.py": (1, "urllib3's keyword arguments"),
-    "decide/parsing/conditions.py": (7, "names in `when` are keys of the JSON of facts"),
     "decide/parsing/playbook.py": (3, "the JSON schema of playbooks"),
     "decide/releases/table.py": (1, "reads TOML"),
     "decide/releases/runtime.py": (2, "reads the marker of an environment"),

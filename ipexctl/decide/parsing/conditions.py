@@ -1,9 +1,9 @@
 """``when:`` a step is done on a host: a small expression on the host's facts.
 
-Python's own parser reads it, and only what is on the list below is understood: comparisons, ``and or not in``, numbers
-and what is reckoned with them, texts, lists, and the names of facts. Nothing is called or evaluated by Python.
-Instruction sets are ordered by what they can do. A fact that a host cannot tell makes the whole expression unknown
-(`UnknownFact`), unless the rest decides it.
+Python's own parser reads it, and only what is on the list below is compiled: comparisons, ``and or not in``, numbers
+and their arithmetic, texts, lists, and the names of facts. Nothing is called or evaluated by Python.
+Instruction sets are ordered by what they can do. A fact that a host cannot report makes the whole expression unknown
+(`UnknownFact`), unless the other parts decide it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.parsing.input_errors import suggest_nearest
@@ -23,23 +23,16 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.text import printable
 
+Comparisons = Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]
 Kind = Literal["number", "text", "truth", "list", "isa", "nothing"]
+Reader = Callable[[Mapping[str, object]], Any]  # from the values of a host's facts to that of an expression
 
 _LONGEST = 1000
-_CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-_ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_ORDERED: Mapping[type, Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_COMPARED = (*_ORDERED, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_ORDERED: Comparisons = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+_EQUAL: Comparisons = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
+_CONTAINED: Comparisons = {ast.In: lambda item, whole: item in whole, ast.NotIn: lambda item, whole: item not in whole}
 _KINDS: Mapping[Kind, str] = {
     "number": "a number",
     "text": "a text",
@@ -52,32 +45,41 @@ _HOST_NAMES: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "n
 
 
 class UnknownFact(Exception):
-    """A fact that the host cannot tell, and on which the answer depends."""
+    """A fact that the host cannot report, and on which the answer depends."""
 
 
 class _ConditionError(Exception):
-    def __init__(self, node: ast.AST, why: str) -> None:
+    def __init__(self, node: ast.expr, why: str) -> None:
         super().__init__(why)
-        self.column = getattr(node, "col_offset", 0)
+        self.column = node.col_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A checked part of an expression: what kind of value it has, and how to read that of a host."""
+
+    node: ast.expr
+    kind: Kind
+    read: Reader
+
+    def require(self, kind: Kind) -> _Part:
+        if self.kind != kind:
+            raise _ConditionError(self.node, f"{self} is {_KINDS[self.kind]}, not {_KINDS[kind]}")
+        return self
+
+    def __str__(self) -> str:
+        return _quote(self.node)
 
 
 @cache
 def names() -> Mapping[str, Kind]:
     """Every name that may be used, and what it is."""
-    kinds: dict[str, Kind] = dict(_HOST_NAMES)
+    kinds: dict[str, Kind] = {**_HOST_NAMES}
+    by_type: tuple[tuple[str, Kind], ...] = (("bool", "truth"), ("int", "number"), ("float", "number"), ("str", "text"))
     for field in fields(Facts):
-        type_text = str(field.type)
-        if field.name in ("isa_level", "silicon"):
-            kinds[field.name] = "isa"
-        elif type_text.startswith("bool"):
-            kinds[field.name] = "truth"
-        elif type_text.startswith(("int", "float")):
-            kinds[field.name] = "number"
-        elif type_text.startswith("str") or field.name.startswith("cpus_"):
-            kinds[field.name] = "text"
-        else:
-            kinds[field.name] = "list"
-    return kinds
+        kind: Kind = next((kind for start, kind in by_type if str(field.type).startswith(start)), "list")
+        kinds[field.name] = "text" if field.name.startswith("cpus_") else kind
+    return {**kinds, "isa_level": "isa", "silicon": "isa"}
 
 
 def find_error(text: str) -> tuple[int, str] | None:
@@ -87,26 +89,29 @@ def find_error(text: str) -> tuple[int, str] | None:
     if len(text) > _LONGEST:
         return 0, f"when is longer than {_LONGEST} characters"
     try:
-        kind = _check_kind(_parse(text))
+        kind = _compile(_parse(text)).kind
         return None if kind == "truth" else (0, f"when must be true or false, this is {_KINDS[kind]}")
     except SyntaxError as error:
         return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
     except (RecursionError, MemoryError, ValueError):
         return 0, "when is too deep"
-    except _ConditionError as refusal:
-        return refusal.column, str(refusal)
+    except _ConditionError as error:
+        return error.column, str(error)
 
 
 def needs_facts(text: str) -> bool:
-    """Whether the host must be looked at; what the hostfile says of it is known."""
+    """Whether the host must be probed; what the hostfile says of it is known."""
     used = {node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)}
     return not used <= {*_HOST_NAMES, *_CONSTANTS}
 
 
-def evaluate(text: str, host: Host, facts: Mapping[str, Any]) -> bool:
-    """Whether it is true of this host; ``facts`` are `Facts.public()`. Raises `UnknownFact` with the fact's name."""
-    known = {**facts, "host": host.name, "groups": host.groups, "slots": host.slots}
-    return bool(_evaluate_node(_parse(text), known))
+def evaluate(text: str, host: Host, facts: Facts | None = None) -> bool:
+    """Whether it is true of this host. Raises `UnknownFact` with the fact's name, also where it ``needs_facts`` and
+    none are given."""
+    values: dict[str, object] = {"host": host.name, "groups": host.groups, "slots": host.slots}
+    if facts:
+        values = {**facts.public(), "flags": sorted(facts.flags), **values}
+    return bool(_compile(_parse(text)).read(values))
 
 
 def _parse(text: str) -> ast.expr:
@@ -115,108 +120,112 @@ def _parse(text: str) -> ast.expr:
         return ast.parse(text.strip(), mode="eval").body
 
 
-# ------------------------------------------------------------------------------------------- what kind of thing it is
-
-
-def _check_kind(node: ast.expr) -> Kind:
-    """Checks a part and says what it is. Raises `_ConditionError`."""
+def _compile(node: ast.expr) -> _Part:
+    """Checks a part and makes its reader. Raises `_ConditionError`."""
     match node:
-        case ast.BoolOp(values=values):
-            for value in values:
-                _require_kind(value, "truth")
-            return "truth"
+        case ast.BoolOp(op=op, values=values):
+            parts = [_compile(value).require("truth") for value in values]
+            return _Part(node, "truth", lambda facts: _decide(isinstance(op, ast.Or), parts, facts))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            _require_kind(operand, "truth")
-            return "truth"
+            part = _compile(operand).require("truth")
+            return _Part(node, "truth", lambda facts: not part.read(facts))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            _require_kind(operand, "number")
-            return "number"
+            part = _compile(operand).require("number")
+            return _Part(node, "number", lambda facts: -part.read(facts))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            _require_kind(left, "number")
-            _require_kind(right, "number")
-            return "number"
+            first, second = (_compile(operand).require("number") for operand in (left, right))
+            return _Part(node, "number", lambda facts: _calculate(op, first.read(facts), second.read(facts)))
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            for sign, first, second in zip(ops, [left, *comparators], comparators, strict=False):
-                _check_comparison(sign, first, second)
-            return "truth"
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            for item in items:
-                if _check_kind(item) == "list":
-                    raise _ConditionError(item, "lists hold single values")
-            return "list"
-        case ast.Constant(value=value):
-            return _constant_kind(node, value)
+            first, comparisons = _compile(left), []
+            for sign, comparator in zip(ops, comparators, strict=True):
+                second = _compile(comparator)
+                comparisons.append(_compile_comparison(sign, first, second))
+                first = second
+            return _Part(node, "truth", lambda facts: all(read(facts) for read in comparisons))
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            items = [_compile(element) for element in elements]
+            if inner := [item for item in items if item.kind == "list"]:
+                raise _ConditionError(inner[0].node, "lists hold single values")
+            return _Part(node, "list", lambda facts: [item.read(facts) for item in items])
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return _compile_constant(node, _CONSTANTS[name])
         case ast.Name(id=name):
-            return _name_kind(node, name)
+            return _compile_name(node, name)
+        case ast.Constant(value=value):
+            return _compile_constant(node, value)
     raise _ConditionError(
         node, f"{_quote(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
     )
 
 
-def _require_kind(node: ast.expr, kind: Kind) -> None:
-    if (actual := _check_kind(node)) != kind:
-        raise _ConditionError(node, f"{_quote(node)} is {_KINDS[actual]}, not {_KINDS[kind]}")
+def _compile_constant(node: ast.expr, value: object) -> _Part:
+    kinds: Mapping[type, Kind] = {type(None): "nothing", bool: "truth", int: "number", float: "number", str: "text"}
+    if type(value) not in kinds:
+        raise _ConditionError(node, f"{_quote(node)} is not understood")
+    return _Part(node, kinds[type(value)], lambda _: value)
 
 
-def _check_comparison(op: ast.cmpop, first: ast.expr, second: ast.expr) -> None:
-    left, right = _check_kind(first), _check_kind(second)
-    if isinstance(op, ast.In | ast.NotIn):
-        if right not in ("list", "text"):
-            raise _ConditionError(second, f"{_quote(second)} is {_KINDS[right]}: in looks into a list or a text")
-        if right == "text" and left not in ("text", "isa"):
-            raise _ConditionError(
-                first, f"{_quote(first)} is {_KINDS[left]}, and a text has only texts in it: write a list"
-            )
-        if left == "isa" and isinstance(second, ast.List | ast.Tuple):
-            for item in second.elts:
-                _check_level(item)
-        return
-    if type(op) not in _COMPARED:
-        raise _ConditionError(first, "is and is not are not understood: == and != are")
-    if "isa" in (left, right) and {left, right} <= {"isa", "text"}:
-        _check_level(first)
-        _check_level(second)
-        return
-    if "nothing" in (left, right) and not isinstance(op, ast.Eq | ast.NotEq):
-        raise _ConditionError(first, "nothing is neither more nor less")
-    if left != right and "nothing" not in (left, right):
-        hint = ": versions are texts, in quotes" if {left, right} == {"number", "text"} else ""
-        raise _ConditionError(first, f"{_quote(first)} is {_KINDS[left]}, {_quote(second)} is {_KINDS[right]}{hint}")
-    if type(op) in _ORDERED and left not in ("number", "text"):
-        raise _ConditionError(
-            first,
-            f"{_quote(first)} is {_KINDS[left]}: only numbers, versions and instruction sets have an order",
-        )
+def _compile_name(node: ast.expr, name: str) -> _Part:
+    def read(facts: Mapping[str, object]) -> object:
+        if (value := facts.get(name)) is None:
+            raise UnknownFact(name)
+        return value
 
-
-def _check_level(node: ast.expr) -> None:
-    """A text beside an instruction set must be one."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
-        raise _ConditionError(
-            node, f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, ORDER)}"
-        )
-
-
-def _constant_kind(node: ast.expr, value: object) -> Kind:
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "truth"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    raise _ConditionError(node, f"{_quote(node)} is not understood")
-
-
-def _name_kind(node: ast.expr, name: str) -> Kind:
-    if name in _CONSTANTS:
-        return _constant_kind(node, _CONSTANTS[name])
     if name in ORDER:
-        return "isa"
-    if name in names():
-        return names()[name]
-    raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names(), *ORDER])}")
+        return _Part(node, "isa", lambda _: name)
+    if name not in names():
+        raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names(), *ORDER])}")
+    return _Part(node, names()[name], read)
+
+
+def _compile_comparison(op: ast.cmpop, first: _Part, second: _Part) -> Reader:
+    """The comparison of two parts; an order is that of numbers, of versions or of instruction sets."""
+    _check_comparison(op, first, second)
+    kinds = {first.kind, second.kind}
+    read: Callable[[_Part, Mapping[str, object]], Any] = _read_value
+    if "nothing" in kinds and type(op) in _EQUAL:
+        read = _read_or_none
+    elif "isa" in kinds and type(op) in _ORDERED:
+        read = _read_isa_rank
+    elif "text" in kinds and type(op) in _ORDERED:
+        read = _read_version
+    compare = {**_ORDERED, **_EQUAL, **_CONTAINED}[type(op)]
+    return lambda facts: compare(read(first, facts), read(second, facts))
+
+
+def _check_comparison(op: ast.cmpop, first: _Part, second: _Part) -> None:
+    left, right = first.kind, second.kind
+    if type(op) in _CONTAINED:
+        if right not in ("list", "text"):
+            raise _ConditionError(second.node, f"{second} is {_KINDS[right]}: in looks into a list or a text")
+        if left == "list":
+            raise _ConditionError(first.node, f"{first} is a list: in looks for single values")
+        if right == "text" and left not in ("text", "isa"):
+            why = f"{first} is {_KINDS[left]}, and a text has only texts in it: write a list"
+            raise _ConditionError(first.node, why)
+        if left == "isa" and isinstance(second.node, ast.List | ast.Tuple):
+            _check_levels(*second.node.elts)
+    elif isinstance(op, ast.Is | ast.IsNot):
+        raise _ConditionError(first.node, "is and is not are not understood: == and != are")
+    elif "isa" in (left, right) and {left, right} <= {"isa", "text"}:
+        _check_levels(first.node, second.node)
+    elif "nothing" in (left, right):
+        if type(op) in _ORDERED:
+            raise _ConditionError(first.node, "nothing is neither more nor less")
+    elif left != right:
+        hint = ": versions are texts, in quotes" if {left, right} == {"number", "text"} else ""
+        raise _ConditionError(first.node, f"{first} is {_KINDS[left]}, {second} is {_KINDS[right]}{hint}")
+    elif type(op) in _ORDERED and left not in ("number", "text"):
+        why = f"{first} is {_KINDS[left]}: only numbers, versions and instruction sets have an order"
+        raise _ConditionError(first.node, why)
+
+
+def _check_levels(*nodes: ast.expr) -> None:
+    """Texts beside an instruction set must be one."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
+            why = f"'{printable(node.value)}' is no instruction set{suggest_nearest(node.value, ORDER)}"
+            raise _ConditionError(node, why)
 
 
 def _quote(node: ast.expr) -> str:
@@ -226,93 +235,48 @@ def _quote(node: ast.expr) -> str:
             return printable(name)
         case ast.Constant(value=value):
             return printable(repr(value), 40)
-        case ast.Call():
-            return "a call"
-        case ast.Attribute():
-            return "a dot"
-        case ast.Subscript():
-            return "[ ]"
-    return "this"
+    return {ast.Call: "a call", ast.Attribute: "a dot", ast.Subscript: "[ ]"}.get(type(node), "this")
 
 
-# ---------------------------------------------------------------------------------------------------- what it comes to
+def _calculate(op: ast.operator, left: float, right: float) -> float:
+    try:
+        return cast(float, _ARITHMETIC[type(op)](left, right))
+    except (ZeroDivisionError, OverflowError):
+        raise UnknownFact("a division by nothing") from None
 
 
-def _evaluate_node(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """The value of a part that `_check_kind` has let pass."""
-    match node:
-        case ast.BoolOp(op=op, values=values):
-            return _evaluate_bool_op(isinstance(op, ast.Or), values, known)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _evaluate_node(operand, known)
-        case ast.UnaryOp(operand=operand):
-            return -_evaluate_node(operand, known)
-        case ast.BinOp(left=left, op=op, right=right):
-            try:
-                return _ARITHMETIC[type(op)](_evaluate_node(left, known), _evaluate_node(right, known))
-            except (ZeroDivisionError, OverflowError):
-                raise UnknownFact("a division by nothing") from None
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            pairs = zip(ops, [left, *comparators], comparators, strict=False)
-            return all(_evaluate_comparison(op, first, second, known) for op, first, second in pairs)
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_evaluate_node(item, known) for item in items]
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            return _read_fact(name, known)
-    raise AssertionError("refused when it was read")
-
-
-def _evaluate_bool_op(any_: bool, values: list[ast.expr], known: Mapping[str, Any]) -> bool:
-    """``and`` and ``or``: what is not known does not matter where the others decide."""
+def _decide(decisive: bool, parts: Iterable[_Part], facts: Mapping[str, object]) -> bool:
+    """``and`` and ``or`` (whose one true part is ``decisive``): an unknown part does not matter where others decide."""
     unknown: UnknownFact | None = None
-    for value in values:
+    for part in parts:
         try:
-            if bool(_evaluate_node(value, known)) is any_:
-                return any_
+            if bool(part.read(facts)) is decisive:
+                return decisive
         except UnknownFact as why:
             unknown = why
     if unknown:
         raise unknown
-    return not any_
+    return not decisive
 
 
-def _read_fact(name: str, known: Mapping[str, Any]) -> Any:
-    if name in _CONSTANTS:
-        return _CONSTANTS[name]
-    if name in ORDER:
-        return name
-    value = known.get(name)
-    if value is None:
-        raise UnknownFact(name)
-    return value.split() if name == "flags" and isinstance(value, str) else value
+def _read_value(part: _Part, facts: Mapping[str, object]) -> object:
+    return part.read(facts)
 
 
-def _evaluate_comparison(op: ast.cmpop, first: ast.expr, second: ast.expr, known: Mapping[str, Any]) -> bool:
-    if isinstance(op, ast.Eq | ast.NotEq) and "nothing" in (_check_kind(first), _check_kind(second)):
-        return (_evaluate_or_none(first, known) == _evaluate_or_none(second, known)) is isinstance(op, ast.Eq)
-    left, right = _evaluate_node(first, known), _evaluate_node(second, known)
-    if isinstance(op, ast.In | ast.NotIn):
-        return (left in right) is isinstance(op, ast.In)
-    if isinstance(op, ast.Eq | ast.NotEq):
-        return (left == right) is isinstance(op, ast.Eq)
-    if "isa" in (_check_kind(first), _check_kind(second)):
-        if left not in ORDER or right not in ORDER:
-            raise UnknownFact("isa_level")
-        left, right = -ORDER.index(left), -ORDER.index(right)
-    elif isinstance(left, str):
-        left, right = _split_version(left), _split_version(right)
-    return _ORDERED[type(op)](left, right)
-
-
-def _evaluate_or_none(node: ast.expr, known: Mapping[str, Any]) -> Any:
+def _read_or_none(part: _Part, facts: Mapping[str, object]) -> object:
     try:
-        return _evaluate_node(node, known)
+        return part.read(facts)
     except UnknownFact:
         return None
 
 
-def _split_version(text: str) -> list[tuple[int, int, str]]:
+def _read_isa_rank(part: _Part, facts: Mapping[str, object]) -> int:
+    if (level := part.read(facts)) not in ORDER:
+        raise UnknownFact("isa_level")
+    return -ORDER.index(level)
+
+
+def _read_version(part: _Part, facts: Mapping[str, object]) -> list[tuple[int, int, str]]:
     """Numbers in a text are compared as numbers: 2.9 is before 2.28."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]
+    pieces = re.findall(r"\d+|\D+", part.read(facts))
+    return [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in pieces]

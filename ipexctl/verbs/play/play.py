@@ -259,7 +259,7 @@ def _filter_by_facts(
             continue
         why = f"when: {step.when}"
         try:
-            true = evaluate(step.when, host, state.facts[host.name].public() if host.name in state.facts else {})
+            true = evaluate(step.when, host, state.facts.get(host.name))
         except UnknownFact as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:
