@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def printable(text: str, limit: int = 80) -> str:
@@ -19,6 +20,12 @@ def pluralize(count: int, noun: str) -> str:
     """``1 host``, ``3 hosts``, ``2 processes``."""
     ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
     return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """``a, b and 3 more``: the first ``most`` of the names."""
+    left = len(names) - most
+    return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def without_secrets(text: str) -> str:

@@ -16,7 +16,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.framework_options import load_framework_options
 from ipexctl.verbs.common.probe import probe_hosts
 
@@ -59,10 +59,8 @@ def accelerate_config(
         version, config = _fill_config(request, inventory, facts, n, ppn)
         weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
         if config.ipex and config.precision == "bf16" and weak:
-            more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
-            yield Message(
-                f"IPEX refuses bf16 on {weak[0]}{more}, without AVX-512: --precision no, or --no-ipex", "warning"
-            )
+            where = join_names(weak, 1)
+            yield Message(f"IPEX refuses bf16 on {where}, without AVX-512: --precision no, or --no-ipex", "warning")
     text, warnings = accelerate.write_config(config, version, load_framework_options())
     for sentence in warnings:
         yield Message(sentence, "warning")

@@ -11,7 +11,7 @@ from ipexctl.model.answers import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 
 
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
@@ -53,7 +53,7 @@ def _find_ignored_vars(inventory: Inventory) -> Iterator[str]:
         for key in host.vars:
             named.setdefault(key, []).append(host.name)
     for key, names in named.items():
-        of = f"{key} of {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        of = f"{key} of {join_names(names, 1)}"
         close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
         if key in _IGNORED_VARS:
             yield f"{of} is ignored: put it into ~/.ssh/config"

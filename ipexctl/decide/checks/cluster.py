@@ -60,9 +60,6 @@ class CheckHit:
     action: bool = True
 
 
-Check = Callable[[Cluster], Iterator[CheckHit]]
-
-
 def format_size(count: float) -> str:
     """Bytes for people: ``3.4 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

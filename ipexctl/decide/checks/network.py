@@ -61,19 +61,19 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
 
 def is_one_machine(facts: Mapping[str, Facts]) -> bool:
     """Every host was reached over loopback, or without SSH at all."""
-    return bool(facts) and all(_is_loopback(fact.ssh_address) for fact in facts.values())
+    return bool(facts) and all(is_loopback(fact.ssh_address) for fact in facts.values())
 
 
 def _list_addresses(fact: Facts) -> Iterator[_HostAddress]:
     for interface in fact.interfaces:
         for text in interface.addresses:
-            word = _parse_interface(text)
+            word = parse_interface(text)
             if word and not word.ip.is_link_local and not word.ip.is_unspecified:
                 yield _HostAddress(interface, word)
 
 
 @lru_cache(4096)  # several checks look at the same addresses, and to read one is much work
-def _parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
+def parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
     try:
         return ip_interface(text)
     except ValueError:
@@ -85,9 +85,9 @@ def _usable_addresses(places: tuple[_HostAddress, ...]) -> Iterator[_HostAddress
     return (place for place in places if place.interface.up is not False and not place.word.ip.is_loopback)
 
 
-def _is_loopback(address: str | None) -> bool:
+def is_loopback(address: str | None) -> bool:
     """No address at all is a host reached without SSH: this machine."""
-    word = _parse_interface(address) if address is not None else None
+    word = parse_interface(address) if address is not None else None
     return address is None or (word is not None and word.ip.is_loopback)
 
 
@@ -139,7 +139,7 @@ def _rank_subnet(
 
 
 def _contains(network: Network, address: str | None) -> bool:
-    word = _parse_interface(address) if address is not None else None
+    word = parse_interface(address) if address is not None else None
     return word is not None and word.ip in network
 
 

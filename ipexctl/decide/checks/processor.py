@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
 from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
 from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.text import pluralize
 
 _FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
 _KIB = 1024
@@ -27,24 +28,34 @@ def find_common_level(cluster: Cluster) -> str | None:
     return find_isa_level(flags, tiles="refused" if refused else "")[0]
 
 
-def check_minimum_isa(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.isa_level == BELOW:
-            where = " (virtual machine)" if fact.is_vm else ""
-            yield CheckHit("CPU001", host, {"level": "below AVX2"}, f"{fact.model_name or 'unknown model'}{where}")
-
-
-def check_architecture(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.arch not in (None, "x86_64"):
-            yield CheckHit("CPU012", host, {"arch": fact.arch}, fact.model_name or "")
+def check_instruction_sets(host: str, fact: Facts) -> Iterator[CheckHit]:
+    """Too few of them, or fewer than the processor has."""
+    if fact.isa_level == BELOW:
+        where = " (virtual machine)" if fact.is_vm else ""
+        yield CheckHit("CPU001", host, {"level": "below AVX2"}, f"{fact.model_name or 'unknown model'}{where}")
+    if fact.arch not in (None, "x86_64"):
+        yield CheckHit("CPU012", host, {"arch": fact.arch}, fact.model_name or "")
+    amx = fact.isa_refused.get("AMX")
+    if amx and amx.code == "no-tiles":
+        yield CheckHit("CPU004", host, {"answer": amx.text}, f"kernel {fact.kernel or 'unknown'}")
+    # Above the table's level is a newer stepping. Kernels before 6.13 hide AMX_FP16; IPEX asks the processor itself.
+    own, silicon = fact.isa_level, fact.silicon
+    hidden = own and silicon and ORDER.index(silicon) < ORDER.index(own) and (silicon, own) != ("AMX_FP16", "AMX")
+    note = fact.isa_refused.get(silicon or "")
+    if hidden and not (note and note.code == "no-tiles"):
+        remedy = (
+            'another instance type, or CPU model "host" in the hypervisor'
+            if fact.is_vm
+            else "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
+        )
+        values = {"silicon": silicon, "level": own, "remedy": remedy}
+        yield CheckHit("CPU003", host, values, note.text if note else "")
 
 
 def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
     """The hosts that hold the others back: those below the best level that is there."""
     levels = cluster.known(lambda fact: fact.isa_level)
-    common = find_common_level(cluster)
-    if len(set(levels.values())) < 2 or common is None:
+    if len(set(levels.values())) < 2 or find_common_level(cluster) is None:
         return
     best = min(levels.values(), key=ORDER.index)
     best_flags = next(cluster.facts[host].flags for host, level in levels.items() if level == best)
@@ -61,96 +72,38 @@ def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
             cost, grave = f"others have {best}", False
         fact, note = cluster.facts[host], cluster.facts[host].isa_refused.get(best)
         evidence = f"{level}, {fact.uarch or fact.model_name or 'unknown'}{f'; {note.text}' if note else ''}"
-        shared = find_isa_level(best_flags & fact.flags)[0]
-        values = {"common": shared, "cost": cost}
+        values = {"common": find_isa_level(best_flags & fact.flags)[0], "cost": cost}
         yield CheckHit("CPU002", host, values, evidence, None if grave else "warning")
 
 
-def check_hidden_isa(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.silicon is None or fact.isa_level is None or fact.isa_level == fact.silicon:
-            continue
-        if ORDER.index(fact.silicon) > ORDER.index(fact.isa_level):
-            continue  # a newer stepping than the table knows
-        note = fact.isa_refused.get(fact.silicon)
-        if note and note.code == "no-tiles":
-            continue  # has a finding of its own
-        if fact.silicon == "AMX_FP16" and fact.isa_level == "AMX":
-            continue  # kernels before 6.13 do not print the flag; IPEX asks the processor
-        remedy = (
-            'another instance type, or CPU model "host" in the hypervisor'
-            if fact.is_vm
-            else "look into the BIOS and at the kernel's age and boot parameters (cat /proc/cmdline)"
-        )
-        values = {"silicon": fact.silicon, "level": fact.isa_level, "remedy": remedy}
-        yield CheckHit("CPU003", host, values, note.text if note else "")
-
-
-def check_amx_permission(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        note = fact.isa_refused.get("AMX")
-        if note and note.code == "no-tiles":
-            yield CheckHit("CPU004", host, {"answer": note.text}, f"kernel {fact.kernel or 'unknown'}")
-
-
-def check_allowed_cpus(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.cpus_allowed is not None and fact.logical_online and len(fact.cpus_allowed) < fact.logical_online:
-            values = {"allowed": len(fact.cpus_allowed), "online": fact.logical_online}
-            yield CheckHit("CPU005", host, values, f"allowed: {cpu_list(fact.cpus_allowed)}")
-
-
-def check_cpu_quota(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        usable = len(fact.cpus_allowed or fact.cpus_online or ())
-        if fact.cgroup_cpus is not None and (not usable or fact.cgroup_cpus < usable):
-            values = {
-                "quota": f"{fact.cgroup_cpus:g}",
-                "online": usable or "more",
-                "threads": max(1, int(fact.cgroup_cpus)),
-            }
-            yield CheckHit("CPU006", host, values, "", "error" if fact.cgroup_cpus < 1 else None)
-
-
-def check_governor(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.governor in ("powersave", "conservative"):
-            yield CheckHit("CPU007", host, {"governor": fact.governor})
-
-
-def check_offline_cpus(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.cpus_offline:
-            yield CheckHit("CPU008", host, {}, cpu_list(fact.cpus_offline))
-
-
-def check_hybrid_cores(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.hybrid:
-            fast, slow = cpu_list(fact.hybrid["p_cpus"]), cpu_list(fact.hybrid["e_cpus"])
-            yield CheckHit("CPU009", host, {}, f"performance CPUs {fast}, efficiency CPUs {slow}")
-
-
-def check_numa_nodes(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        nodes = fact.numa or ()
-        if len(nodes) > 1:
-            details = [f"node {node.id} has no CPUs" for node in nodes if not node.cpus]
-            details += [f"node {node.id} has no memory" for node in nodes if node.mem_total_kb == 0]
-            if fact.sockets and len(nodes) > fact.sockets:
-                details.append(f"on {fact.sockets} socket{'s' if fact.sockets > 1 else ''}")
-            ppn = sum(bool(node.cpus) for node in nodes)
-            detail = f" ({', '.join(details)})" if details else ""
-            yield CheckHit("CPU010", host, {"count": len(nodes), "detail": detail, "ppn": ppn})
-
-
-def check_load(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        cpus = fact.logical_online
-        if fact.load is None or not cpus:
-            continue
-        if fact.load >= max(2.0, 0.25 * cpus) or (fact.load >= 1 and fact.busy and cpus <= 2 * len(fact.busy)):
-            yield CheckHit("CPU011", host, {}, ", ".join([f"load {fact.load:g} on {cpus} CPUs", *fact.busy]))
+def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
+    """What keeps a run from using all CPUs of a host, or from using them all alike."""
+    allowed, online = fact.cpus_allowed, fact.logical_online
+    if allowed is not None and online and len(allowed) < online:
+        yield CheckHit("CPU005", host, {"allowed": len(allowed), "online": online}, f"allowed: {cpu_list(allowed)}")
+    usable = len(allowed or fact.cpus_online or ())
+    if (quota := fact.cgroup_cpus) is not None and (not usable or quota < usable):
+        values = {"quota": f"{quota:g}", "online": usable or "more", "threads": max(1, int(quota))}
+        yield CheckHit("CPU006", host, values, "", "error" if quota < 1 else None)
+    if fact.governor in ("powersave", "conservative"):
+        yield CheckHit("CPU007", host, {"governor": fact.governor})
+    if fact.cpus_offline:
+        yield CheckHit("CPU008", host, {}, cpu_list(fact.cpus_offline))
+    if fact.hybrid:
+        fast, slow = cpu_list(fact.hybrid["p_cpus"]), cpu_list(fact.hybrid["e_cpus"])
+        yield CheckHit("CPU009", host, {}, f"performance CPUs {fast}, efficiency CPUs {slow}")
+    if len(nodes := fact.numa or ()) > 1:
+        details = [f"node {node.id} has no CPUs" for node in nodes if not node.cpus]
+        details += [f"node {node.id} has no memory" for node in nodes if node.mem_total_kb == 0]
+        if fact.sockets and len(nodes) > fact.sockets:
+            details.append(f"on {pluralize(fact.sockets, 'socket')}")
+        detail = f" ({', '.join(details)})" if details else ""
+        values = {"count": len(nodes), "detail": detail, "ppn": sum(bool(node.cpus) for node in nodes)}
+        yield CheckHit("CPU010", host, values)
+    if (load := fact.load) is not None and online:
+        few = online <= 2 * len(fact.busy)
+        if load >= max(2.0, 0.25 * online) or (load >= 1 and fact.busy and few):
+            yield CheckHit("CPU011", host, {}, ", ".join([f"load {load:g} on {online} CPUs", *fact.busy]))
 
 
 def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
@@ -167,37 +120,21 @@ def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
     middle = sorted(memory.values())[len(memory) // 2] if memory else 0
     for host, total in memory.items():
         if total < 0.8 * middle:
-            yield CheckHit(
-                "CPU013",
-                host,
-                {"what": f"{format_size(total * _KIB)} of memory, most have {format_size(middle * _KIB)}"},
-            )
+            what = f"{format_size(total * _KIB)} of memory, most have {format_size(middle * _KIB)}"
+            yield CheckHit("CPU013", host, {"what": what})
 
 
-def check_memory_limit(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.mem_limit_kb and fact.mem_total_kb and fact.mem_limit_kb < 0.95 * fact.mem_total_kb:
-            values = {"limit": format_size(fact.mem_limit_kb * _KIB), "total": format_size(fact.mem_total_kb * _KIB)}
-            yield CheckHit("MEM001", host, values)
-
-
-def check_free_memory(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        total, available = fact.mem_total_kb, fact.mem_available_kb
-        if total and available is not None and (available < 0.25 * total or available < 2 << 20):
-            yield CheckHit("MEM002", host, {}, f"{format_size(available * _KIB)} of {format_size(total * _KIB)}")
-
-
-def check_huge_pages(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.thp == "never":
-            yield CheckHit("MEM003", host)
-
-
-def check_shared_memory(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if fact.shm_free is not None and fact.shm_free < 1 << 30:
-            yield CheckHit("MEM004", host, {}, f"{format_size(fact.shm_free)} free")
+def check_memory(host: str, fact: Facts) -> Iterator[CheckHit]:
+    """Limits of the control group, memory in use, huge pages, /dev/shm."""
+    total, available, limit = fact.mem_total_kb, fact.mem_available_kb, fact.mem_limit_kb
+    if limit and total and limit < 0.95 * total:
+        yield CheckHit("MEM001", host, {"limit": format_size(limit * _KIB), "total": format_size(total * _KIB)})
+    if total and available is not None and (available < 0.25 * total or available < 2 << 20):
+        yield CheckHit("MEM002", host, {}, f"{format_size(available * _KIB)} of {format_size(total * _KIB)}")
+    if fact.thp == "never":
+        yield CheckHit("MEM003", host)
+    if fact.shm_free is not None and fact.shm_free < 1 << 30:
+        yield CheckHit("MEM004", host, {}, f"{format_size(fact.shm_free)} free")
 
 
 def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
@@ -216,10 +153,9 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     if len(shapes) == 1 and (shape := shapes.pop()) is not None:
         nodes, cores = shape
         cores_per_rank = max(1, cores // nodes)
-        threads = max(1, cores_per_rank - 1)
+        threads = pluralize(max(1, cores_per_rank - 1), "thread")
         per = f"one per NUMA node, {cores_per_rank} cores each" if nodes > 1 else f"{cores_per_rank} cores"
-        plural = "s" if threads > 1 else ""
-        sentences.append(f"--ppn {nodes} ({per}; {threads} thread{plural} and 1 core for oneCCL where it is used)")
+        sentences.append(f"--ppn {nodes} ({per}; {threads} and 1 core for oneCCL where it is used)")
     elif len(shapes) > 1 and None not in shapes:
         sentences.append("hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default")
     return tuple(sentences)

@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ipexctl.decide.checks import processor, software, system
 from ipexctl.decide.checks.catalogue import Catalogue
-from ipexctl.decide.checks.cluster import Check, CheckHit, Cluster
+from ipexctl.decide.checks.cluster import CheckHit, Cluster
+from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 
-CHECKS: tuple[Check, ...] = (
-    system.check_reachability,
-    system.check_unread_facts,
-    system.check_required_facts,
-    system.check_duplicates,
-    processor.check_architecture,
-    processor.check_minimum_isa,
-    processor.check_mixed_isa,
-    processor.check_hidden_isa,
-    processor.check_amx_permission,
-    processor.check_allowed_cpus,
-    processor.check_cpu_quota,
-    processor.check_governor,
-    processor.check_offline_cpus,
-    processor.check_hybrid_cores,
-    processor.check_numa_nodes,
-    processor.check_load,
-    processor.check_host_sizes,
-    processor.check_memory_limit,
-    processor.check_free_memory,
-    processor.check_huge_pages,
-    processor.check_shared_memory,
+HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
+    processor.check_instruction_sets,
+    processor.check_usable_cpus,
+    processor.check_memory,
     system.check_limits,
     system.check_disks,
+    system.check_virtual_interfaces,
+    software.check_environment,
+)
+CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts compared with others, or with a table
+    system.check_reachability,
+    system.check_required_facts,
+    system.check_duplicates,
     system.check_own_name,
     system.check_name_resolution,
-    system.check_virtual_interfaces,
     system.check_network,
     system.check_clock,
     system.check_distributions,
-    system.check_scheduler,
-    software.check_glibc,
-    software.check_glibcxx,
-    software.check_libraries,
+    processor.check_mixed_isa,
+    processor.check_host_sizes,
+    software.check_system_libraries,
     software.check_pythons,
     software.check_installed_stack,
-    software.check_stack_drift,
-    software.check_other_mpi,
-    software.check_end_of_life,
-    software.check_compiler,
 )
 _GRAVITY: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
 _EVIDENCE = 6  # lines shown of one finding
@@ -61,7 +46,9 @@ _LONGEST = 500  # characters of one of them
 def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
     """All findings, the gravest first. ``hits`` are those of checks between hosts."""
     groups: dict[tuple[Any, ...], _Group] = {}
-    for hit in [*(hit for check in CHECKS for hit in check(cluster)), *hits]:
+    of_hosts = (check(host, fact) for check in HOST_CHECKS for host, fact in cluster.facts.items())
+    of_clusters = (check(cluster) for check in CLUSTER_CHECKS)
+    for hit in chain(*of_hosts, *of_clusters, hits):
         entry = catalogue[hit.code]
         level = hit.level or entry.level
         words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
@@ -106,12 +93,8 @@ class _Group:
         evidence_lines = [
             line
             if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
-            else f"{_shorten_hosts(hosts)}: {line}"
+            else f"{join_names(hosts, 3)}: {line}"
             for line, hosts in hosts_of.items()
         ]
         more = len(evidence_lines) - _EVIDENCE
         return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)
-
-
-def _shorten_hosts(hosts: list[str]) -> str:
-    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")

@@ -2,109 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
-from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
+from ipexctl.decide.releases.table import minor_version, parse_version, public_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
 from ipexctl.model.stack import StackRelease
 
-_STACK = {"torch": "torch", "intel-extension-for-pytorch": "ipex", "oneccl-bind-pt": "oneccl", "impi-rt": "impi-rt"}
+_IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
+_STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}
 
 
-def _recommended_releases(table: ReleaseTable) -> list[StackRelease]:
-    """Releases with IPEX that the table does not advise against."""
-    return [release for release in table.releases if release.ipex and not release.avoid]
-
-
-def check_glibc(cluster: Cluster) -> Iterator[CheckHit]:
-    yield from _check_requirement(
-        cluster,
-        "SYS002",
-        lambda fact: fact.glibc,
-        lambda release: release.glibc,
-        lambda own: {"glibc": own, "what": "glibc"},
-    )
-
-
-def check_glibcxx(cluster: Cluster) -> Iterator[CheckHit]:
-    yield from _check_requirement(
-        cluster,
-        "SYS003",
-        lambda fact: fact.glibcxx.removeprefix("GLIBCXX_") if fact.glibcxx else None,
-        lambda release: release.glibcxx,
-        lambda own: {"glibcxx": f"GLIBCXX_{own}"},
-    )
-
-
-def _check_requirement(
-    cluster: Cluster,
-    code: str,
-    own: Callable[[Facts], str | None],
-    demand: Callable[[StackRelease], str],
-    values: Callable[[str], dict[str, object]],
-) -> Iterator[CheckHit]:
+def check_system_libraries(cluster: Cluster) -> Iterator[CheckHit]:
+    """Releases with IPEX that a host cannot install: its glibc or libstdc++ is too old, or a library is missing."""
+    releases = [release for release in cluster.table.releases if release.ipex and not release.avoid]
+    libraries = sorted({name for release in releases for name in release.libraries})
     for host, fact in cluster.facts.items():
-        version = own(fact)
-        if version is None:
-            continue
-        lost = [
-            release
-            for release in _recommended_releases(cluster.table)
-            if demand(release) and parse_version(version) < parse_version(demand(release))
-        ]
-        if lost:
-            yield _report_lost_releases(
-                cluster, code, host, lost, values(version), f"{max(map(demand, lost), key=parse_version)} is needed"
-            )
-
-
-def check_libraries(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if not fact.libraries:
-            continue
-        for library in sorted({name for release in _recommended_releases(cluster.table) for name in release.libraries}):
+        glibcxx = (fact.glibcxx or "").removeprefix("GLIBCXX_")
+        for code, own, demands, words in (
+            ("SYS002", fact.glibc, [release.glibc for release in releases], {"glibc": fact.glibc, "what": "glibc"}),
+            ("SYS003", glibcxx, [release.glibcxx for release in releases], {"glibcxx": fact.glibcxx}),
+        ):
+            needed = max(demands, key=parse_version, default="")
+            if own and parse_version(own) < parse_version(needed):
+                pairs = zip(releases, demands, strict=True)
+                lost = [release for release, demand in pairs if parse_version(own) < parse_version(demand)]
+                yield _report_lost_releases(code, host, releases, lost, words, f"{needed} is needed")
+        for library in libraries if fact.libraries else ():
             if library not in fact.libraries:
-                lost = [release for release in _recommended_releases(cluster.table) if library in release.libraries]
-                yield _report_lost_releases(cluster, "SYS004", host, lost, {"library": library}, "")
+                lost = [release for release in releases if library in release.libraries]
+                yield _report_lost_releases("SYS004", host, releases, lost, {"library": library})
 
 
 def _report_lost_releases(
-    cluster: Cluster, code: str, host: str, lost: Sequence[StackRelease], values: dict[str, object], evidence: str
+    code: str,
+    host: str,
+    releases: Sequence[StackRelease],
+    lost: Sequence[StackRelease],
+    values: Mapping[str, object],
+    evidence: str = "",
 ) -> CheckHit:
     """An error if no release is left, a warning if the newest is lost, else information."""
-    releases = _recommended_releases(cluster.table)
     left = [release for release in releases if release not in lost]
-    newest = left[-1].torch if left else ""
     level: Level = "error" if not left else "warning" if releases[-1] in lost else "info"
-    remedy = f"install an older release: ipexctl install --torch {newest}" if left else "a newer system there"
+    remedy = f"install an older release: ipexctl install --torch {left[-1].torch}" if left else "a newer system there"
     if level == "info":
         remedy = "nothing to do with the newest release (the default)"
-    placeholders = {**values, "rows": _name_releases(lost, releases), "remedy": remedy}
+    versions = list(dict.fromkeys(release.ipex for release in lost))
+    rows = f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
+    placeholders = {**values, "rows": rows if left else "IPEX at all", "remedy": remedy}
     return CheckHit(code, host, placeholders, evidence, level, action=level != "info")
 
 
-def _name_releases(lost: Sequence[StackRelease], releases: Sequence[StackRelease]) -> str:
-    if len(lost) == len(releases):
-        return "IPEX at all"
-    versions = list(dict.fromkeys(release.ipex for release in lost))
-    return f"IPEX {', '.join(versions)}" if len(versions) < 4 else f"IPEX {versions[0]} to {versions[-1]}"
-
-
 def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
+    """No interpreter that IPEX exists for, or none that all hosts have."""
     known = {minor for release in cluster.table.releases if release.ipex for minor in release.pythons}
     plain_torch = {minor for release in cluster.table.releases for minor in release.torch_pythons}
-    have = {host: _python_versions(fact) & known for host, fact in cluster.facts.items() if fact.pythons}
-    if cluster.live:
-        have.update({host: set() for host, fact in cluster.facts.items() if not fact.pythons and not fact.unread})
-    for host, minors in have.items():
-        if not minors:
-            usable = _python_versions(cluster.facts[host]) & plain_torch
-            native = "; plain torch works: ipexctl install --track native" if usable else ""
-            evidence = f"{_describe_pythons(cluster.facts[host])}{native}"
-            yield CheckHit("PY001", host, {"needed": _describe_range(known)}, evidence, "warning" if usable else None)
-    fit = {host: minors for host, minors in have.items() if minors}
+    ordered = sorted(known, key=parse_version)
+    needed = f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
+    fit: dict[str, set[str]] = {}
+    for host, fact in cluster.facts.items():
+        minors = {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
+        if minors & known:
+            fit[host] = minors & known
+        elif fact.pythons or (cluster.live and not fact.unread):
+            usable = minors & plain_torch
+            evidence = _describe_pythons(fact) + (
+                "; plain torch works: ipexctl install --track native" if usable else ""
+            )
+            yield CheckHit("PY001", host, {"needed": needed}, evidence, "warning" if usable else None)
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
     usual = find_majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
@@ -113,58 +80,52 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
 
 
-def _python_versions(fact: Facts) -> set[str]:
-    return {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
-
-
 def _describe_pythons(fact: Facts) -> str:
-    words = [
+    words = (
         python.version if python.usable and python.version else f"{python.path}: {python.why}"
         for python in fact.pythons
-    ]
+    )
     return ", ".join(dict.fromkeys(words)) or "none found"
-
-
-def _describe_range(minors: set[str]) -> str:
-    ordered = sorted(minors, key=parse_version)
-    return f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
 
 
 # --- the stack that is there -----------------------------------------------------------------------------------------
 
 
 def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
-    """Torch under the wrong IPEX or binding, half an environment, no environment."""
-    exists = {host for host, fact in cluster.facts.items() if fact.installed and fact.installed.exists}
-    for host, fact in cluster.facts.items():
-        if fact.installed is None:
+    """Torch under the wrong IPEX or binding, half an environment or none, another stack than most hosts have."""
+    stacks: dict[str, str] = {}
+    installs = cluster.known(lambda fact: fact.installed)
+    some_exist = any(installed.exists for installed in installs.values())
+    for host, installed in installs.items():
+        packages = installed.packages
+        torch, ipex, oneccl = (packages.get(name) for name in ("torch", _IPEX, _ONECCL))
+        if not installed.exists:
+            yield CheckHit("STK003" if some_exist else "STK004", host, {"venv": installed.venv})
             continue
-        if host not in exists:
-            yield CheckHit("STK003" if exists else "STK004", host, {"venv": fact.installed.venv})
-            continue
-        packages = fact.installed.packages
-        torch, ipex, oneccl = (packages.get(name) for name in list(_STACK)[:3])
         if torch is None:
             what = "no torch" if packages else "no packages"
-            yield CheckHit("STK006", host, {"venv": fact.installed.venv, "what": what})
-        elif ipex is not None and minor_version(ipex) != minor_version(torch):
-            wanted = _find_torch_for(cluster.table, "ipex", ipex) or f"{minor_version(ipex)}.0"
-            yield CheckHit("STK001", host, {"torch": torch, "ipex": ipex, "wanted": wanted})
+            yield CheckHit("STK006", host, {"venv": installed.venv, "what": what})
+            continue
+        names = ((name, packages[package]) for name, package in _STACK.items() if package in packages)
+        stacks[host] = " ".join(f"{name} {public_version(version)}" for name, version in names)
+        if ipex is not None and minor_version(ipex) != minor_version(torch):
+            wanted = [release.torch for release in cluster.table.releases if release.ipex == public_version(ipex)]
+            values = {"torch": torch, "ipex": ipex, "wanted": [f"{minor_version(ipex)}.0", *wanted][-1]}
+            yield CheckHit("STK001", host, values)
         elif oneccl is not None and minor_version(oneccl) != minor_version(torch):
-            wanted = _find_torch_for(cluster.table, "oneccl", oneccl) or torch
-            yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": wanted})
-
-
-def _find_torch_for(table: ReleaseTable, member: str, version: str) -> str:
-    torches = (release.torch for release in table.releases[::-1] if getattr(release, member) == public_version(version))
-    return next(torches, "")
+            wanted = [release.torch for release in cluster.table.releases if release.oneccl == public_version(oneccl)]
+            yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": [torch, *wanted][-1]})
+    usual = find_majority(stacks)
+    for host, stack in stacks.items():
+        if stack != usual:
+            yield CheckHit("STK002", host, {"what": stack}, f"most: {usual}")
 
 
 def needs_import_check(installed: Installed) -> bool:
     """Whether this stack is untested: not made by ipexctl, or changed since."""
     held = installed.packages
     torch = held.get("torch")
-    others = [held[name] for name in ("intel-extension-for-pytorch", "oneccl-bind-pt") if name in held]
+    others = [held[name] for name in (_IPEX, _ONECCL) if name in held]
     return not installed.marker or any(
         torch is None or minor_version(other) != minor_version(torch) for other in others
     )
@@ -183,7 +144,7 @@ def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
     """What an import error of this stack means; else its own words."""
     torch = packages.get("torch", "")
     if "undefined symbol" in message:
-        for name in ("intel-extension-for-pytorch", "oneccl-bind-pt"):
+        for name in (_IPEX, _ONECCL):
             built = packages.get(name)
             if built and minor_version(built) != minor_version(torch):
                 name = name.replace("-", "_")
@@ -201,55 +162,19 @@ def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
     return "it ends with an error"
 
 
-def check_stack_drift(cluster: Cluster) -> Iterator[CheckHit]:
-    stacks = {
-        host: tuple(
-            (short, public_version(version))
-            for name, short in _STACK.items()
-            if (version := _package_version(fact, name))
-        )
-        for host, fact in cluster.facts.items()
-        if fact.installed and fact.installed.exists and _package_version(fact, "torch")
-    }
-    usual = find_majority(stacks)
-    for host, own in stacks.items():
-        if usual is not None and own != usual:
-            words = " ".join(f"{name} {version}" for name, version in own)
-            yield CheckHit(
-                "STK002", host, {"what": words}, f"most: {' '.join(f'{name} {version}' for name, version in usual)}"
-            )
-
-
-def _package_version(fact: Facts, name: str) -> str | None:
-    return fact.installed.packages.get(name) if fact.installed else None
-
-
-def check_end_of_life(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        if ipex := _package_version(fact, "intel-extension-for-pytorch"):
-            yield CheckHit("EOL001", host, {}, f"intel_extension_for_pytorch {ipex}")
-
-
-def check_compiler(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        torch = _package_version(fact, "torch")
-        native = (
-            torch is not None
-            and not _package_version(fact, "intel-extension-for-pytorch")
-            and parse_version(torch).major >= 2
-        )
-        if native and fact.tools and "g++" not in fact.tools:
-            yield CheckHit("SYS007", host, {})
-
-
-def check_other_mpi(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, fact in cluster.facts.items():
-        for text in fact.mpi:
-            path, _, version_output = text.partition(": ")
-            venv = fact.installed.venv if fact.installed else ""
-            flavour = _detect_mpi_flavour(version_output)
-            if flavour and path.endswith("/mpirun") and not (venv and path.startswith(venv)):
-                yield CheckHit("MPI001", host, {"flavour": flavour}, path)
+def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
+    """What is installed beside the stack, and what the stack will miss."""
+    packages, venv = (fact.installed.packages, fact.installed.venv) if fact.installed else ({}, "")
+    torch, ipex = packages.get("torch"), packages.get(_IPEX)
+    for text in fact.mpi:
+        path, _, version_output = text.partition(": ")
+        flavour = _detect_mpi_flavour(version_output)
+        if flavour and path.endswith("/mpirun") and not (venv and path.startswith(venv)):
+            yield CheckHit("MPI001", host, {"flavour": flavour}, path)
+    if ipex:
+        yield CheckHit("EOL001", host, {}, f"intel_extension_for_pytorch {ipex}")
+    elif torch and parse_version(torch).major >= 2 and fact.tools and "g++" not in fact.tools:
+        yield CheckHit("SYS007", host, {})
 
 
 def _detect_mpi_flavour(version_output: str) -> str:

@@ -16,6 +16,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
+from ipexctl.model.text import join_names
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.install.install import install
 from ipexctl.verbs.run.manage import reap
@@ -90,7 +91,7 @@ def _runs(
                 stray.setdefault(row.run, []).append(host)
     fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
-        if ask(f"{_named(hosts)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
+        if ask(f"{join_names(hosts, 4)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
             yield from run_nested(reap(run, answering, context))
             fixed.append(AppliedFix("", tuple(hosts), f"ipexctl stop --orphans {run}"))
     return fixed
@@ -98,8 +99,4 @@ def _runs(
 
 def _question(finding: Finding, hosts: Sequence[str], what: str) -> str:
     """What is wrong, and what would be done about it."""
-    return f"{finding.code} {_named(hosts)}: {finding.title}\n  {what} ?"
-
-
-def _named(hosts: Sequence[str]) -> str:
-    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    return f"{finding.code} {join_names(hosts, 4)}: {finding.title}\n  {what} ?"
