@@ -15,29 +15,13 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.typeset import (
-    BAD,
-    GOOD,
-    QUIET,
-    STRONG,
-    WARN,
-    Line,
-    block,
-    labelled,
-    sentences,
-    text,
-)
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, labelled, sentences, text
 
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
 _NAMED = 4
 _ROOM = 16  # cells for the hosts of a row
-_STACK = (
-    ("torch", "torch"),
-    ("intel-extension-for-pytorch", "ipex"),
-    ("oneccl-bind-pt", "ccl"),
-    ("impi-rt", "impi"),
-)
+_STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-bind-pt", "ccl"), ("impi-rt", "impi"))
 
 
 def doctor(answer: DoctorAnswer) -> list[RenderableType]:

@@ -14,18 +14,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible, visible_lines
 from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import (
-    BAD,
-    GOOD,
-    QUIET,
-    STRONG,
-    WARN,
-    Line,
-    labelled,
-    sentences,
-    text,
-    whole,
-)
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, labelled, sentences, text, whole
 
 
 def card(run: RunOutcome) -> list[RenderableType]:
@@ -75,10 +64,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     after = phrases.duration(rank.at - run.started)
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
     items: list[RenderableType] = [
-        Line(
-            text(("✗ ", BAD), (f"rank {rank.rank} on {rank.host} {how(rank)}", STRONG), f" after {after}{first}"),
-            2,
-        )
+        Line(text(("✗ ", BAD), (f"rank {rank.rank} on {rank.host} {how(rank)}", STRONG), f" after {after}{first}"), 2)
     ]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = visible_lines(output, "drop")[-_LAST_WORDS:]

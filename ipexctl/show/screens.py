@@ -15,19 +15,7 @@ from ipexctl.show import phrases
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
 from ipexctl.show.tables import generic
-from ipexctl.show.typeset import (
-    BAD,
-    GOOD,
-    QUIET,
-    STRONG,
-    WARN,
-    Line,
-    Part,
-    labelled,
-    paragraphs,
-    text,
-    whole,
-)
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, labelled, paragraphs, text, whole
 
 
 def answer(value: a.AnyAnswer) -> list[RenderableType]:

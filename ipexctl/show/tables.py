@@ -10,13 +10,7 @@ from rich.text import Text
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import visible
-from ipexctl.show.typeset import (
-    QUIET,
-    Line,
-    labelled,
-    lines,
-    text,
-)
+from ipexctl.show.typeset import QUIET, Line, labelled, lines, text
 
 
 def generic(value: JsonObject) -> list[RenderableType]:

@@ -12,17 +12,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, RunAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
-from ipexctl.model.events import (
-    Answer,
-    CleanupChecked,
-    Ended,
-    Event,
-    HostFailed,
-    Message,
-    Output,
-    RunStarted,
-    Started,
-)
+from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.protocol.messages import KillRun, StopRun
