@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
@@ -82,15 +81,6 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
         ) from None
     with os.fdopen(number, "rb") as lines:
         yield from _read_events(directory, lines)
-
-
-def picture(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
-    """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
-    from ipexctl.show.picture import picture as draw
-
-    events = list(read_saved_run(directory))
-    title = f"ipexctl replay {directory.name}"
-    return draw(events, width=width, height=height, at=at, title=title, report=fold(events))
 
 
 def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:

@@ -24,8 +24,9 @@ from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.record import Record, retain, saved
 from ipexctl.show.sinks import Plain
-from ipexctl.verbs.run.replay import find_saved_run, picture, read_saved_run
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from tests.unit.show import streams
+from tools.picture import draw_saved_run
 
 AT = streams.START
 
@@ -314,8 +315,8 @@ def test_pictures_of_a_run_are_well_formed_and_the_same_each_time(runs: Path) ->
     for stream in (list(streams.run(4, fails=3)), list(streams.hostile()), list(streams.doctor(8))):
         directory = record(runs, stream).directory
         for at in (None, 0.05, 12.0):
-            svg = picture(directory, width=90, height=20, at=at)
+            svg = draw_saved_run(directory, width=90, height=20, at=at)
             ElementTree.fromstring(svg)
             assert "\x1b" not in svg
             assert not re.search(r"@font-face|@import|href|url\((?!#)", svg)
-            assert svg == picture(directory, width=90, height=20, at=at)
+            assert svg == draw_saved_run(directory, width=90, height=20, at=at)

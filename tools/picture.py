@@ -1,13 +1,20 @@
-"""The live screen of some moment, or what stays at the end, as an SVG picture."""
+"""The screen of a saved run as an SVG picture, for docs/images: at some moment, or what stays at the end.
+
+.venv/bin/python tools/picture.py RUN [SECONDS] > docs/images/NAME.svg
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 
+from ipexctl.decide.reports import fold
+from ipexctl.loop import state_directory
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.errors import Failure
@@ -17,6 +24,7 @@ from ipexctl.show import screens, typeset
 from ipexctl.show.board import Board
 from ipexctl.show.explained import unexplained
 from ipexctl.show.live import View
+from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
 def picture(
@@ -69,3 +77,16 @@ def picture(
         console.print(item)
     svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+
+
+def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
+    """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
+    events = list(read_saved_run(directory))
+    title = f"ipexctl replay {directory.name}"
+    return picture(events, width=width, height=height, at=at, title=title, report=fold(events))
+
+
+if __name__ == "__main__":
+    run, *seconds = sys.argv[1:]
+    moment = float(seconds[0]) if seconds else None
+    sys.stdout.write(draw_saved_run(find_saved_run(state_directory() / "runs", run), at=moment))
