@@ -189,7 +189,7 @@ class Delivery:
         def warn(text: str) -> None:
             self._screen.take(Stamped(time.time(), Message(text, "warning")))
 
-        self._record = Record.create(runs, self._verb, time.time(), trouble=warn)
+        self._record = Record(runs, self._verb, time.time(), trouble=warn)
         self._log.keep_in(self._record.directory)
         retain(runs, KEPT, spare=[self._record.directory])
         self._sinks.insert(1, self._record)  # before the screen, which may be slow

@@ -1,4 +1,4 @@
-"""A saved run: ``runs/<time>-<verb>[-<mark>]/`` with events, plan, report and each rank's bytes.
+"""A saved run: ``runs/<time>-<verb>/`` with events, plan, report and each rank's bytes.
 
 Directories are 0700 and files 0600 from the first instant, whatever the umask. A disk that is full stops nothing: what
 could not be stored is counted, reported at once and, where space returns, marked in the files.
@@ -49,16 +49,13 @@ def make_private(directory: Path) -> None:
             raise UsageError(
                 f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP, hint="set XDG_STATE_HOME"
             ) from None
-    status = directory.lstat()
-    why = (
-        "is not a directory"
-        if not stat.S_ISDIR(status.st_mode)
-        else f"belongs to another user (uid {status.st_uid})"
-        if status.st_uid != os.geteuid()
-        else f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
-        if status.st_mode & 0o022
-        else ""
-    )
+    status, why = directory.lstat(), ""
+    if not stat.S_ISDIR(status.st_mode):
+        why = "is not a directory"
+    elif status.st_uid != os.geteuid():
+        why = f"belongs to another user (uid {status.st_uid})"
+    elif status.st_mode & 0o022:
+        why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
     if why:
         raise UsageError(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
 
@@ -74,22 +71,17 @@ def _reason(error: OSError) -> str:
     return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
-def directory_name(verb: str, at: float, mark: str = "") -> str:
-    """``2026-11-20T1031-run-k7``: minutes in local time, so that names sort by time."""
-    return "-".join([time.strftime("%Y-%m-%dT%H%M", time.localtime(at)), verb, *([mark] if mark else [])])
-
-
-def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
-    """Makes the directory of one saved run and returns it. Raises `UsageError` (exit 4) where that is not possible."""
+def open_directory(runs: Path, verb: str, at: float) -> Path:
+    """Makes ``2026-11-20T1031-run``, the directory of one saved run, and returns it: minutes in local time, so that
+    names sort by time. Raises `UsageError` (exit 4) where that is not possible."""
     make_private(runs)
+    name = f"{time.strftime('%Y-%m-%dT%H%M', time.localtime(at))}-{verb}"
     for attempt in range(100):
-        extra = secrets.token_hex(1) if attempt else ""
-        path = runs / directory_name(verb, at, "-".join(word for word in (mark, extra) if word))
+        path = runs / (f"{name}-{secrets.token_hex(1)}" if attempt else name)
         try:
-            path.mkdir(mode=0o700)
-            path.chmod(0o700)
-            (path / RANKS).mkdir(mode=0o700)
-            (path / RANKS).chmod(0o700)
+            for directory in (path, path / RANKS):
+                directory.mkdir(mode=0o700)
+                directory.chmod(0o700)
         except FileExistsError:
             continue
         except OSError as error:
@@ -98,16 +90,19 @@ def open_directory(runs: Path, verb: str, at: float, mark: str = "") -> Path:
     raise UsageError(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
 
 
+@dataclass(slots=True)
 class _File:
-    """One file that only grows. Bytes that could not be written are counted; the next that can come after a mark."""
+    """One file that only grows. What could not be written is counted (bytes of a rank, lines of events); the next that
+    can be written comes after a mark."""
 
-    __slots__ = ("gap", "lost", "name", "size")
+    name: str
+    size: int = 0  # bytes in the file, marks included
+    lost: int = 0  # missing in all
+    gap: int = 0  # of these, since the last byte that was written
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.size = 0  # bytes in the file, marks included
-        self.lost = 0  # bytes missing in all
-        self.gap = 0  # of these, since the last byte that was written
+    def lose(self, count: int) -> None:
+        self.lost += count
+        self.gap += count
 
 
 @dataclass(slots=True)
@@ -130,31 +125,22 @@ class _Reference:
 
 
 class Record:
-    """The sink that saves. ``trouble`` is called once per kind of write error, at once, with one line."""
+    """The sink that saves, in a new directory under ``runs``; ``at`` in Unix seconds. ``trouble`` is called once per
+    kind of write error, at once, with one line. Raises `UsageError` (exit 4) where nothing can be saved."""
 
-    def __init__(self, directory: Path, trouble: Callable[[str], None] = lambda _: None) -> None:
-        self.directory = directory
+    def __init__(self, runs: Path, verb: str, at: float, trouble: Callable[[str], None] = lambda _: None) -> None:
+        self.directory = open_directory(runs, verb, at)
         self._trouble = trouble
         self._reported: set[str] = set()
+        self._events = _File(EVENTS)
         self._files: dict[tuple[int, str], _File] = {}
-        self._open: OrderedDict[tuple[int, str], int] = OrderedDict()
+        self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
         self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
         self._since = 0.0
         self._buffer = bytearray()
-        self._events = -1
-        self._events_size = 0
-        self._events_lost = 0
-        self._events_gap = 0
         self._plans = 0
         self._documents_lost: list[str] = []
         self._closed = False
-
-    @classmethod
-    def create(
-        cls, runs: Path, verb: str, at: float, mark: str = "", trouble: Callable[[str], None] = lambda _: None
-    ) -> Record:
-        """A record in a new directory under ``runs``; ``at`` in Unix seconds. Raises `UsageError` (exit 4)."""
-        return cls(open_directory(runs, verb, at, mark), trouble)
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
@@ -179,17 +165,14 @@ class Record:
         self._closed = True
         self._settle()
         self._flush()
-        if self._events_gap and self._append_events(self._gap_line()):
-            self._events_gap = 0
-        for key, file in self._files.items():
-            if file.gap:
-                self._mark(key, file)
+        if self._events.gap and self._append_whole(self._events, self._gap_line()):
+            self._events.gap = 0
+        for file in self._files.values():
+            self._mark(file)
         if report is not None:
             self._document(REPORT, "".join(event_json.document(report)).encode() + b"\n")
-        for number in (*self._open.values(), *([self._events] if self._events >= 0 else [])):
-            os.close(number)
-        self._open.clear()
-        self._events = -1
+        while self._open:
+            os.close(self._open.popitem()[1])
 
     def lost(self) -> LostOutput | None:
         """What could not be stored; None when everything was."""
@@ -197,34 +180,22 @@ class Record:
         for (rank, _), file in self._files.items():
             if file.lost:
                 ranks[str(rank)] = ranks.get(str(rank), 0) + file.lost
-        if not (ranks or self._events_lost or self._documents_lost):
+        if not (ranks or self._events.lost or self._documents_lost):
             return None
         why = ", ".join(sorted(self._reported))
-        return LostOutput(sum(ranks.values()), ranks, self._events_lost, tuple(self._documents_lost), why)
+        return LostOutput(sum(ranks.values()), ranks, self._events.lost, tuple(self._documents_lost), why)
 
     def _output(self, at: float, event: e.Output) -> None:
         key = (event.rank, event.stream)
-        file = self._files.get(key)
-        if file is None:
-            file = self._files[key] = _File(f"{event.rank}.{event.stream}")
-        if file.gap:
-            self._mark(key, file)
-        offset = file.size
-        data = event.data
-        lost = len(data) - (0 if file.gap else self._write(key, file, data))
-        if lost:
-            file.lost += lost
-            file.gap += lost
+        file = self._files.setdefault(key, _File(f"{RANKS}/{event.rank}.{event.stream}"))
+        self._mark(file)
+        offset, data = file.size, event.data
+        lost = len(data) - (0 if file.gap else self._append(file, data))
+        file.lose(lost)
         waiting = self._waiting.get(key)
-        if (
-            waiting is not None
-            and not lost
-            and waiting.offset + waiting.length == offset
-            and not waiting.lost
-            and waiting.length < _MERGE_BYTES
-            and not waiting.partial  # a bar's states stay apart
-            and not event.partial
-        ):
+        # What is partial may be a state of a bar: those stay apart.
+        apart = waiting is None or lost or waiting.lost or waiting.partial or event.partial
+        if waiting and not apart and waiting.offset + waiting.length == offset and waiting.length < _MERGE_BYTES:
             waiting.length += len(data)
         else:
             if waiting is not None:
@@ -235,11 +206,11 @@ class Record:
         if not 0 <= at - self._since < _MERGE:
             self._settle()
 
-    def _write(self, key: tuple[int, str], file: _File, data: bytes) -> int:
+    def _append(self, file: _File, data: bytes) -> int:
         """Returns how many bytes reached the file."""
         done = 0
         try:
-            number = self._number(key, file)
+            number = self._descriptor(file)
             view = memoryview(data)
             while done < len(data):
                 done += os.write(number, view[done:])
@@ -248,36 +219,37 @@ class Record:
         file.size += done
         return done
 
-    def _number(self, key: tuple[int, str], file: _File) -> int:
-        number = self._open.get(key)
-        if number is not None:
-            self._open.move_to_end(key)
-            return number
-        while len(self._open) >= _OPEN_FILES:
-            os.close(self._open.popitem(last=False)[1])
-        path = self.directory / RANKS / file.name
-        if file.size or file.lost:
-            try:
-                number = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND)
-            except FileNotFoundError:
-                number = _create(path)
-        else:
-            number = _create(path)
-        self._open[key] = number
-        return number
-
-    def _mark(self, key: tuple[int, str], file: _File) -> None:
-        """A line in the rank's file where bytes are missing. All of it or nothing."""
-        mark = MARK + f"{file.gap} bytes are missing here: they could not be stored]\n".encode()
+    def _append_whole(self, file: _File, data: bytes) -> bool:
+        """All of the bytes, or none: what did not fit is cut off again."""
         before = file.size
-        if self._write(key, file, mark) == len(mark):
-            file.gap = 0
-            return
+        if self._append(file, data) == len(data):
+            return True
         file.size = before
         try:
-            os.ftruncate(self._number(key, file), before)
+            os.ftruncate(self._descriptor(file), before)
         except OSError as error:
             self._report_error(error)
+        return False
+
+    def _descriptor(self, file: _File) -> int:
+        if file.name not in self._open:
+            while len(self._open) >= _OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+            path = self.directory / file.name
+            try:
+                again = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
+                number = os.open(path, again) if file.size or file.lost else _create(path)
+            except FileNotFoundError:
+                number = _create(path)
+            self._open[file.name] = number
+        self._open.move_to_end(file.name)
+        return self._open[file.name]
+
+    def _mark(self, file: _File) -> None:
+        """A line in a rank's file where bytes are missing."""
+        if file.gap:
+            mark = MARK + f"{file.gap} bytes are missing here: they could not be stored]\n".encode()
+            file.gap = 0 if self._append_whole(file, mark) else file.gap
 
     def _settle(self) -> None:
         """References that waited for their continuation are written."""
@@ -292,37 +264,18 @@ class Record:
             self._flush()
 
     def _flush(self) -> None:
-        """Whole lines only: what did not fit is cut off again and counted."""
+        """Whole lines only: what did not fit is counted."""
         if not self._buffer:
             return
         data, self._buffer = bytes(self._buffer), bytearray()
-        if self._append_events(self._gap_line() + data):
-            self._events_gap = 0
+        if self._append_whole(self._events, self._gap_line() + data):
+            self._events.gap = 0
         else:
-            lines = data.count(b"\n")
-            self._events_lost += lines
-            self._events_gap += lines
+            self._events.lose(data.count(b"\n"))
 
     def _gap_line(self) -> bytes:
-        gap = self._events_gap
+        gap = self._events.gap
         return event_json.dumps({"event": "gap", "lines": gap}).encode() + b"\n" if gap else b""
-
-    def _append_events(self, data: bytes) -> bool:
-        try:
-            if self._events < 0:
-                self._events = _create(self.directory / EVENTS)
-            done = 0
-            try:
-                while done < len(data):
-                    done += os.write(self._events, data[done:])
-            finally:
-                if done < len(data):
-                    os.ftruncate(self._events, self._events_size)
-        except OSError as error:
-            self._report_error(error)
-            return False
-        self._events_size += len(data)
-        return True
 
     def _plan(self, verb: str, text: str) -> None:
         """A playbook has several plans: each after the first comes under its verb's name."""

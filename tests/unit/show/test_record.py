@@ -43,7 +43,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = True) -> Record:
-    made = Record.create(runs, verb, AT)
+    made = Record(runs, verb, AT)
     for stamped in stream:
         made.take(stamped)
     made.close(fold(stream) if report else None)
@@ -137,7 +137,7 @@ def test_a_directory_that_others_can_write_is_refused_and_not_repaired(runs: Pat
     runs.mkdir(parents=True)
     runs.chmod(mode)
     with pytest.raises(UsageError, match="writable by others") as refused:
-        Record.create(runs, "run", AT)
+        Record(runs, "run", AT)
     assert refused.value.exit is Exit.STEP
     assert list(runs.iterdir()) == []
     assert stat.S_IMODE(runs.stat().st_mode) == mode
@@ -148,14 +148,14 @@ def test_a_link_in_place_of_the_directory_is_refused(runs: Path, tmp_path: Path)
     runs.parent.mkdir()
     runs.symlink_to(tmp_path / "victim")
     with pytest.raises(UsageError, match="is not a directory"):
-        Record.create(runs, "run", AT)
+        Record(runs, "run", AT)
     assert list((tmp_path / "victim").iterdir()) == []
 
 
 def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("as it was")
-    made = Record.create(runs, "run", AT)
+    made = Record(runs, "run", AT)
     (made.directory / "ranks" / "0.out").symlink_to(victim)
     made.take(out(0, b"words\n"))
     made.close()
@@ -165,7 +165,7 @@ def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: P
 
 def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(runs: Path) -> None:
     told: list[str] = []
-    made = Record.create(runs, "run", AT, trouble=told.append)
+    made = Record(runs, "run", AT, trouble=told.append)
     line = b"0123456789abcdef" * 64 + b"\n"
     with no_file_grows_beyond(5000):
         for n in range(10):
@@ -186,7 +186,7 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
 
 
 def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> None:
-    made = Record.create(runs, "doctor", AT)
+    made = Record(runs, "doctor", AT)
     with no_file_grows_beyond(500):
         for n in range(20):
             made.take(Stamped(AT + n, e.Message(f"words number {n}")))
@@ -246,7 +246,7 @@ def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
 
 
 def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
-    made = Record.create(runs, "run", AT)
+    made = Record(runs, "run", AT)
     made.take(out(0, b"one\n", AT))
     made.take(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:
