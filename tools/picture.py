@@ -17,13 +17,12 @@ from ipexctl.decide.reports import fold
 from ipexctl.loop import state_directory
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
-from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.show import screens, typeset
 from ipexctl.show.board import Board
-from ipexctl.show.explained import unexplained
 from ipexctl.show.live import View
+from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
 
@@ -53,25 +52,22 @@ def picture(
         legacy_windows=False,
     )
     board, dry = Board(), False
-    view = View(board)
-    view.keys = view.can_detach = True
-    failures: list[Failure] = []
+    view = View(board, keys=True, can_detach=True)
+    failures = PendingFailures()
     first: float | None = None
     for stamped in events:
         first = stamped.at if first is None else first
         if at is not None and stamped.at - first > at:
             break
         board.take(stamped)
-        if isinstance(stamped.event, e.HostFailed):
-            failures.append(stamped.event.failure)
+        failures.note(stamped.event, stamped.at)
         if isinstance(stamped.event, e.Answer):
-            answer = stamped.event.value
-            failures, dry = unexplained(failures, answer), is_dry(answer)
-            for item in screens.answer(answer) if at is None else ():
+            dry = is_dry(stamped.event.value)
+            for item in screens.answer(stamped.event.value) if at is None else ():
                 console.print(item)
     if at is not None:
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
-    for line in typeset.failures(failures) if at is None else ():
+    for line in typeset.failures(failures.take()) if at is None else ():
         console.print(line)
     for item in screens.ending(report, dry=dry) if at is None and report else ():
         console.print(item)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show.line_buffer import latest
+from ipexctl.show.line_buffer import from_latest, latest
 from ipexctl.show.sanitise import boundary, decode, visible
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
@@ -52,12 +53,15 @@ class HostView:
     since: float = 0.0
     outcome: str = ""  # of the last step that ended; "" while one goes on
     ended: int = 0  # steps
-    changed: bool = False
     failure: Failure | None = None
 
     @property
-    def busy(self) -> bool:
-        return bool(self.step) and not self.outcome and self.failure is None
+    def state(self) -> Literal["failed", "busy", "done", "waiting"]:
+        if self.failure is not None or self.outcome == "failed":
+            return "failed"
+        if self.step and not self.outcome:
+            return "busy"
+        return "done" if self.ended else "waiting"
 
 
 @dataclass(slots=True)
@@ -84,10 +88,7 @@ class RankView:
             self.lines += data.count(b"\n", 0, end)
             fresh = data[max(0, end - _RECENT) : end]
             self.recent = fresh if len(fresh) >= _RECENT else (self.recent + fresh)[-_RECENT:]
-        rest = data[end:]
-        if b"\r" in rest:
-            rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
-        self.open[stream] = rest[-_OPEN:]
+        self.open[stream] = from_latest(data[end:])[-_OPEN:]
 
     def last_lines(self, most: int) -> list[str]:
         """Its last whole lines, and what it draws at this moment."""
@@ -166,7 +167,6 @@ class Board:
                 view = self._host(host)
                 view.step, view.outcome, view.detail = step, outcome, detail
                 view.ended += 1
-                view.changed = view.changed or outcome == "changed"
                 view.done, view.total = 0, 0
             case e.HostFailed(failure=failure) if failure.host:
                 self._host(failure.host).failure = failure

@@ -14,6 +14,11 @@ def latest(line: bytes) -> bytes:
     return line[line.rfind(b"\r") + 1 :]
 
 
+def from_latest(rest: bytes) -> bytes:
+    """Of a line that has not ended the latest state, with the return before it: only the newest is ever shown."""
+    return rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
+
+
 class Lines:
     """Holds the unfinished line, at most `LIMIT` bytes. A bar that redraws itself is held as its latest state."""
 
@@ -32,26 +37,22 @@ class Lines:
         """The lines that these bytes finish, harmless, without their ends."""
         *whole, rest = (self._held + data if self._held else data).split(b"\n")
         done = [text for line in whole for text in self._finish(line)]
-        if b"\r" in rest:
-            # Keep the last state, with the return before it: only the newest is ever shown.
-            rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
-        while len(rest) > LIMIT:
-            cut = boundary(rest[:LIMIT])
-            done.append(self._text(rest[:cut]) + MORE)
-            rest, self._continued = rest[cut:], True
-        self._held = rest
+        self._held = self._cut(from_latest(rest), done)
         return done
 
     def _finish(self, line: bytes) -> list[str]:
-        line = latest(line)
         done: list[str] = []
+        done.append(self._text(self._cut(latest(line), done)))
+        self._continued = False
+        return done
+
+    def _cut(self, line: bytes, done: list[str]) -> bytes:
+        """Adds what is too long to ``done``, in pieces; returns the rest."""
         while len(line) > LIMIT:
             cut = boundary(line[:LIMIT])
             done.append(self._text(line[:cut]) + MORE)
             line, self._continued = line[cut:], True
-        done.append(self._text(line))
-        self._continued = False
-        return done
+        return line
 
     def _text(self, line: bytes) -> str:
         return (MORE if self._continued else "") + visible(decode(line), self._colours)

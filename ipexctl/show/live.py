@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -22,16 +23,15 @@ from rich.text import Text
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
-from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, screens, typeset
 from ipexctl.show.board import Board, HostView, RankView
-from ipexctl.show.explained import explains_failures, unexplained
 from ipexctl.show.keys import Keys
+from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import visible
+from ipexctl.show.sanitise import one_line, visible
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
@@ -41,21 +41,21 @@ _STEP = re.compile(r"\bstep[ =:]*(\d+)", re.IGNORECASE)
 _PACE = re.compile(r"\b\d+(?:\.\d+)?\s?(?:it/s|s/it|samples/s|steps/s|tokens/s)")
 
 
+@dataclass
 class View:
     """How the board is looked at: rank followed, filter, pause. Draws frames; knows no terminal."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        self.rank = 0
-        self.filter = ""
-        self.paused = False
-        self.asking = ""  # "rank" or "filter" while something is typed
-        self.typed = ""
-        self.answer = ""  # to what was typed, until the next key
-        self.skipped = 0
-        self.keys = False
-        self.can_detach = False
-        self._seen = 0
+    board: Board
+    keys: bool = False
+    can_detach: bool = False
+    rank: int = 0
+    filter: str = ""
+    paused: bool = False
+    asking: str = ""  # "rank" or "filter" while something is typed
+    typed: str = ""
+    answer: str = ""  # to what was typed, until the next key
+    skipped: int = 0
+    _seen: int = 0
 
     def press(self, key: str) -> str:
         """One key. Returns "detach" when that is what it asks for."""
@@ -88,20 +88,18 @@ class View:
 
     def frame(self, width: int, height: int, now: float) -> RenderableType:
         """At most ``height`` lines of ``width`` cells; ``now`` on the clock of the stamps."""
-        if self.board.run is None:
-            return self._steps(width, height, now)
-        return self._run(width, height, now)
+        return (self._steps if self.board.run is None else self._run)(width, height, now)
 
     # steps of hosts: doctor, install, sync …
 
     def _steps(self, width: int, height: int, now: float) -> RenderableType:
         board = self.board
         hosts = list(board.hosts.values())
-        bad = [host for host in hosts if host.failure is not None or host.outcome == "failed"]
-        busy = [host for host in hosts if host.busy]
-        done = [host for host in hosts if host not in bad and not host.busy and host.ended]
+        bad, busy, done = ([host for host in hosts if host.state == state] for state in ("failed", "busy", "done"))
         room = max(height - 3, 1)
-        lines: list[RenderableType] = [_ends(width, _one_line(board.title or board.verb), _took(now - board.started))]
+        lines: list[RenderableType] = [
+            _ends(width, one_line(board.title or board.verb), phrases.duration(now - board.started))
+        ]
         if len(hosts) <= room:
             lines.append(self._host_rows(hosts, width, now))
         else:
@@ -114,25 +112,29 @@ class View:
             if done:
                 lines.append(_cut(text(("✓ ", GOOD), phrases.hosts((host.name or _HERE for host in done), 3)), width))
         if sum(bool(host.name) for host in hosts) > 1:
-            lines.append(_cut(text((self._counts(hosts, bad, busy, done), QUIET)), width))
+            lines.append(_cut(text((self._counts(hosts), QUIET)), width))
         return Group(*lines)
 
-    def _counts(self, hosts: list[HostView], bad: list[HostView], busy: list[HostView], done: list[HostView]) -> str:
+    def _counts(self, hosts: list[HostView]) -> str:
         """How many hosts are how far. None is done before the verb is: it may get another step."""
-        every, failed, at_work, rest = (sum(bool(host.name) for host in some) for some in (hosts, bad, busy, done))
-        steps = {host.step for host in done if host.name}
-        how = "done" if self.board.ended else f"past {_one_line(steps.pop())}" if len(steps) == 1 else "between steps"
-        counts = [f"{rest} of {pluralize(every, 'host')} {how}" if rest else pluralize(every, "host")]
-        waiting = every - failed - at_work - rest
-        counts += [f"{at_work} at work"] if at_work else []
-        counts += [f"{waiting} waiting"] if waiting else []
-        counts += [f"{failed} failed"] if failed else []
-        return " · ".join(counts)
+        named = phrases.group((host for host in hosts if host.name), lambda host: host.state)
+        many = pluralize(sum(map(len, named.values())), "host")
+        counts = [many]
+        if done := named.get("done"):
+            steps = {host.step for host in done}
+            how = (
+                "done" if self.board.ended else f"past {one_line(steps.pop())}" if len(steps) == 1 else "between steps"
+            )
+            counts = [f"{len(done)} of {many} {how}"]
+        words = {"busy": "at work", "waiting": "waiting", "failed": "failed"}
+        return " · ".join(
+            [*counts, *(f"{len(named[state])} {word}" for state, word in words.items() if state in named)]
+        )
 
     def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
         grid = Table.grid(padding=(0, 1, 0, 0))
         names = min(max((cell_len(visible(host.name or _HERE)) for host in hosts), default=0), 24)
-        bar = 20 if any(host.busy and host.total > 0 for host in hosts) else 0
+        bar = 20 if any(host.state == "busy" and host.total > 0 for host in hosts) else 0
         grid.add_column(width=1)
         grid.add_column(width=names, no_wrap=True, overflow="ellipsis")
         if bar:
@@ -142,7 +144,7 @@ class View:
             mark, state = self._host_state(host, now)
             cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
             if bar:
-                has = host.busy and host.total > 0
+                has = host.state == "busy" and host.total > 0
                 done = min(host.done, host.total)
                 cells.append(ProgressBar(total=host.total, completed=done, width=bar) if has else Text(""))
             grid.add_row(*cells, state)
@@ -150,9 +152,9 @@ class View:
 
     def _host_state(self, host: HostView, now: float) -> tuple[Text, Text]:
         if host.failure is not None:
-            return text(("✗", BAD)), text((_one_line(host.failure.what), BAD))
-        detail = _one_line(host.detail)
-        if host.busy:
+            return text(("✗", BAD)), text((one_line(host.failure.what), BAD))
+        detail = one_line(host.detail)
+        if host.state == "busy":
             parts = [host.step]
             if host.total > 0 or host.done:
                 parts.append(phrases.short_amount(host.done, host.total, host.unit))
@@ -193,33 +195,27 @@ class View:
                 right.append(pace.group())
         while len(right) > 2 and sum(map(len, right)) + 24 > width:
             right.pop()
-        return _ends(width, _one_line(board.title or board.verb), "   ".join(right))
+        return _ends(width, one_line(board.title or board.verb), "   ".join(right))
 
     def _grid(self, width: int, rows: int, now: float) -> list[Text]:
         """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
         ranks = self.board.ranks
         groups: list[list[RankView]] = [[rank] for rank in ranks]
         if len(groups) > rows:
-            by_host: dict[str, list[RankView]] = {}
-            for rank in ranks:
-                by_host.setdefault(rank.host, []).append(rank)
-            groups = list(by_host.values())
+            groups = list(phrases.group(ranks, lambda rank: rank.host).values())
         if len(groups) > rows:
-            by_state: dict[str, list[RankView]] = {}
-            for rank in ranks:
-                by_state.setdefault(_rank_state(rank, now)[0], []).append(rank)
             # The odd ones out first: a few ranks that are not where the others are.
-            groups = sorted(by_state.values(), key=len)
+            groups = sorted(phrases.group(ranks, lambda rank: _rank_state(rank, now)).values(), key=len)
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
-        many = max((cell_len(phrases.ranges(r.rank for r in group)) for group in shown), default=1)
+        many = max((cell_len(_numbers(group)) for group in shown), default=1)
         names = min(max((cell_len(_hosts_of(group)) for group in shown), default=1), max(width // 4, 12))
         lines = []
         for group in shown:
             state, style = self._state(group, now)
             first = min(group, key=lambda rank: rank.rank)
             line = text(
-                (set_cell_size(phrases.ranges(r.rank for r in group), min(many, 12)), STRONG),
+                (set_cell_size(_numbers(group), min(many, 12)), STRONG),
                 "  ",
                 set_cell_size(_hosts_of(group), names),
                 "  ",
@@ -234,19 +230,16 @@ class View:
 
     def _state(self, group: list[RankView], now: float) -> tuple[str, str]:
         """What the ranks of a row are doing; of those that differ from most, which ones."""
-        states: dict[str, list[int]] = {}
-        style = ""
-        for rank in group:
-            word, how = _rank_state(rank, now)
-            states.setdefault(word, []).append(rank.rank)
-            style = how if how == BAD or not style else style
+        states = phrases.group(group, lambda rank: _rank_state(rank, now))
+        styles = [style for _, style in states]
+        style = BAD if BAD in styles else next(filter(None, styles), "")
         if len(states) == 1:
-            word = next(iter(states))
+            word = next(iter(states))[0]
             step = _STEP.search(group[0].last) if len(group) == 1 and word == "running" else None
             return (f"step {step.group(1)}" if step else word), style
         *few, most = sorted(states.items(), key=lambda state: len(state[1]))
-        odd = [f"{phrases.ranges(numbers)} {word}" for word, numbers in few]
-        return ", ".join([*odd, f"others {most[0]}"]), style
+        odd = [f"{_numbers(ranks)} {word}" for (word, _), ranks in few]
+        return ", ".join([*odd, f"others {most[0][0]}"]), style
 
     def _pane(self, width: int, rows: int) -> list[Text]:
         board = self.board
@@ -298,12 +291,10 @@ def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
         if end.signal:
             return phrases.signal_name(end.signal), BAD
         return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
-    stage = _one_line(rank.stage) or "starts"
+    stage = one_line(rank.stage) or "starts"
     silent = now - rank.at
     if rank.at and silent >= _SILENT:
-        return f"{stage}, silent {phrases.duration(silent // 10 * 10).removesuffix('.0 s')}".rstrip() + (
-            " s" if silent < 60 else ""
-        ), WARN
+        return f"{stage}, silent {phrases.duration(silent // 10 * 10).replace('.0', '')}", WARN
     return stage, ""
 
 
@@ -311,12 +302,8 @@ def _hosts_of(group: list[RankView]) -> str:
     return phrases.hosts((rank.host for rank in group), 2)
 
 
-def _one_line(value: str) -> str:
-    return visible(" ".join(value.splitlines()))
-
-
-def _took(seconds: float) -> str:
-    return phrases.duration(seconds)
+def _numbers(group: list[RankView]) -> str:
+    return phrases.ranges(rank.rank for rank in group)
 
 
 def _cut(line: Text, width: int) -> Text:
@@ -340,42 +327,35 @@ def _rule(name: str, width: int) -> Text:
 
 
 class Live:
-    """The sink for a terminal. ``keys`` are those of standard input unless others are given. ``on_detach`` is called
-    once, from the drawing thread, when the user asks to let go of a run; without it there is no such key. Our own talk
-    also goes to ``err`` where that is not a terminal.
+    """The sink for a terminal, with keys where standard input is one. ``on_detach`` is called once, from the drawing
+    thread, when the user asks to let go of a run; without it there is no such key. Our own talk also goes to ``err``
+    where that is not a terminal.
 
     What stays on the screen after the end (warnings, failures, answers, the run's card) is printed above the live part.
     """
 
     RATE = 0.1  # seconds between frames
-    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
     def __init__(
         self,
         out: Pipe,
         err: Pipe | None = None,
         *,
-        keys: Keys | None = None,
         on_detach: Callable[[], None] | None = None,
         console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._out = out
         self._talk = err if err is not None and not err.isatty() else None
         self._console = console if console is not None else typeset.console(out)
-        self._clock = clock
-        self._keys = keys if keys is not None else Keys()
+        self._keys = Keys()
         self._on_detach = on_detach
         self._detached = False
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
-        self._explained = False
         self._dry = False
-        self._view = View(self._board)
-        self._view.can_detach = on_detach is not None
+        self._view = View(self._board, can_detach=on_detach is not None)
         self._above: deque[list[RenderableType]] = deque()
-        self._failures: list[Failure] = []
-        self._first_failure = 0.0
+        self._failures = PendingFailures()
         self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -397,16 +377,9 @@ class Live:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            self._last = (stamped.at, self._clock())
+            self._last = (stamped.at, time.monotonic())
             self._board.take(stamped)
-            if isinstance(event, e.Started | e.Answer | e.Ended):
-                self._explained = explains_failures(event)
-            if isinstance(event, e.Answer):
-                self._dry = is_dry(event.value)
-                self._failures = unexplained(self._failures, event.value)
-                self._head()
-                self._show_failures()
-                self._above.append(screens.answer(event.value))
+            self._failures.note(event, self._last[1])
             match event:
                 case e.Output():
                     pass
@@ -414,11 +387,13 @@ class Live:
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
                     self._show(typeset.message(of + message.replace("\n", f"\n{of}"), mark))
-                case e.HostFailed(failure=failure):
-                    self._first_failure = self._first_failure if self._failures else self._clock()
-                    self._failures.append(failure)
                 case e.Started():
                     self._headed = False
+                case e.Answer(value=value):
+                    self._dry = is_dry(value)
+                    self._head()
+                    self._show_failures()
+                    self._above.append(screens.answer(value))
                 case e.Ended():
                     self._head()
                     self._show_failures()
@@ -451,14 +426,13 @@ class Live:
     def _head(self) -> None:
         """The title stays above what a verb leaves on the screen."""
         if not self._headed and self._board.title:
-            took = _took(self._board.took)
-            self._above.append([_ends(self._console.width, _one_line(self._board.title), took)])
+            took = phrases.duration(self._board.took)
+            self._above.append([_ends(self._console.width, one_line(self._board.title), took)])
         self._headed = True
 
     def _show_failures(self) -> None:
-        if self._failures:
-            self._show(typeset.failures(self._failures))
-            self._failures = []
+        if failures := self._failures.take():
+            self._show(typeset.failures(failures))
 
     def _show(self, lines: list[Line]) -> None:
         """Messages of ipexctl: above the live part, and where standard error goes if that is not this terminal."""
@@ -491,7 +465,7 @@ class Live:
     def _draw(self) -> None:
         width, height = self._console.size
         with self._lock:
-            if self._failures and not self._explained and self._clock() - self._first_failure >= self.SETTLE:
+            if self._failures.due(time.monotonic()):
                 self._show_failures()
             above = [item for items in self._above for item in items]
             self._above.clear()
@@ -499,7 +473,7 @@ class Live:
             # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
             still = self._view.paused and self._still and not above and not self._view.asking
             self._still = self._view.paused
-            frame = None if still else self._view.frame(width, max(height - 1, 4), stamp + self._clock() - then)
+            frame = None if still else self._view.frame(width, max(height - 1, 4), stamp + time.monotonic() - then)
         # Writing may wait for the terminal: the lock is not held here.
         for item in above:
             self._console.print(item, crop=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.show.sanitise import visible, visible_lines
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
 
@@ -51,6 +54,14 @@ def clock(seconds: float) -> str:
     """Elapsed time as on a clock: ``00:12:31``."""
     whole = max(int(seconds), 0)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by what they have in common, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -112,10 +123,7 @@ def failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]
 
     Only an address at the end of ``what`` may differ inside a group; then it is left out.
     """
-    groups: dict[tuple[Kind, str, str, str | None], list[Failure]] = {}
-    for failure in every:
-        key = (failure.kind, failure.code, _ADDRESS.sub("", failure.what), failure.hint)
-        groups.setdefault(key, []).append(failure)
+    groups = group(every, lambda one: (one.kind, one.code, _ADDRESS.sub("", one.what), one.hint))
     lines: list[tuple[str, list[str], str | None]] = []
     for (kind, _, bare, hint), members in groups.items():
         whats = {member.what for member in members}
@@ -208,8 +216,8 @@ def _parts(line: str) -> list[tuple[int, int]]:
 
 def cells(text: str) -> int:
     """Columns of a terminal that a text takes."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # slow to import
 
-
-def _cells(char: str) -> int:
-    return 0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return cell_len(text)

@@ -89,6 +89,11 @@ def visible(text: str, colours: Colours = "show") -> str:
     return "".join(parts) + (_RESET if coloured else "")
 
 
+def one_line(value: object) -> str:
+    """Any value as one harmless line."""
+    return visible(" ".join(str(value).splitlines()))
+
+
 def visible_lines(text: str, colours: Colours = "show") -> list[str]:
     r"""A text of several lines (a traceback, last words), harmless line by line. CR LF counts as one end."""
     return [visible(line.removesuffix("\r"), colours) for line in text.split("\n")]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import AnyAnswer, is_dry
-from ipexctl.model.errors import Failure, UsageError
+from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import json_items, to_json
 from ipexctl.model.reports import CommandReport
 from ipexctl.show import event_json
-from ipexctl.show.explained import explains_failures, unexplained
 from ipexctl.show.line_buffer import LIMIT, Lines
+from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import amount, failure_lines, refusal_lines
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import Colours, decode, is_harmless, is_plain, visible, visible_lines, without_colours
@@ -41,7 +42,6 @@ class Plain:
     """
 
     BAR = 10.0  # seconds between two states of a bar, or two lines of progress of one host
-    SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
 
     def __init__(
         self,
@@ -60,28 +60,18 @@ class Plain:
         self._unfinished: dict[tuple[int, str], bytes] = {}
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
-        self._failures: list[Failure] = []
-        self._first_failure = 0.0
-        self._explained = False
+        self._failures = PendingFailures()
         self._dry = False
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
-        more: list[str]
         if type(event) is e.Output:
             self._output(event, at)
             return
-        settled = at - self._first_failure >= self.SETTLE or not isinstance(event, _PASSING)
-        if self._failures and settled and not self._explained:
+        if self._failures.due(at if isinstance(event, _PASSING) else math.inf):
             self._show_failures()
-        if isinstance(event, e.Started | e.Answer | e.Ended):
-            self._explained = explains_failures(event)
-        if isinstance(event, e.Answer):
-            self._dry = is_dry(event.value)
-            self._failures = unexplained(self._failures, event.value)
-            self._show_failures()
-            self._result(lambda screens: screens.answer(event.value))
+        self._failures.note(event, at)
         match event:
             case e.Started(title=title):
                 if title:
@@ -97,12 +87,12 @@ class Plain:
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
-                first, *more = visible_lines(detail)
-                detail = f": {first}" if first else ""
-                self._print(f"{_of(host)}{visible(step)}: {outcome}{detail}", *(f"  {line}" for line in more))
-            case e.HostFailed(failure=failure):
-                self._first_failure = at if not self._failures else self._first_failure
-                self._failures.append(failure)
+                words = "\n  ".join(visible_lines(detail))
+                self._print(f"{_of(host)}{visible(step)}: {outcome}{f': {words}' if words else ''}")
+            case e.Answer(value=value):
+                self._dry = is_dry(value)
+                self._show_failures()
+                self._result(lambda screens: screens.answer(value))
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
@@ -206,9 +196,8 @@ class Plain:
         self._err.flush()
 
     def _show_failures(self) -> None:
-        if self._failures:
-            self._print(*failure_lines(self._failures))
-            self._failures = []
+        if failures := self._failures.take():
+            self._print(*failure_lines(failures))
 
 
 _OF_RANKS = (e.RankStage, e.Stalled, e.RankStack)

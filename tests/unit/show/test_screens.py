@@ -44,7 +44,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.reports import LostOutput, OutOfMemory
 from ipexctl.show import screens, typeset
-from ipexctl.show.explained import unexplained
+from ipexctl.show.pending_failures import unexplained
 from tests.unit.show import streams
 
 RANKS = ("a", "a", "b", "b")

@@ -1,0 +1,51 @@
+"""Failures that wait to be shown: those of several hosts together, and not those that an answer explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipexctl.model import events as e
+from ipexctl.model.answers import AnyAnswer, DoctorAnswer
+from ipexctl.model.errors import Failure
+
+SETTLE = 1.0  # seconds in which failures of several hosts are gathered to be shown together
+
+
+class PendingFailures:
+    """Failures that are not shown yet. ``at`` is seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._failures: list[Failure] = []
+        self._since = 0.0
+        self._explained = False  # the answer of the verb that goes on may explain them: they wait for it
+
+    def note(self, event: e.Event, at: float) -> None:
+        """Takes failures, and forgets those that an answer explains."""
+        match event:
+            case e.HostFailed(failure=failure):
+                self._since = self._since if self._failures else at
+                self._failures.append(failure)
+            case e.Started() | e.Answer() | e.Ended():
+                self._explained = isinstance(event, e.Started) and event.verb == "doctor"
+                if isinstance(event, e.Answer):
+                    self._failures = unexplained(self._failures, event.value)
+            case _:
+                pass
+
+    def due(self, at: float) -> bool:
+        """Whether they are to be shown now, although others may follow."""
+        return bool(self._failures) and not self._explained and at - self._since >= SETTLE
+
+    def take(self) -> list[Failure]:
+        """Those to be shown, once."""
+        failures, self._failures = self._failures, []
+        return failures
+
+
+def unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:
+    """The failures that no finding of the answer is about."""
+    if not isinstance(answer, DoctorAnswer):
+        return list(failures)
+    named = {host for finding in answer.findings for host in finding.hosts}
+    explained = {(entry.host, entry.failure.what) for entry in answer.hosts if entry.failure}
+    return [one for one in failures if one.host not in named or (one.host, one.what) not in explained]
