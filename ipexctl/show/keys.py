@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
+import re
 import select
 import signal
 import termios
-import threading
-import time
 import tty
-from types import TracebackType
 from typing import Any
+
+_FUNCTION_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows too
 
 
 class Keys:
-    """``poll()`` gives the next key or None. ``number`` is the terminal's file descriptor."""
+    """The keys that were pressed, while it is open. ``number`` is the terminal's file descriptor."""
 
     def __init__(self, number: int = 0) -> None:
         self._number = number
         self._saved: list[Any] | None = None
-        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._wake: tuple[int, int] | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def active(self) -> bool:
@@ -35,26 +31,27 @@ class Keys:
 
     def open(self) -> Keys:
         """Starts reading where there is a terminal and we are in its foreground; else does nothing."""
-        if self.active or not self._foreground():
-            return self
-        try:
-            saved = termios.tcgetattr(self._number)
-            tty.setcbreak(self._number, termios.TCSADRAIN)
-        except (termios.error, OSError):
-            return self
-        self._saved = saved
-        atexit.register(self.close)
-        self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._read, args=(self._wake[0],), name="keys", daemon=True)
-        self._thread.start()
+        if not self.active and self._foreground():
+            try:
+                saved = termios.tcgetattr(self._number)
+                tty.setcbreak(self._number, termios.TCSADRAIN)
+            except (termios.error, OSError):
+                return self
+            self._saved = saved
+            atexit.register(self.close)
         return self
 
-    def poll(self) -> str | None:
-        """The next key that was pressed, or None. Never waits."""
+    def poll(self) -> str:
+        """The keys pressed since the last call. Never waits, and never reads in the background (SIGTTIN stops us)."""
         try:
-            return self._queue.get_nowait()
-        except queue.Empty:
-            return None
+            if not self.active or not self._foreground():
+                return ""
+            if termios.tcgetattr(self._number)[3] & termios.ICANON:  # the shell's own mode, after Ctrl-Z and fg
+                tty.setcbreak(self._number, termios.TCSADRAIN)
+            data = os.read(self._number, 64) if select.select([self._number], [], [], 0)[0] else b""
+        except (termios.error, OSError):
+            return ""
+        return _FUNCTION_KEY.sub("", data.decode("utf-8", "ignore"))
 
     def close(self) -> None:
         """Puts the terminal back. Safe to call twice."""
@@ -62,10 +59,6 @@ class Keys:
         if saved is None:
             return
         atexit.unregister(self.close)
-        if self._wake is not None:
-            os.write(self._wake[1], b"x")
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
         # From the background this would stop us (SIGTTOU): held back, it is allowed.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
@@ -75,48 +68,9 @@ class Keys:
             pass  # the terminal is gone: nothing is left to put back
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if self._wake is not None:
-            for end in self._wake:
-                os.close(end)
-            self._wake = None
-
-    def __enter__(self) -> Keys:
-        return self.open()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _foreground(self) -> bool:
         try:
             return os.isatty(self._number) and os.tcgetpgrp(self._number) == os.getpgrp()
         except OSError:
             return False
-
-    def _hold(self) -> None:
-        """After Ctrl-Z and fg the shell has put its own mode back: ours again."""
-        if self.active and termios.tcgetattr(self._number)[3] & termios.ICANON:
-            tty.setcbreak(self._number, termios.TCSADRAIN)
-
-    def _read(self, wake: int) -> None:
-        while True:
-            try:
-                ready, _, _ = select.select([self._number, wake], [], [], 1.0)
-                if wake in ready:
-                    return
-                if not self._foreground():
-                    time.sleep(0.5)  # reading now would stop us (SIGTTIN)
-                    continue
-                self._hold()
-                if not ready:
-                    continue
-                data = os.read(self._number, 64)
-            except (termios.error, OSError):
-                return
-            if not data:
-                return
-            if data[0] == 0x1B and len(data) > 1:
-                continue  # an arrow or function key
-            for key in data.decode("utf-8", "ignore"):
-                self._queue.put(key)

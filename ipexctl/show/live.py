@@ -455,7 +455,7 @@ class Live:
             self.error = error  # raised by `take`
 
     def _press(self) -> None:
-        while (key := self._keys.poll()) is not None:
+        for key in self._keys.poll():
             with self._lock:
                 asked = self._view.press(key) if self._board.run is not None else ""
             if asked == "detach" and self._on_detach is not None and not self._detached:

@@ -7,7 +7,6 @@ import pty
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 from ipexctl.show.keys import Keys
@@ -20,7 +19,7 @@ print("ready" if keys.active else "no keys", flush=True)
 end = time.monotonic() + 10
 got = ""
 while len(got) < 3 and time.monotonic() < end and keys.active:
-    got += keys.poll() or ""
+    got += keys.poll()
     time.sleep(0.01)
 {last}
 """
@@ -58,7 +57,7 @@ def on_a_terminal(last: str, typed: bytes) -> tuple[bytes, tuple[bool, bool], tu
 
 def test_keys_come_one_by_one_and_the_terminal_is_put_back() -> None:
     said, during, after = on_a_terminal("keys.close(); print(repr(got))", b"r\x1b[A5d")
-    assert said == b"'r5d'\n" or said.startswith(b"'r")
+    assert said == b"'r5d'\n"
     assert during == (False, False)
     assert after == (True, True)
 
@@ -68,18 +67,19 @@ def test_the_terminal_is_put_back_after_a_crash_too() -> None:
 
 
 def test_without_a_terminal_there_are_no_keys() -> None:
-    with open(os.devnull) as null, Keys(null.fileno()) as keys:
+    with open(os.devnull) as null:
+        keys = Keys(null.fileno()).open()
         assert not keys.active
-        assert keys.poll() is None
+        assert keys.poll() == ""
 
 
 def test_a_terminal_that_is_not_ours_is_left_alone() -> None:
     ours, theirs = pty.openpty()
     try:
         before = mode(theirs)
-        with Keys(theirs) as keys:
-            assert not keys.active
-            assert mode(theirs) == before
+        keys = Keys(theirs).open()
+        assert not keys.active
+        assert mode(theirs) == before
     finally:
         os.close(ours)
         os.close(theirs)
@@ -89,4 +89,3 @@ def test_closing_twice_is_fine() -> None:
     keys = Keys(-1).open()
     keys.close()
     keys.close()
-    time.sleep(0)
