@@ -11,7 +11,14 @@ export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
 endif
 
-.PHONY: dev pages demo test fast fast-lowest test-stacks drills test-impi lint clean
+# Tests wait more than they compute, so each core gets two workers. A file's tests stay on one worker, which may make a
+# cluster of its own; files that take long begin first (tests/conftest.py).
+IPEXCTL_TEST_WORKERS ?= $(shell expr 2 '*' $$(nproc))
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
+
+.PHONY: dev pages demo test fast fast-lowest test-stack drills fuzz coverage test-impi lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -27,14 +34,15 @@ pages: $(VENV)/.dev
 	$(BIN)/python tools/cli.py
 	$(BIN)/python tools/json_schemas.py
 
+# What proves the product, with one road of the real stack: CONTRIBUTING.md has the table of what each command proves.
 test: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(BIN)/python -m pytest
+	$(PYTEST) $(PARALLEL) -m "not stack"
 
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(BIN)/python -m pytest tests/unit tests/contract
+	$(PYTEST) $(PARALLEL) tests/unit tests/contract
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own.
 LOWEST := .venv-lowest
@@ -43,12 +51,28 @@ fast-lowest: $(BIN)/uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --group test
-	$(LOWEST)/bin/python -m pytest -n auto -m "not hosts" tests/unit tests/contract
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not hosts" tests/unit tests/contract
 
-# The real rows, one after the other, on two separate hosts: root, the network, 30 GB of disk and patience.
-test-stacks: $(VENV)/.dev
+# All recipes and real rows, which compute and are alone therefore: root, the network and 30 GB of disk.
+test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(BIN)/python -m pytest -v tests/e2e/stacks.py
+	$(PYTEST) -m stack tests/e2e
+
+# Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
+drills: $(VENV)/.dev
+	@sh tools/system.sh test
+	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py
+
+# The property tests with other examples each time, for so many minutes or until one fails.
+MINUTES ?= 60
+fuzz: $(VENV)/.dev
+	end=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
+		$(PYTEST) -q $(PARALLEL) -m hypothesis --hypothesis-profile fuzz tests/unit || exit; done
+
+# How much of what decides is executed by the tests of `make fast`.
+coverage: $(VENV)/.dev
+	$(PYTEST) -q $(PARALLEL) --cov ipexctl.decide --cov ipexctl.model --cov ipexctl.protocol --cov-branch \
+		--cov-report term-missing:skip-covered tests/unit tests/contract
 
 # All tests of impi_torch, in an environment of their own: `make test-impi TORCH=2.8.0 PYTHON=python3.12`. Wheels of torch
 # in a directory that PIP_FIND_LINKS names come before those of the index.
@@ -60,11 +84,6 @@ test-impi: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(IMPI)/bin/python $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
 		"torch==$(TORCH)" impi-rt==2021.18.1 numpy pytest pytest-timeout accelerate transformers --editable impi_torch
 	cd impi_torch && ../$(IMPI)/bin/python -m pytest --timeout 900
-
-# Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
-drills: $(VENV)/.dev
-	@sh tools/system.sh test
-	IPEXCTL_DRILLS=10 $(BIN)/python -m pytest -v --reruns 0 tests/e2e/test_drills.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from tests.e2e.conftest import INSTALL, TRAINERS, VENV, Installed
 from tests.e2e.desk import RANKS, ROOT, Desk, residue
 from tests.e2e.test_launch import files, renamed
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 EXAMPLE = ROOT / "examples/train_ddp.py"
 

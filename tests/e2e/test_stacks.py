@@ -1,7 +1,6 @@
 """The real rows, one after the other: installed on two separate hosts, checked, and trained a bf16 step with Intel MPI.
 
-Not part of ``make test`` (about 7 GB a row and host, and the network): ``make test-stacks``. Wheels stay in
-``/var/cache/ipexctl-tests``; all else goes with the hosts.
+About 7 GB a row and host, and the network. Wheels stay in ``/var/cache/ipexctl-tests``; all else goes with the hosts.
 """
 
 from __future__ import annotations
