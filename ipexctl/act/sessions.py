@@ -20,7 +20,7 @@ from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.links import Channel, Link
-from ipexctl.protocol.codec import DamagedError, decode
+from ipexctl.protocol.codec import DamagedError, Unreadable, decode
 from ipexctl.protocol.session import (
     INTERNAL,
     LONGEST,
@@ -28,7 +28,6 @@ from ipexctl.protocol.session import (
     Done,
     Failed,
     KeepAlive,
-    Malformed,
     Message,
     Progress,
     Ready,
@@ -42,7 +41,7 @@ _log = logging.getLogger(__name__)
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
-_SHARED = ("protocol.session", "remote.session.loop", "remote.session.install_state")
+_SHARED = ("protocol.codec", "protocol.session", "remote.session.loop")
 _START = """import json, sys, types
 for name, text in json.loads(%r):
     module = sys.modules[name] = types.ModuleType(name)
@@ -124,7 +123,7 @@ class Session:
             for message in self._messages:
                 if isinstance(message, Progress) and progress:
                     progress(message.done, message.total)
-                elif isinstance(message, (Done, Failed, Malformed)):
+                elif isinstance(message, (Done, Failed, Unreadable)):
                     took, outcome = time.monotonic() - begun, type(message).__name__.lower()
                     _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
                     return _read_answer(message, do, kind)
@@ -162,7 +161,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _read(self) -> Iterator[Message]:
+    def _read(self) -> Iterator[Message | Unreadable]:
         incomplete = b""
         for stream, data in self._channel:
             self._heard = time.monotonic()
@@ -196,7 +195,7 @@ class Session:
                 return
 
 
-def _read_answer(message: Done | Failed | Malformed, do: str, kind: type[T]) -> T:
+def _read_answer(message: Done | Failed | Unreadable, do: str, kind: type[T]) -> T:
     if isinstance(message, Failed) and message.code == INTERNAL:
         raise SessionProgramError(f"{do}: {message.what}\n{message.details.get('traceback', '')}")
     if isinstance(message, Failed):

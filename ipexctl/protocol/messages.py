@@ -10,8 +10,7 @@ from ipexctl.protocol.timings import Timings
 # The greeting of every connection to the keeper.
 
 
-class Challenge(NamedTuple):
-    challenge: str
+Challenge = NamedTuple("Challenge", [("challenge", str)])
 
 
 class Hello(NamedTuple):
@@ -29,22 +28,9 @@ Welcome = NamedTuple("Welcome", [])
 # Keeper to guard.
 
 
-class Ping(NamedTuple):
-    sent: float  # Unix seconds of the keeper
-
-
-class StartProxy(NamedTuple):
-    """Also shim to keeper: the launcher wants its proxy on the host, started with these words."""
-
-    words: "List[str]"
-
-
-class RanksPort(NamedTuple):
-    """Where the ranks meet."""
-
-    port: int
-
-
+Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
+StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # also shim to keeper, as the launcher wants it
+RanksPort = NamedTuple("RanksPort", [("port", int)])  # where the ranks meet
 Terminate = NamedTuple("Terminate", [])  # SIGTERM to the ranks, and none is to start any more
 Kill = NamedTuple("Kill", [])  # SIGKILL to what is left of them
 ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
@@ -53,55 +39,18 @@ Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and
 # Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded` and `RankStack`.
 
 
-class Pong(NamedTuple):
-    sent: float
-    clock: float
-
-
-class RankLoads(NamedTuple):
-    """Rank → CPU seconds so far, kernel state."""
-
-    ranks: "Dict[int, Tuple[float, str]]"
-
-
+Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
+RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
-
-
-class ProxyEnded(NamedTuple):
-    at: float
-
-
-class ProcessesKilled(NamedTuple):
-    processes: int
-
-
-class Cleaned(NamedTuple):
-    """Nothing of the run is left on the host but these processes."""
-
-    left: "List[Tuple[int, str]]"
-
-
-class RankBegun(NamedTuple):
-    """Wrapper to guard, as a file: the first record, so that a killed wrapper is missed."""
-
-    rank: int
-    pid: int
-
-
+ProxyEnded = NamedTuple("ProxyEnded", [("at", float)])
+ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
+Cleaned = NamedTuple("Cleaned", [("left", List[Tuple[int, str]])])  # nothing is left on the host but these processes
+# Wrapper to guard, as a file: the first record, so that a killed wrapper is missed.
+RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
 # Keeper to shim, and client to keeper and back.
-
-
 ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
-
-
-class StopRun(NamedTuple):
-    why: str
-
-
-class KillRun(NamedTuple):
-    why: str
-
-
+StopRun = NamedTuple("StopRun", [("why", str)])
+KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
 
 
@@ -115,11 +64,9 @@ class KeeperStatus(NamedTuple):
 # The agent to the controller.
 
 
-class KeeperListening(NamedTuple):
-    port: int
-
-
+KeeperListening = NamedTuple("KeeperListening", [("port", int)])
 GuardReady = NamedTuple("GuardReady", [])
+AgentFailed = NamedTuple("AgentFailed", [("error", str)])
 
 
 class HostBusy(NamedTuple):
@@ -128,10 +75,6 @@ class HostBusy(NamedTuple):
     run: str = "?"
     owner: str = "?"
     started: float = 0.0
-
-
-class AgentFailed(NamedTuple):
-    error: str
 
 
 class RunRow(NamedTuple):
@@ -149,11 +92,8 @@ class RunRow(NamedTuple):
     reason: str = ""
 
 
-class OrphanDirectory(NamedTuple):
-    """The directory of a run of which nothing lives on this host."""
-
-    run: str
-    directory: str
+# The directory of a run of which nothing lives on this host.
+OrphanDirectory = NamedTuple("OrphanDirectory", [("run", str), ("directory", str)])
 
 
 class RunListing(NamedTuple):
@@ -173,16 +113,8 @@ class RunDescription(NamedTuple):
     timings: "Timings" = Timings()
 
 
-class ProcessRow(NamedTuple):
-    pid: int
-    state: str
-    command: str
-
-
-class ProcessesLeft(NamedTuple):
-    processes: "List[ProcessRow]"
-
-
+ProcessRow = NamedTuple("ProcessRow", [("pid", int), ("state", str), ("command", str)])
+ProcessesLeft = NamedTuple("ProcessesLeft", [("processes", List[ProcessRow])])
 RankRecord = Union[RankBegun, RankStarted, RankStage, RankNote, RankEnded]  # what a wrapper leaves for its guard
 Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,

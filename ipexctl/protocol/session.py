@@ -7,6 +7,8 @@ the program that gives one and the controller that reads it agree on its fields.
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from ipexctl.protocol.codec import Kinds, Unreadable
+
 MALFORMED = "malformed"  # code of an answer that has another shape than its type
 INTERNAL = "internal"  # code of an exception of the session program itself
 LONGEST = 4 << 20  # bytes of one message
@@ -28,53 +30,15 @@ KeepAlive = NamedTuple("KeepAlive", [])
 Progress = NamedTuple("Progress", [("done", int), ("total", int)])
 Done = NamedTuple("Done", [("answer", Any)])
 Failed = NamedTuple("Failed", [("code", str), ("what", str), ("details", Dict[str, Any])])
-Malformed = NamedTuple("Malformed", [])  # a message of ours whose fields cannot be read
-Message = Union[Ready, KeepAlive, Progress, Done, Failed, Malformed]
+Message = Union[Ready, KeepAlive, Progress, Done, Failed]
+
+KINDS: "Kinds[Message]" = Kinds(Message)
 
 
-def encode_message(message: Message) -> bytes:
-    """One line of JSON."""
-    return (json.dumps(_message_fields(message)) + "\n").encode()
-
-
-def _message_fields(message: Message) -> Dict[str, Any]:
-    if isinstance(message, Progress):
-        return {"progress": message.done, "total": message.total}
-    if isinstance(message, Done):
-        return {"done": to_json(message.answer)}
-    if isinstance(message, Failed):
-        return {"failed": message.code, "what": message.what, "more": message.details}
-    return {"ready": True} if isinstance(message, Ready) else {"beat": True}
-
-
-def decode_message(line: bytes) -> Optional[Message]:
-    """The message of a line; None for a line that is none (a banner of the host). Never raises."""
-    try:
-        fields = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    if "progress" in fields:
-        done, total = fields["progress"], fields.get("total")
-        return Progress(done, total) if isinstance(done, int) and isinstance(total, int) else KeepAlive()
-    if "failed" in fields:
-        code, what, details = fields["failed"], fields.get("what"), fields.get("more") or {}
-        if isinstance(code, str) and isinstance(what, str) and isinstance(details, dict):
-            return Failed(code, what, details)
-        return Malformed()
-    if "done" in fields:
-        return Done(fields["done"])
-    return Ready() if fields.get("ready") is True else KeepAlive() if fields.get("beat") else None
-
-
-def to_json(value: Any) -> Any:
-    """Named tuples as objects, at any depth."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: to_json(getattr(value, name)) for name in value._fields}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    return {key: to_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+def decode_message(line: bytes) -> Union[Message, Unreadable, None]:
+    """The message of a line, `Unreadable` for a damaged one; None for a line that is none (a banner of the host)."""
+    message = KINDS.read(line)
+    return None if isinstance(message, Unreadable) and message.kind not in KINDS.types else message
 
 
 def encode_request(do: str, arguments: Dict[str, Any]) -> bytes:
@@ -173,8 +137,8 @@ class Attempt(NamedTuple):
 
 
 Attempts = NamedTuple("Attempts", [("attempts", List[Attempt])])
-Signed = NamedTuple("Signed", [("directories", List[str])])
-SeenSigns = NamedTuple("SeenSigns", [("seen", Dict[str, List[str]])])
+MarkedDirectories = NamedTuple("MarkedDirectories", [("directories", List[str])])
+SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
 # -------------------------------------------------------------------------------------------------- answers: bench
 
 

@@ -14,20 +14,20 @@ import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothing, PingPong, SessionError
-from ipexctl.remote.session.loop import find_command, serve_requests
+from ipexctl.protocol.session import Executables, Figures, LaunchRequests, PingPong, SessionError
+from ipexctl.remote.session.loop import serve_requests
 
 ARRAY = 64 << 20  # bytes of one array: more than any cache of its share
 SIDE = 2048  # of the matrices
 LARGE = 1 << 20  # bytes of one message
 STARTED: List["subprocess.Popen[bytes]"] = []
 FOLDERS: List[str] = []
-ENV_TAG = "IPEXCTL_BENCH=" + os.urandom(16).hex()
+TAG, TAG_VALUE = "IPEXCTL_BENCH", os.urandom(16).hex()  # in the environment of all that is started
 
 
-def clear() -> None:
+def finish() -> None:
     """Ends what was started, with all it started (Hydra's proxies give each rank a session of its own, so what counts
     is our tag in its environment), and removes what was written."""
     until = time.time() + 5
@@ -57,17 +57,11 @@ def find_tagged() -> List[int]:
     for name in os.listdir("/proc"):
         try:
             with open("/proc/%s/environ" % name, "rb") as file:
-                if ENV_TAG.encode() in file.read() and int(name) != os.getpid():
+                if ("%s=%s" % (TAG, TAG_VALUE)).encode() in file.read() and int(name) != os.getpid():
                     pids.append(int(name))
         except (OSError, ValueError):
             pass
     return pids
-
-
-def tag_env(env: Dict[str, str]) -> Dict[str, str]:
-    name, _, value = ENV_TAG.partition("=")
-    # IMB's ranks wait in loops: on a host whose CPUs others use, too, each turn would cost a whole time slice
-    return dict(env, I_MPI_THREAD_YIELD="2", **{name: value})
 
 
 # --- one host ---------------------------------------------------------------------------------------------------------
@@ -77,15 +71,15 @@ def compute(seconds: float) -> Figures:
     """Each figure is the best of what fits into so many seconds: Gflop/s of products, bytes a second of memory.
     "spread" is by what share the middle one of the turns was behind the best."""
     threads = len(os.sched_getaffinity(0))
-    spread = {}  # type: Dict[str, float]
+    spread: Dict[str, float] = {}
     try:
-        torch = importlib.import_module("torch")  # type: Any
+        torch: Any = importlib.import_module("torch")
     except Exception as error:  # whatever a broken environment raises: the memory can be measured without
         lines = str(error).strip().splitlines()
         why = "%s: %s" % (type(error).__name__, lines[-1][:300] if lines else "")
         memory, spread["memory"] = measure_copies(threads, seconds)
         return Figures(threads, "copy", memory, spread, why=why)
-    gflops = {}  # type: Dict[str, float]
+    gflops: Dict[str, float] = {}
     try:
         with torch.no_grad():
             for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
@@ -97,22 +91,14 @@ def compute(seconds: float) -> Figures:
             took, spread["memory"] = time_best(lambda: torch.add(second, third, alpha=0.5, out=first), seconds)
     except (RuntimeError, MemoryError, ValueError) as error:  # what torch raises where something is lacking
         raise SessionError("bench", str(error)[:300] or type(error).__name__) from error
-    return Figures(
-        torch.get_num_threads(),
-        "triad",
-        3.0 * ARRAY / took,
-        spread,
-        str(torch.__version__),
-        "",
-        gflops["fp32"],
-        gflops["bf16"],
-    )
+    figures = Figures(torch.get_num_threads(), "triad", 3.0 * ARRAY / took, spread, str(torch.__version__))
+    return figures._replace(fp32=gflops["fp32"], bf16=gflops["bf16"])
 
 
 def time_best(work: Callable[[], Any], seconds: float) -> Tuple[float, float]:
     """The shortest of several turns, after one that warms up; and by what share the middle one was slower."""
     work()
-    took = []  # type: List[float]
+    took: List[float] = []
     until = time.perf_counter() + seconds
     while not took or time.perf_counter() < until:
         begun = time.perf_counter()
@@ -144,29 +130,16 @@ def start_mpiexec(mpiexec: str, program: str, env: Dict[str, str], interface: st
     FOLDERS.append(folder)
     shim = os.path.join(folder, "shim")
     with open(shim, "w") as file:
-        lines = "".join("%s=%s\n" % item for item in (("p", shlex.quote(folder)), ("n", "$$")))
-        file.write(
-            '#!/bin/sh\n%sprintf "%%s\\0" "$@" >"$p/$n.part" && mv "$p/$n.part" "$p/$n.asked"\nexec sleep 60\n' % lines
-        )
+        file.write("#!/bin/sh\np=%s/$$\n" % shlex.quote(folder))
+        file.write('printf "%s\\0" "$@" >"$p.part" && mv "$p.part" "$p.asked"\nexec sleep 60\n')
     os.chmod(shim, 0o700)
     line = [mpiexec, "-bootstrap", "ssh", "-bootstrap-exec", shim, "-iface", interface, "-genvnone"]
     # Nothing, 1, 2 and 4 MiB. (A file of lengths would be read by both ranks, and hang the one that has none.)
     rank = [program, "PingPong", "-msglog", "20:22", "-iter", "40", "-time", "%.2f" % (seconds / 4)]
     line += ["-n", "1", "-host", "ipexctl-a", *rank, ":", "-n", "1", "-host", "ipexctl-b", *rank]
-    output = open(os.path.join(folder, "output"), "wb")
-    STARTED.append(
-        subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=dict(tag_env(env), I_MPI_HYDRA_BRANCH_COUNT="2", I_MPI_PIN="0"),
-            cwd=folder,
-            start_new_session=True,
-        )
-    )
-    output.close()
-    asked = {}  # type: Dict[str, List[str]]
+    with open(os.path.join(folder, "output"), "wb") as output:
+        start_tagged(line, dict(env, I_MPI_HYDRA_BRANCH_COUNT="2", I_MPI_PIN="0"), output, folder)
+    asked: Dict[str, List[str]] = {}
     until = time.time() + 8
     while len(asked) < 2:
         for name in os.listdir(folder):
@@ -182,20 +155,31 @@ def start_mpiexec(mpiexec: str, program: str, env: Dict[str, str], interface: st
     return LaunchRequests(asked)
 
 
-def start_rank(words: List[str], env: Dict[str, str]) -> Nothing:
+def start_rank(words: List[str], env: Dict[str, str]) -> None:
     """Starts one side. The words are for a shell, as ssh passes them to one."""
-    line = ["/bin/sh", "-c", " ".join(words)]
-    null = subprocess.DEVNULL
-    env = tag_env(env)
-    STARTED.append(subprocess.Popen(line, stdin=null, stdout=null, stderr=null, env=env, start_new_session=True))
-    return Nothing()
+    start_tagged(["/bin/sh", "-c", " ".join(words)], env, subprocess.DEVNULL)
+
+
+def start_tagged(line: List[str], env: Dict[str, str], output: Any, folder: Optional[str] = None) -> None:
+    STARTED.append(
+        subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # IMB's ranks wait in loops: on a host whose CPUs others use, too, each turn would cost a whole time slice
+            env=dict(env, I_MPI_THREAD_YIELD="2", **{TAG: TAG_VALUE}),
+            cwd=folder,
+            start_new_session=True,
+        )
+    )
 
 
 def wait_pingpong(seconds: float) -> PingPong:
     """Waits for the end of PingPong, at most ``seconds``. Raises `SessionError`."""
     folder = FOLDERS[-1]
     until = time.time() + seconds
-    rows = {}  # type: Dict[int, List[float]]
+    rows: Dict[int, List[float]] = {}
     while True:
         ended = STARTED[0].poll() is not None or time.time() > until
         rows = parse_table(read_output(folder, 1 << 16))
@@ -236,27 +220,14 @@ def find_executables(paths: List[str]) -> Executables:
     return Executables({path: os.access(path, os.X_OK) for path in paths})
 
 
-def finish() -> Nothing:
-    """Ends what was started."""
-    clear()
-    return Nothing()
-
-
-COMMANDS = {
-    "compute": compute,
-    "start_mpiexec": start_mpiexec,
-    "start_rank": start_rank,
-    "wait_pingpong": wait_pingpong,
-    "find_executables": find_executables,
-    "finish": finish,
-}  # type: Dict[str, Callable[..., Any]]
+COMMANDS: Dict[str, Callable[..., Any]] = {
+    command.__name__: command
+    for command in (compute, start_mpiexec, start_rank, wait_pingpong, find_executables, finish)
+}
 
 
 def main() -> None:
-    try:
-        serve_requests(lambda command, arguments: find_command(COMMANDS, command)(**arguments))
-    finally:
-        clear()
+    serve_requests(lambda command, arguments: COMMANDS[command](**arguments), finish)
 
 
 if __name__ == "__main__":

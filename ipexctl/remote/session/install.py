@@ -1,4 +1,4 @@
-"""The session of an install on one host (see `install_state` for its states, `loop` for its requests).
+"""The session of an install on one host: its requests, and the states that allow them (`State`; see also `loop`).
 
 It runs under any Python of the host from 3.6 on, standard library only. From `lock` on it holds the lock of the
 environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
@@ -25,17 +25,17 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from enum import Enum
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
 from urllib.parse import quote
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
-from ipexctl.remote.session import install_state
-from ipexctl.remote.session.install_state import State
-from ipexctl.remote.session.loop import ENDED, find_command, report_progress, send, serve_requests
+from ipexctl.remote.session.loop import ENDED, report_progress, send, serve_requests
 
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
@@ -47,69 +47,462 @@ TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running ins
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 
 
-# ------------------------------------------------------------------------------------------------- inspecting
+# ---------------------------------------------------------------------------------------------------- states
 
 
-def store(venv: str) -> str:
-    return venv + ".d"
+class State(Enum):
+    """How far the session has come. What its end must undo depends on it (`LOCK_HELD`)."""
+
+    INSPECTING = "inspecting"  # from the start: reads the host and leaves tokens, changes no environment
+    LOCKED = "locked"  # from `lock` on: may clean, receive files, build, and remove what is not used
+    BUILT = "built"  # after `build`: the environment is unpacked, has no marker, and does not count
+    COMPLETE = "complete"  # after `mark`: the marker is on the disk, any host may switch to it
+    ACTIVE = "active"  # after `switch`: the link leads to it; what is not used may be removed
+    REMOVED = "removed"  # after `remove` (uninstall): nothing of the environment is left, nothing more may be done
 
 
-def inspect_place(
-    venv: str, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin], **_: Any
-) -> messages.Inspection:
-    """What the host has at the place of the environment. Writes nothing."""
-    base = store(venv)
-    kind, why = "absent", ""
-    active: Optional[str] = None
-    if os.path.islink(venv):
-        target = os.path.realpath(venv)
-        if os.path.dirname(target) == os.path.realpath(base):
-            kind, active = "ours", os.path.basename(target)
-        else:
-            kind, why = "foreign", "%s is a link to %s, which ipexctl did not make" % (venv, target)
-    elif os.path.lexists(venv):
-        kind, why = "foreign", "%s exists already, and ipexctl did not make it" % venv
-    near = nearest_directory(base)
-    if kind != "foreign" and not os.access(near, os.W_OK | os.X_OK):
-        kind, why = "foreign", "%s cannot be written by %s" % (near, login())
-    if os.path.lexists(base):
-        info = os.lstat(base)
-        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-            kind, why = "foreign", "%s is not a directory of %s" % (base, login())
-    space = os.statvfs(near)
-    ids, incomplete = environments(base)
-    leftovers = (
-        [name for name in os.listdir(base) if name not in NOT_ENVIRONMENTS and name != active] if kind == "ours" else []
-    )
-    if leftovers:
-        leftovers = sorted(set(leftovers) - set(find_used(venv).used), key=lambda name: (name == "tmp", name))
-    return messages.Inspection(
-        kind=kind,
-        why=why,
-        active=active,
-        complete=ids,
-        incomplete=incomplete,
-        leftovers=leftovers,
-        marker=read_marker(os.path.join(base, active)) if active else None,
-        packages=list_packages(os.path.join(base, active)) if active else None,
-        free=space.f_bavail * space.f_frsize,
-        at=near,
-        uv=find_uv(base, uv),
-        visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
-        unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
-    )
+LOCK_HELD = (State.LOCKED, State.BUILT, State.COMPLETE, State.ACTIVE)
+ANYTIME = (State.INSPECTING, *LOCK_HELD)
 
 
-def list_packages(environment: str) -> Dict[str, str]:
-    """Names and versions of what is installed, from the directories' names."""
-    versions: Dict[str, str] = {}
-    library = os.path.join(environment, "lib")
-    for python in os.listdir(library) if os.path.isdir(library) else []:
-        site = os.path.join(library, python, "site-packages")
-        for name in os.listdir(site) if os.path.isdir(site) else []:
-            if name.endswith(".dist-info") and "-" in name:
-                versions[name[: -len(".dist-info")].rpartition("-")[0]] = name[: -len(".dist-info")].rpartition("-")[2]
-    return versions
+class Command(NamedTuple):
+    """What answers a request, the states that allow it, and the states to which its success and its failure lead
+    (None: the same)."""
+
+    answer: Callable[..., Any]
+    states: Tuple[State, ...]
+    after: Optional[State]
+    failed: Optional[State]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+COMMANDS: Dict[str, Command] = {}
+
+
+def command(*states: State, after: Optional[State] = None, failed: Optional[State] = None) -> Callable[[F], F]:
+    """Makes a method of `InstallSession` a command, by its name (see `Command`)."""
+
+    def register(answer: F) -> F:
+        COMMANDS[answer.__name__] = Command(answer, states, after, failed)
+        return answer
+
+    return register
+
+
+def next_state(state: State, name: str, succeeded: bool = True) -> Optional[State]:
+    """The state after a command; None if the command is not allowed in this state."""
+    entry = COMMANDS.get(name)
+    if entry is None or state not in entry.states:
+        return None
+    return (entry.after if succeeded else entry.failed) or state
+
+
+# --------------------------------------------------------------------------------------------------- requests
+
+
+class InstallSession:
+    """One environment on this host, and how far its install has come. All requests name the same one."""
+
+    def __init__(self) -> None:
+        self.state = State.INSPECTING
+        self.venv = self.base = self.target = ""  # the link, the directory of environments, the one to be made in it
+        self.tokens: List[str] = []  # left by us; removed at the end
+        self.lock_file = -1  # open while this process lives, once it holds the lock
+
+    def run(self, name: str, arguments: Dict[str, Any]) -> Any:
+        """Does a command if the state allows it. Raises `SessionError`, `OSError`."""
+        if next_state(self.state, name) is None:
+            raise SessionError("state", "%s is not allowed in state %s" % (name, self.state.value))
+        self.venv = arguments.pop("venv")
+        self.base = self.venv + ".d"
+        self.target = os.path.join(self.base, arguments.pop("id", ""))
+        succeeded = False
+        try:
+            answer = COMMANDS[name].answer(self, **arguments)
+            succeeded = True
+            return answer
+        finally:
+            self.state = next_state(self.state, name, succeeded) or self.state
+
+    def end(self) -> None:
+        """Takes the tokens back, and removes what is half-built if the lock is ours."""
+        for path in self.tokens:
+            discard(path)
+        if self.lock_file >= 0 and self.state in LOCK_HELD and os.path.isdir(self.base):
+            self.clean()
+
+    # -- inspecting
+
+    @command(*ANYTIME)
+    def inspect(self, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin]) -> messages.Inspection:
+        """What the host has at the place of the environment. Writes nothing."""
+        venv, base = self.venv, self.base
+        kind, why = "absent", ""
+        active: Optional[str] = None
+        if self.is_linked():
+            kind, active = "ours", os.path.basename(os.path.realpath(venv))
+        elif os.path.islink(venv):
+            kind, why = "foreign", "%s is a link to %s, which ipexctl did not make" % (venv, os.path.realpath(venv))
+        elif os.path.lexists(venv):
+            kind, why = "foreign", "%s exists already, and ipexctl did not make it" % venv
+        near = nearest_directory(base)
+        if kind != "foreign" and not os.access(near, os.W_OK | os.X_OK):
+            kind, why = "foreign", "%s cannot be written by %s" % (near, login())
+        if os.path.lexists(base):
+            info = os.lstat(base)
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+                kind, why = "foreign", "%s is not a directory of %s" % (base, login())
+        ids, incomplete = environments(base)
+        leftovers: Set[str] = set()
+        if kind == "ours":
+            leftovers = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active}
+        if leftovers:
+            leftovers -= set(self.find_used().used)
+        return messages.Inspection(
+            kind=kind,
+            why=why,
+            active=active,
+            complete=ids,
+            incomplete=incomplete,
+            leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
+            marker=read_marker(os.path.join(base, active)) if active else None,
+            packages=list_packages(os.path.join(base, active)) if active else None,
+            free=free_bytes(near),
+            at=near,
+            uv=find_uv(base, uv),
+            visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
+            unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
+        )
+
+    def is_linked(self) -> bool:
+        """Whether the link leads to an environment of ours."""
+        return os.path.islink(self.venv) and os.path.dirname(os.path.realpath(self.venv)) == os.path.realpath(self.base)
+
+    @command(*ANYTIME)
+    def measure_rate(self, url: str, login: str, seconds: float, most: int) -> messages.DownloadRate:
+        """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
+        request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
+        if login:
+            request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+        begun, received = time.time(), 0
+        try:
+            with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
+                while received < most and time.time() - begun < seconds:
+                    piece = answer.read(64 << 10)
+                    if not piece:
+                        break
+                    received += len(piece)
+        except (OSError, ValueError):
+            return messages.DownloadRate(0.0)
+        return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
+
+    @command(*ANYTIME)
+    def echo(self, data: str) -> None:
+        """Takes data by which the controller measures its upload."""
+
+    # -- tokens and lock
+
+    @command(*ANYTIME)
+    def leave_token(self, name: str) -> None:
+        """Leaves a token, by which hosts that share a file system find each other."""
+        path = os.path.join(self.base, "tokens", name)
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        self.tokens.append(path)
+        with open(path, "w") as file:
+            file.write(name)
+
+    @command(*ANYTIME)
+    def find_tokens(self, names: List[str]) -> messages.SeenTokens:
+        """Those of these tokens that this host sees."""
+        return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
+
+    @command(State.INSPECTING, after=State.LOCKED)
+    def lock(self, owner: Dict[str, Any]) -> None:
+        """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
+        path = os.path.join(self.base, "lock")
+        while True:
+            os.makedirs(self.base, mode=0o755, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+                try:
+                    holder = json.loads(os.read(handle, 4096).decode())
+                except ValueError:
+                    holder = {}
+                os.close(handle)
+                raise SessionError("busy", "another install holds this environment", holder=holder) from error
+            try:
+                if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    break
+            except OSError:
+                pass  # an uninstall took it away between our two steps
+            os.close(handle)
+        self.lock_file = handle
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(owner).encode(), 0)
+
+    @command(State.LOCKED)
+    def clean(self) -> messages.Cleaned:
+        """Removes what is no complete environment, and old tokens. Only for the holder of the lock."""
+        tokens = os.path.join(self.base, "tokens")
+        for name in list_directory(tokens):
+            path = os.path.join(tokens, name)
+            if os.path.exists(path) and time.time() - os.stat(path).st_mtime > TOKEN_LIFETIME:  # its owner was killed
+                discard(path)
+        incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *environments(self.base)[0]}
+        for name in incomplete:
+            discard(os.path.join(self.base, name))
+        return messages.Cleaned(len(incomplete))
+
+    @command(*LOCK_HELD)
+    def make_room(self) -> None:
+        """Creates the directories for incoming wheels and for programs."""
+        for name in ("tmp/wheels", "bin"):
+            os.makedirs(os.path.join(self.base, name), mode=0o755, exist_ok=True)
+
+    # -- from host to host
+
+    @command(*LOCK_HELD)
+    def serve(self, files: List[str]) -> messages.Offer:
+        """Serves these files (paths below the store) to other hosts over HTTP as long as this process lives.
+
+        A request without the token gets nothing; the receiver checks the hash of each file.
+        """
+        from http.server import BaseHTTPRequestHandler, HTTPServer
+        from socketserver import ThreadingMixIn
+
+        token = base64.b16encode(os.urandom(16)).decode().lower()
+        allowed = {"/%s/%s" % (token, quote(name)): os.path.join(self.base, name) for name in files}
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 60
+
+            def do_GET(self) -> None:
+                path = allowed.get(self.path)
+                if path is None or not os.path.isfile(path):
+                    self.send_error(404)
+                    return
+                with open(path, "rb") as file:
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+                    self.end_headers()
+                    shutil.copyfileobj(file, self.wfile, 1 << 20)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(ThreadingMixIn, HTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_: Any) -> None:
+                pass  # the receiver has gone away, and reports that to its own controller
+
+        server = Server(("", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.daemon = True
+        thread.start()
+        return messages.Offer(server.server_address[1], token)
+
+    @command(*LOCK_HELD)
+    def fetch(self, base: str, files: List[Dict[str, Any]]) -> messages.Fetched:
+        """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        total, received, reported = sum(item["size"] for item in files), 0, time.time()
+        fetched: List[str] = []
+        for item in files:
+            target = os.path.join(self.base, item["target"])
+            part = target + ".part"
+            hashed = hashlib.sha256()
+            try:
+                with opener.open(base + "/" + quote(item["target"]), timeout=10) as answer, open(part, "wb") as file:
+                    for piece in iter(lambda: answer.read(1 << 20), b""):
+                        file.write(piece)
+                        hashed.update(piece)
+                        received += len(piece)
+                        if time.time() - reported > 0.5:
+                            reported = time.time()
+                            report_progress(received, total)
+                        if ENDED.is_set():
+                            raise SessionError("gone", "the controller is gone")
+                if hashed.hexdigest() != item["sha256"]:
+                    raise ValueError("%s arrived damaged" % item["target"])
+                os.chmod(part, item["mode"])
+                os.rename(part, target)
+            except (OSError, ValueError) as error:
+                discard(part)
+                return messages.Fetched(fetched, str(error))
+            fetched.append(item["target"])
+        return messages.Fetched(fetched, "")
+
+    # -- building
+
+    @command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
+    def build(
+        self,
+        python: str,
+        uv: str,
+        lock: str,
+        need: int,
+        unpacked: int,
+        stall: float,
+        keep: bool,
+        timeout: float,
+        repair: bool,
+    ) -> None:
+        """Makes the environment beside the active one. It has no marker yet, so it does not count.
+
+        ``lock`` is a pylock.toml of exact wheels with hashes; ``need`` bytes must be free; ``unpacked`` bytes are
+        expected, for the bar; ``keep``: downloads stay in uv's cache. If another install has made the same environment
+        since the inspection, it is taken as it is, unless it is to be repaired.
+        """
+        base, target, tmp = self.base, self.target, os.path.join(self.base, "tmp")
+        if read_marker(target) is not None and not repair:
+            return
+        if os.path.lexists(os.path.join(target, MARKER)):
+            os.unlink(os.path.join(target, MARKER))
+        discard(target)
+        os.makedirs(tmp, mode=0o755, exist_ok=True)
+        before = free_bytes(tmp)
+        if before < need:
+            raise SessionError("no-space", "no space left", need=need, free=before, at=base)
+        env = uv_environment(tmp, uv_cache(base) if keep else os.path.join(tmp, "uv"), stall)
+        listing = os.path.join(tmp, "pylock.toml")
+        handle = os.open(listing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # its URLs may hold a password
+        with os.fdopen(handle, "w") as file:
+            file.write(lock)
+        try:
+            run_uv([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
+            before, most = free_bytes(tmp), -1
+
+            def watch(pid: int) -> Any:
+                nonlocal most
+                done = max(0, before - free_bytes(tmp))
+                if done > most + (256 << 10):
+                    most = done
+                report_progress(min(done, unpacked), unpacked)
+                return most, int(cpu_seconds(pid))
+
+            argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
+            run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
+        except BaseException:
+            discard(target)
+            raise
+        finally:
+            discard(os.path.join(tmp, "uv"))
+
+    # -- verifying
+
+    @command(*ANYTIME)
+    def list_present(self, paths: List[str]) -> messages.Present:
+        """Those of these paths below the environment that exist."""
+        return messages.Present([path for path in paths if os.path.exists(os.path.join(self.target, path))])
+
+    @command(*ANYTIME)
+    def check_imports(
+        self, script: str, arguments: Dict[str, Any], path: List[str], env: Dict[str, str], timeout: float
+    ) -> Dict[str, Any]:
+        """Runs the import check in a fresh process of the environment's own Python."""
+        search = os.pathsep.join([*path, "/usr/local/bin", "/usr/bin", "/bin"])
+        variables = {"HOME": os.path.expanduser("~"), "PATH": search, "LC_ALL": "C.UTF-8", **env}
+        argv = [os.path.join(self.target, "bin", "python"), "-c", script, json.dumps(arguments)]
+        status, output, errors = execute(argv, variables, None, timeout, timeout)
+        for line in reversed(output.splitlines()):
+            if line.startswith("ipexctl-verify "):
+                report = json.loads(line.partition(" ")[2])  # the controller checks that it is an `ImportReport`
+                return report if isinstance(report, dict) else {}
+        how = "signal %d" % -status if status < 0 else "status %d" % status
+        raise SessionError("import", "the import check ended with %s" % how, errors=errors[-4000:])
+
+    # -- finishing
+
+    @command(
+        State.LOCKED, State.BUILT, after=State.COMPLETE
+    )  # LOCKED: an environment that an earlier install has built
+    def mark(self, marker: Dict[str, Any]) -> None:
+        """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
+        os.sync()
+        temporary = os.path.join(self.target, "." + MARKER)
+        with open(temporary, "w") as file:
+            json.dump(marker, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, os.path.join(self.target, MARKER))
+        fsync_directory(self.target)
+        fsync_directory(self.base)
+
+    @command(State.LOCKED, State.COMPLETE, after=State.ACTIVE)
+    def switch(self) -> messages.Switched:
+        """Makes the environment the active one, in one step. Returns the previous one."""
+        if read_marker(self.target) is None:
+            raise SessionError("step", "environment %s is not complete" % os.path.basename(self.target))
+        linked = os.path.islink(self.venv)
+        if os.path.lexists(self.venv) and not linked:
+            raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % self.venv)
+        before = os.path.basename(os.path.realpath(self.venv)) if linked else None
+        temporary = os.path.join(self.base, "tmp", "link")
+        os.makedirs(os.path.dirname(temporary), exist_ok=True)
+        discard(temporary)
+        os.symlink(self.target, temporary)
+        os.rename(temporary, self.venv)
+        fsync_directory(os.path.dirname(self.venv))
+        return messages.Switched(before)
+
+    @command(*ANYTIME)
+    def find_used(self) -> messages.Used:
+        """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel
+        shows the real paths of these files, past all links (a home directory is one, on some clusters)."""
+        base = os.path.realpath(self.base)
+        ids = environments(base)[0]
+        ids_in_use: Set[str] = set()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/maps" % pid, "rb") as file:
+                    text = file.read()
+            except OSError:
+                continue
+            ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
+        return messages.Used(sorted(ids_in_use))
+
+    @command(State.LOCKED, State.ACTIVE)
+    def remove_unused(self, keep: List[str]) -> messages.Removed:
+        """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
+        removed = []
+        for id in environments(self.base)[0]:
+            if id not in keep:
+                try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
+                    os.unlink(os.path.join(self.base, id, MARKER))
+                except OSError:
+                    continue
+                removed.append(id)
+        if removed:
+            discard(os.path.join(self.base, "cache"))  # what uv kept for them; its own cache in the home is the user's
+        self.clean()
+        return messages.Removed([], removed)
+
+    @command(State.INSPECTING, after=State.REMOVED, failed=State.LOCKED)
+    def remove(self) -> messages.Removed:
+        """Removes all that installs made here, unless a job still uses it."""
+        if not os.path.isdir(self.base):
+            return messages.Removed([], [])
+        self.lock({"verb": "uninstall", "since": time.time()})
+        used = self.find_used().used
+        if used:
+            return messages.Removed(used, [])
+        if self.is_linked():
+            os.unlink(self.venv)
+        ids = environments(self.base)[0]
+        for id in ids:  # a removal that is cut short leaves no environment that looks complete
+            os.unlink(os.path.join(self.base, id, MARKER))
+        shutil.rmtree(self.base, ignore_errors=True)
+        if os.path.lexists(self.base):
+            raise SessionError("residue", "%s could not be removed" % self.base)
+        return messages.Removed([], ids)
+
+
+# ----------------------------------------------------------------------------------------- environments on the disk
 
 
 def nearest_directory(path: str) -> str:
@@ -127,18 +520,33 @@ def login() -> str:
         return "user %d" % os.getuid()
 
 
+def free_bytes(path: str) -> int:
+    """Of the file system of an existing directory."""
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize
+
+
+def list_directory(path: str) -> List[str]:
+    return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+
+def list_packages(environment: str) -> Dict[str, str]:
+    """Names and versions of what is installed, from the directories' names."""
+    versions: Dict[str, str] = {}
+    library = os.path.join(environment, "lib")
+    for python in list_directory(library):
+        for name in list_directory(os.path.join(library, python, "site-packages")):
+            package, _, version = name[: -len(".dist-info")].rpartition("-")
+            if name.endswith(".dist-info") and package:
+                versions[package] = version
+    return versions
+
+
 def environments(base: str) -> Tuple[List[str], int]:
     """Complete environments (they have a marker), and the number of other entries."""
-    complete: List[str] = []
-    incomplete = 0
-    for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
-        if name in NOT_ENVIRONMENTS:
-            continue
-        if read_marker(os.path.join(base, name)) is not None:
-            complete.append(name)
-        else:
-            incomplete += 1
-    return complete, incomplete
+    names = [name for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
+    complete = [name for name in names if read_marker(os.path.join(base, name)) is not None]
+    return complete, len(names) - len(complete)
 
 
 def read_marker(directory: str) -> Any:
@@ -174,122 +582,24 @@ def hash_file(path: str) -> str:
 
 def find_unreachable(origins: List[Origin]) -> List[Origin]:
     """Those of ``[[host, port], …]`` that take no connection within 4 seconds, all tried at once."""
-    bad: List[Origin] = []
     if any(os.environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")):
-        return bad  # the proxy decides
+        return []  # the proxy decides
+    unreachable = list(origins)
 
     def attempt(origin: Origin) -> None:
         try:
             socket.create_connection((origin[0], origin[1]), 4).close()
         except OSError:
-            bad.append(origin)
+            return
+        unreachable.remove(origin)
 
-    threads = [threading.Thread(target=attempt, args=(origin,)) for origin in origins]
+    threads = [threading.Thread(target=attempt, args=(origin,), daemon=True) for origin in origins]
     for thread in threads:
-        thread.daemon = True
         thread.start()
     end = time.time() + 5
     for thread in threads:
         thread.join(max(0.0, end - time.time()))
-    slow = [origin for n, origin in enumerate(origins) if threads[n].is_alive()]
-    return bad + [origin for origin in slow if origin not in bad]
-
-
-def measure_rate(url: str, login: str, seconds: float, most: int, **_: Any) -> messages.DownloadRate:
-    """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
-    request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
-    if login:
-        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
-    begun, received = time.time(), 0
-    try:
-        with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
-            while received < most and time.time() - begun < seconds:
-                piece = answer.read(64 << 10)
-                if not piece:
-                    break
-                received += len(piece)
-    except (OSError, ValueError):
-        return messages.DownloadRate(0.0)
-    return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
-
-
-def echo(data: str, **_: Any) -> messages.Nothing:
-    """Takes data by which the controller measures its upload."""
-    return messages.Nothing()
-
-
-# --------------------------------------------------------------------------------------------- tokens and lock
-
-
-TOKENS: List[str] = []  # of this session; removed at its end
-
-
-def leave_token(venv: str, name: str, **_: Any) -> messages.Nothing:
-    """Leaves a token, by which hosts that share a file system find each other."""
-    folder = os.path.join(store(venv), "tokens")
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    path = os.path.join(folder, name)
-    TOKENS.append(path)
-    with open(path, "w") as file:
-        file.write(name)
-    return messages.Nothing()
-
-
-def find_tokens(venv: str, names: List[str], **_: Any) -> messages.SeenTokens:
-    """Those of these tokens that this host sees."""
-    folder = os.path.join(store(venv), "tokens")
-    return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(folder, name))])
-
-
-LOCK: List[int] = []  # the open lock file; kept until this process ends
-
-
-def lock(venv: str, owner: Dict[str, Any], **_: Any) -> messages.Nothing:
-    """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
-    base = store(venv)
-    os.makedirs(base, mode=0o755, exist_ok=True)
-    path = os.path.join(base, "lock")
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            try:
-                holder = json.loads(os.read(handle, 4096).decode())
-            except ValueError:
-                holder = {}
-            os.close(handle)
-            raise SessionError("busy", "another install holds this environment", holder=holder) from error
-        try:
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                break
-        except OSError:
-            pass  # an uninstall took it away between our two steps
-        os.close(handle)
-        os.makedirs(base, mode=0o755, exist_ok=True)
-    LOCK.append(handle)
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(owner).encode(), 0)
-    return messages.Nothing()
-
-
-def clean(venv: str, **_: Any) -> messages.Cleaned:
-    """Removes what is no complete environment, and old tokens. Only for the holder of the lock."""
-    base = store(venv)
-    tokens = os.path.join(base, "tokens")
-    for name in os.listdir(tokens) if os.path.isdir(tokens) else []:
-        path = os.path.join(tokens, name)
-        if os.path.exists(path) and time.time() - os.stat(path).st_mtime > TOKEN_LIFETIME:  # its owner was killed
-            discard(path)
-    complete = environments(base)[0]
-    removed = 0
-    for name in os.listdir(base):
-        if name not in complete and name not in NOT_ENVIRONMENTS:
-            discard(os.path.join(base, name))
-            removed += 1
-    return messages.Cleaned(removed)
+    return list(unreachable)
 
 
 def discard(path: str) -> None:
@@ -302,95 +612,15 @@ def discard(path: str) -> None:
             pass
 
 
-def make_room(venv: str, **_: Any) -> messages.Nothing:
-    """Creates the directories for incoming wheels and for programs."""
-    base = store(venv)
-    for name in ("tmp/wheels", "bin"):
-        os.makedirs(os.path.join(base, name), mode=0o755, exist_ok=True)
-    return messages.Nothing()
+def fsync_directory(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-# ---------------------------------------------------------------------------------------------- from host to host
-
-
-def serve(venv: str, files: List[str], **_: Any) -> messages.Offer:
-    """Serves these files (paths below the store) to other hosts over HTTP as long as this process lives.
-
-    A request without the token gets nothing; the receiver checks the hash of each file.
-    """
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    from socketserver import ThreadingMixIn
-
-    base = store(venv)
-    token = base64.b16encode(os.urandom(16)).decode().lower()
-    allowed = {"/%s/%s" % (token, quote(name)): os.path.join(base, name) for name in files}
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 60
-
-        def do_GET(self) -> None:
-            path = allowed.get(self.path)
-            if path is None or not os.path.isfile(path):
-                self.send_error(404)
-                return
-            with open(path, "rb") as file:
-                self.send_response(200)
-                self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
-                self.end_headers()
-                shutil.copyfileobj(file, self.wfile, 1 << 20)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingMixIn, HTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: Any) -> None:
-            pass  # the receiver has gone away, and reports that to its own controller
-
-    server = Server(("", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.daemon = True
-    thread.start()
-    return messages.Offer(server.server_address[1], token)
-
-
-def fetch(venv: str, base: str, files: List[Dict[str, Any]], **_: Any) -> messages.Fetched:
-    """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    total, before, reported = sum(item["size"] for item in files), 0, time.time()
-    fetched: List[str] = []
-    why = ""
-    for item in files:
-        target = os.path.join(store(venv), item["target"])
-        part = target + ".part"
-        hashed = hashlib.sha256()
-        size = 0
-        try:
-            with opener.open(base + "/" + quote(item["target"]), timeout=10) as answer, open(part, "wb") as file:
-                for piece in iter(lambda: answer.read(1 << 20), b""):
-                    file.write(piece)
-                    hashed.update(piece)
-                    size += len(piece)
-                    if time.time() - reported > 0.5:
-                        reported = time.time()
-                        report_progress(before + size, total)
-                    if ENDED.is_set():
-                        raise SessionError("gone", "the controller is gone")
-            if hashed.hexdigest() != item["sha256"]:
-                raise ValueError("%s arrived damaged" % item["target"])
-            os.chmod(part, item["mode"])
-            os.rename(part, target)
-            fetched.append(item["target"])
-            before += size
-        except (OSError, ValueError) as error:
-            why = str(error)
-            discard(part)
-            break
-    return messages.Fetched(fetched, why)
-
-
-# ------------------------------------------------------------------------------------------------------ building
+# ----------------------------------------------------------------------------------------------------- programs
 
 
 def tie_child() -> None:
@@ -407,8 +637,6 @@ def tie_child() -> None:
 def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> Tuple[int, str, str]:
     """Runs a program to its end; returns (status, output, errors). Ended when the controller is gone, after
     ``timeout`` seconds, or when ``watch`` has seen no progress for ``stall`` seconds."""
-    import tempfile
-
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=tie_child, close_fds=True
@@ -457,39 +685,8 @@ def kill(child: "subprocess.Popen[bytes]") -> None:
             time.sleep(0.05)
 
 
-def build(
-    venv: str,
-    id: str,
-    python: str,
-    uv: str,
-    lock: str,
-    need: int,
-    unpacked: int,
-    stall: float,
-    keep: bool,
-    timeout: float,
-    repair: bool,
-    **_: Any,
-) -> messages.Nothing:
-    """Makes the environment ``id`` beside the active one. It has no marker yet, so it does not count.
-
-    ``lock`` is a pylock.toml of exact wheels with hashes; ``need`` bytes must be free; ``unpacked`` bytes are
-    expected, for the bar; ``keep``: downloads stay in uv's cache. If another install has made the same environment
-    since the inspection, it is taken as it is, unless it is to be repaired.
-    """
-    base = store(venv)
-    target, tmp = os.path.join(base, id), os.path.join(base, "tmp")
-    if read_marker(target) is not None and not repair:
-        return messages.Nothing()
-    if os.path.lexists(os.path.join(target, MARKER)):
-        os.unlink(os.path.join(target, MARKER))
-    discard(target)
-    os.makedirs(tmp, mode=0o755, exist_ok=True)
-    space = os.statvfs(tmp)
-    free = space.f_bavail * space.f_frsize
-    if free < need:
-        raise SessionError("no-space", "no space left", need=need, free=free, at=base)
-    cache = uv_cache(base) if keep else os.path.join(tmp, "uv")
+def uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
+    """All variables of uv: nothing of the account's own configuration but proxies and certificates."""
     env = {
         "HOME": os.path.expanduser("~"),
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -504,39 +701,12 @@ def build(
         "UV_HTTP_RETRIES": "2",
         "NO_COLOR": "1",
     }
-    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
-        for key in (name, name.upper()):
-            if key in os.environ:
-                env[key] = os.environ[key]
+    proxies = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+    env.update({name: os.environ[name] for name in (*proxies, *map(str.upper, proxies)) if name in os.environ})
     for bundle in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"):
         if os.path.exists(bundle):  # the host's own authorities, as its administrator wants them
-            env.update({"SSL_CERT_FILE": bundle, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"})
-            break
-    listing = os.path.join(tmp, "pylock.toml")
-    handle = os.open(listing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # its URLs may hold a password
-    with os.fdopen(handle, "w") as file:
-        file.write(lock)
-    try:
-        run_uv([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
-        before = os.statvfs(tmp)
-        state = {"done": -1}
-
-        def watch(pid: int) -> Any:
-            now = os.statvfs(tmp)
-            done = max(0, (before.f_bavail - now.f_bavail) * now.f_frsize)
-            if done > state["done"] + (256 << 10):
-                state["done"] = done
-            report_progress(min(max(0, done), unpacked), unpacked)
-            return (state["done"], int(cpu_seconds(pid)))
-
-        argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
-        run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
-        return messages.Nothing()
-    except BaseException:
-        discard(target)
-        raise
-    finally:
-        discard(os.path.join(tmp, "uv"))
+            return dict(env, SSL_CERT_FILE=bundle, UV_SYSTEM_CERTS="1", UV_NATIVE_TLS="1")
+    return env
 
 
 def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> None:
@@ -575,196 +745,10 @@ def uv_cache(base: str) -> str:
     return os.path.join(base, "cache")
 
 
-# ---------------------------------------------------------------------------------------------------- verifying
-
-
-def list_present(venv: str, id: str, paths: List[str], **_: Any) -> messages.Present:
-    """Those of these paths below the environment that exist."""
-    target = os.path.join(store(venv), id)
-    return messages.Present([path for path in paths if os.path.exists(os.path.join(target, path))])
-
-
-def check_imports(
-    venv: str,
-    id: str,
-    script: str,
-    arguments: Dict[str, Any],
-    path: List[str],
-    env: Dict[str, str],
-    timeout: float,
-    **_: Any,
-) -> Dict[str, Any]:
-    """Runs the import check in a fresh process of the environment's own Python."""
-    target = os.path.join(store(venv), id)
-    variables = {
-        "HOME": os.path.expanduser("~"),
-        "PATH": os.pathsep.join([*path, "/usr/local/bin", "/usr/bin", "/bin"]),
-        "LC_ALL": "C.UTF-8",
-    }
-    variables.update(env)
-    argv = [os.path.join(target, "bin", "python"), "-c", script, json.dumps(arguments)]
-    status, output, errors = execute(argv, variables, None, timeout, timeout)
-    for line in reversed(output.splitlines()):
-        if line.startswith("ipexctl-verify "):
-            report = json.loads(line.partition(" ")[2])  # the controller checks that it is an `ImportReport`
-            return report if isinstance(report, dict) else {}
-    how = "signal %d" % -status if status < 0 else "status %d" % status
-    raise SessionError("import", "the import check ended with %s" % how, errors=errors[-4000:])
-
-
-# ---------------------------------------------------------------------------------------------------- finishing
-
-
-def mark(venv: str, id: str, marker: Dict[str, Any], **_: Any) -> messages.Nothing:
-    """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
-    target = os.path.join(store(venv), id)
-    os.sync()
-    temporary = os.path.join(target, "." + MARKER)
-    with open(temporary, "w") as file:
-        json.dump(marker, file, indent=1, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, os.path.join(target, MARKER))
-    fsync_directory(target)
-    fsync_directory(store(venv))
-    return messages.Nothing()
-
-
-def switch(venv: str, id: str, **_: Any) -> messages.Switched:
-    """Makes ``id`` the active environment, in one step. Returns the previous one."""
-    base = store(venv)
-    if read_marker(os.path.join(base, id)) is None:
-        raise SessionError("step", "environment %s is not complete" % id)
-    if os.path.lexists(venv) and not os.path.islink(venv):
-        raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % venv)
-    before = os.path.basename(os.path.realpath(venv)) if os.path.islink(venv) else None
-    temporary = os.path.join(base, "tmp", "link")
-    os.makedirs(os.path.dirname(temporary), exist_ok=True)
-    discard(temporary)
-    os.symlink(os.path.join(base, id), temporary)
-    os.rename(temporary, venv)
-    fsync_directory(os.path.dirname(venv))
-    return messages.Switched(before)
-
-
-def fsync_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def find_used(venv: str, **_: Any) -> messages.Used:
-    """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel shows
-    the real paths of these files, past all links (a home directory is one, on some clusters)."""
-    base = os.path.realpath(store(venv))
-    ids = environments(base)[0]
-    ids_in_use: Set[str] = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open("/proc/%s/maps" % pid, "rb") as file:
-                text = file.read()
-        except OSError:
-            continue
-        ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
-    return messages.Used(sorted(ids_in_use))
-
-
-def remove_unused(venv: str, keep: List[str], **_: Any) -> messages.Removed:
-    """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
-    base = store(venv)
-    removed = []
-    for id in environments(base)[0]:
-        if id not in keep:
-            try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
-                os.unlink(os.path.join(base, id, MARKER))
-            except OSError:
-                continue
-            removed.append(id)
-    if removed:
-        discard(os.path.join(base, "cache"))  # what uv kept for them; its own cache in the home is the user's
-    clean(venv)
-    return messages.Removed([], removed)
-
-
-def remove(venv: str, **_: Any) -> messages.Removed:
-    """Removes all that installs made here, unless a job still uses it."""
-    base = store(venv)
-    if not os.path.isdir(base):
-        return messages.Removed([], [])
-    lock(venv, {"verb": "uninstall", "since": time.time()})
-    used = find_used(venv).used
-    if used:
-        return messages.Removed(used, [])
-    if os.path.islink(venv) and os.path.dirname(os.path.realpath(venv)) == os.path.realpath(base):
-        os.unlink(venv)
-    ids = environments(base)[0]
-    for id in ids:  # a removal that is cut short leaves no environment that looks complete
-        os.unlink(os.path.join(base, id, MARKER))
-    shutil.rmtree(base, ignore_errors=True)
-    if os.path.lexists(base):
-        raise SessionError("residue", "%s could not be removed" % base)
-    return messages.Removed([], ids)
-
-
-COMMANDS: Dict[str, Callable[..., Any]] = {
-    "inspect": inspect_place,
-    "measure_rate": measure_rate,
-    "echo": echo,
-    "leave_token": leave_token,
-    "find_tokens": find_tokens,
-    "lock": lock,
-    "clean": clean,
-    "make_room": make_room,
-    "serve": serve,
-    "fetch": fetch,
-    "build": build,
-    "list_present": list_present,
-    "check_imports": check_imports,
-    "mark": mark,
-    "switch": switch,
-    "find_used": find_used,
-    "remove_unused": remove_unused,
-    "remove": remove,
-}
-
-
-class InstallSession:
-    """The state, and the environment it is about."""
-
-    def __init__(self) -> None:
-        self.state, self.venv = State.INSPECTING, ""
-
-    def run(self, command: str, arguments: Dict[str, Any]) -> Any:
-        """Does a command if the state allows it. Raises `SessionError`, `OSError`."""
-        work = find_command(COMMANDS, command)
-        if install_state.next(self.state, command) is None:
-            raise SessionError("state", "%s is not allowed in state %s" % (command, self.state.value))
-        self.venv = arguments["venv"]
-        succeeded = False
-        try:
-            answer = work(**arguments)
-            succeeded = True
-            return answer
-        finally:
-            self.state = install_state.next(self.state, command, succeeded) or self.state
-
-    def end(self) -> None:
-        """Takes the tokens back, and removes what is half-built if the lock is ours."""
-        for path in TOKENS:
-            discard(path)
-        if LOCK and install_state.must_clean(self.state) and os.path.isdir(store(self.venv)):
-            clean(self.venv)
-
-
 def main() -> None:
     os.umask(0o022)
     session = InstallSession()
-    try:
-        serve_requests(session.run, DISK_TIMEOUT)
-    finally:
-        session.end()
+    serve_requests(session.run, session.end, DISK_TIMEOUT)
 
 
 if __name__ == "__main__":

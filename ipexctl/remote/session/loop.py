@@ -12,18 +12,8 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from ipexctl.protocol.session import (
-    INTERNAL,
-    Done,
-    Failed,
-    KeepAlive,
-    Message,
-    Progress,
-    Ready,
-    SessionError,
-    decode_request,
-    encode_message,
-)
+from ipexctl.protocol import session
+from ipexctl.protocol.session import Failed, Message, SessionError
 
 KEEPALIVE = 2.0  # seconds between signs of life during a long command
 
@@ -34,50 +24,51 @@ _WRITING = threading.Lock()
 Run = Callable[[str, Dict[str, Any]], Any]  # command, arguments → answer
 
 
-def serve_requests(run: Run, keepalive: float = 0.0) -> None:
-    """Answers requests with what ``run`` returns; `SessionError` and `OSError` become failures of that request.
+def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) -> None:
+    """Answers requests with what ``run`` returns (`Nothing` for None), until the session ends; then clears.
 
-    During a request, signs of life are sent for ``keepalive`` seconds. Another exception is a fault of ours: it is sent
-    with its traceback, for the controller's log.
+    `SessionError` and `OSError` become failures of the request. Another exception is a fault of ours: it is sent with
+    its traceback, for the controller's log. During a request, signs of life are sent for ``keepalive`` seconds.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
     threading.Thread(target=_read_requests, daemon=True).start()
-    send(Ready())
-    while not ENDED.is_set():
-        request = _REQUESTS.get()
-        if request is None:
-            return
-        over = threading.Event()
-        if keepalive:
-            threading.Thread(target=_keep_alive, args=(over, keepalive), daemon=True).start()
-        try:
-            send(Done(run(*request)))
-        except SessionError as error:
-            if not ENDED.is_set():
-                send(Failed(error.code, error.what, error.details))
-        except OSError as error:
-            code = "no-space" if error.errno == errno.ENOSPC else "os"
-            what = error.strerror or str(error) or type(error).__name__
-            send(Failed(code, "%s: %s" % (error.filename, what) if error.filename else what, {}))
-        except Exception as error:
-            what = "%s: %s" % (type(error).__name__, error)
-            send(Failed(INTERNAL, what[:300], {"traceback": traceback.format_exc()[-8000:]}))
-        finally:
-            over.set()
+    try:
+        send(session.Ready())
+        while not ENDED.is_set():
+            request = _REQUESTS.get()
+            if request is None:
+                return
+            over = threading.Event()
+            if keepalive:
+                threading.Thread(target=_keep_alive, args=(over, keepalive), daemon=True).start()
+            try:
+                send(_answer(run, *request))
+            finally:
+                over.set()
+    finally:
+        clear()
 
 
-def find_command(commands: Dict[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
-    """Raises `SessionError` for an unknown one."""
-    if name not in commands:
-        raise SessionError("unknown", "unknown command %s" % name)
-    return commands[name]
+def _answer(run: Run, command: str, arguments: Dict[str, Any]) -> Message:
+    try:
+        answer = run(command, arguments)
+        return session.Done(session.Nothing() if answer is None else answer)
+    except SessionError as error:
+        return Failed(error.code, error.what, error.details)
+    except OSError as error:
+        code = "no-space" if error.errno == errno.ENOSPC else "os"
+        what = error.strerror or str(error) or type(error).__name__
+        return Failed(code, "%s: %s" % (error.filename, what) if error.filename else what, {})
+    except Exception as error:
+        what = "%s: %s" % (type(error).__name__, error)
+        return Failed(session.INTERNAL, what[:300], {"traceback": traceback.format_exc()[-8000:]})
 
 
 def send(message: Message) -> None:
     """To the controller; without one, the session ends."""
-    data = encode_message(message)
+    data = session.KINDS.write(message) + b"\n"
     with _WRITING:
         try:
             while data:
@@ -88,20 +79,20 @@ def send(message: Message) -> None:
 
 def report_progress(done: int, total: int) -> None:
     """Bytes done of all bytes."""
-    send(Progress(done, total))
+    send(session.Progress(done, total))
 
 
 def _keep_alive(over: threading.Event, seconds: float) -> None:
     for _ in range(int(seconds / KEEPALIVE)):
         if over.wait(KEEPALIVE):
             return
-        send(KeepAlive())
+        send(session.KeepAlive())
 
 
 def _read_requests() -> None:
     try:
         for line in sys.stdin.buffer:
-            _REQUESTS.put(decode_request(line))
+            _REQUESTS.put(session.decode_request(line))
     finally:
         _end()
 

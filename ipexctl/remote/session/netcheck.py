@@ -13,14 +13,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional
 
-from ipexctl.protocol.session import Attempt, Attempts, Ports, SeenSigns, Signed
-from ipexctl.remote.session.loop import find_command, serve_requests
+from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
+from ipexctl.remote.session.loop import serve_requests
 
 LARGE = 64 << 10  # bytes that no single packet holds
 MOST = 16 << 20  # bytes of one measurement of the rate
 IDLE = 5.0  # seconds a client may be silent
 CLIENTS = threading.BoundedSemaphore(256)
-SIGNS: List[str] = []  # files to remove at the end
+MARKER_FILES: List[str] = []  # to be removed at the end
 
 
 # --- the listener -----------------------------------------------------------------------------------------
@@ -104,21 +104,17 @@ def try_targets(targets: List[Dict[str, Any]], patience: float, token: str, mtu:
 
 def try_target(target: Dict[str, Any], patience: float, token: str, mtu: int) -> Attempt:
     attempt = Attempt(target["host"])
-    connection = None
     try:
-        connection = connect(target, patience, token)
-        attempt = attempt._replace(local=connection.getsockname()[0])
-        attempt = attempt._replace(rtt=min(echo(connection, b"p", 0) for _ in range(3)), large=False)
-        attempt = attempt._replace(large=echo(connection, b"l", LARGE) is not None)
+        with connect(target, patience, token) as connection:
+            attempt = attempt._replace(local=connection.getsockname()[0])
+            attempt = attempt._replace(rtt=min(echo(connection, b"p", 0) for _ in range(3)), large=False)
+            attempt = attempt._replace(large=echo(connection, b"l", LARGE) is not None)
     except EOFError:
         attempt = attempt._replace(error="closed by the other host")
     except socket.timeout:
         attempt = attempt._replace(error="no answer" if attempt.large is None else None)
     except OSError as error:
         attempt = attempt._replace(error=WORDS.get(error.errno or 0) or error.strerror or str(error))
-    finally:
-        if connection is not None:
-            connection.close()
     return attempt._replace(mtu=find_path_mtu(target, token, mtu)) if attempt.error is None else attempt
 
 
@@ -155,15 +151,12 @@ def echo(connection: socket.socket, word: bytes, count: int) -> float:
 def measure_rate(target: Dict[str, Any], patience: float, token: str) -> Optional[float]:
     """Bytes a second, from one measurement of at most 16 MiB and about 0.3 seconds."""
     try:
-        connection = connect(target, patience, token)
-        try:
+        with connect(target, patience, token) as connection:
             count, took, rate = 1 << 20, 0.0, 0.0
             while took < 0.1 and count < MOST:
                 took = echo(connection, b"r", count)
                 count, rate = count * 4, count / max(took, 1e-6)
             return rate
-        finally:
-            connection.close()
     except (OSError, EOFError):
         return None
 
@@ -171,13 +164,15 @@ def measure_rate(target: Dict[str, Any], patience: float, token: str) -> Optiona
 def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]:
     """The largest packet that passes whole, of the usual sizes up to the interface's own; None if none is answered."""
     v6 = ":" in target["address"]
-    udp = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        # IPV6_MTU_DISCOVER or IP_MTU_DISCOVER: IP_PMTUDISC_PROBE (linux/in.h), never fragment and never remember
-        udp.setsockopt(41 if v6 else 0, 23 if v6 else 10, 3)
-        udp.settimeout(0.3)
-        udp.connect((target["address"], target["udp"]))
-        over = 48 if v6 else 28
+    over = 48 if v6 else 28
+    with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        try:
+            # IPV6_MTU_DISCOVER or IP_MTU_DISCOVER: IP_PMTUDISC_PROBE (linux/in.h), never fragment and never remember
+            udp.setsockopt(41 if v6 else 0, 23 if v6 else 10, 3)
+            udp.settimeout(0.3)
+            udp.connect((target["address"], target["udp"]))
+        except OSError:
+            return None
         for size in sorted({size for size in (mtu, 8900, 4000, 1500, 1450, 1400, 1280) if size <= mtu}, reverse=True):
             for _ in range(2):
                 try:
@@ -186,54 +181,48 @@ def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]
                         return size
                 except (OSError, IndexError):
                     continue
-        return None
-    except OSError:
-        return None
-    finally:
-        udp.close()
+    return None
 
 
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def leave_marker_file(directories: List[str], name: str) -> Signed:
+def leave_marker_file(directories: List[str], name: str) -> MarkedDirectories:
     """Leaves an empty file in each directory until the session ends; the directories where that worked."""
-    signed = []
+    marked = []
     for directory in directories:
         path = os.path.join(directory, name)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError:
             continue
-        SIGNS.append(path)
-        signed.append(directory)
-    return Signed(signed)
+        MARKER_FILES.append(path)
+        marked.append(directory)
+    return MarkedDirectories(marked)
 
 
-def find_signs(directories: List[str], names: List[str]) -> SeenSigns:
-    """The signs of these names, by directory."""
-    return SeenSigns(
+def find_marker_files(directories: List[str], names: List[str]) -> SeenMarkerFiles:
+    """The marker files of these names, by directory."""
+    return SeenMarkerFiles(
         {folder: [name for name in names if os.path.exists(os.path.join(folder, name))] for folder in directories}
     )
 
 
+def remove_marker_files() -> None:
+    for path in MARKER_FILES:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
 COMMANDS: Dict[str, Callable[..., Any]] = {
-    "listen": listen,
-    "try_targets": try_targets,
-    "sign": leave_marker_file,
-    "find_signs": find_signs,
+    command.__name__: command for command in (listen, try_targets, leave_marker_file, find_marker_files)
 }
 
 
 def main() -> None:
-    try:
-        serve_requests(lambda command, arguments: find_command(COMMANDS, command)(**arguments))
-    finally:
-        for path in SIGNS:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+    serve_requests(lambda command, arguments: COMMANDS[command](**arguments), remove_marker_files)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ipexctl.model.facts import OLDEST_PYTHON, Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Attempt, Attempts, Ports, SeenSigns, Signed
+from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
 
 _PATIENCE = 3.0  # seconds until an attempt counts as not answered
 _SUSPECTS = 16  # slow links that are measured once more: of more, it is the network and no accident
@@ -52,7 +52,8 @@ def check_network(
             session = sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
             ports: Ports = session.call("listen", Ports, address=choices[host].address, token=token)
             if shareable[host]:
-                session.call("sign", Signed, directories=shareable[host], name=_sign_name(token, host))
+                name = _name_marker_file(token, host)
+                session.call("leave_marker_file", MarkedDirectories, directories=shareable[host], name=name)
         except (LinkError, RemoteError) as error:
             return NotReached(_explain(error))
         return ports
@@ -63,14 +64,16 @@ def check_network(
     def try_others(link: Link, emit: Emit) -> Reached | NotReached:
         host, session = link.host.name, sessions[link.host.name]
         targets = [target(other, other == next_one(names, host)) for other in tries[host]]
-        signs = {_sign_name(token, other): other for other in names if shareable[other]}
+        markers = {_name_marker_file(token, other): other for other in names if shareable[other]}
         try:
             request: dict[str, Any] = {"patience": _PATIENCE, "token": token, "mtu": _mtu(facts[host], choices[host])}
             attempts = session.call("try_targets", Attempts, targets=targets, **request).attempts
-            folders = session.call("find_signs", SeenSigns, directories=shareable[host], names=list(signs)).seen
+            folders = session.call(
+                "find_marker_files", SeenMarkerFiles, directories=shareable[host], names=list(markers)
+            ).seen
         except (LinkError, RemoteError) as error:
             return NotReached(_explain(error))
-        seen = {folder: tuple(signs[name] for name in names if name in signs) for folder, names in folders.items()}
+        seen = {folder: tuple(markers[name] for name in names if name in markers) for folder, names in folders.items()}
         return Reached(tuple(_build_pair(host, attempt) for attempt in attempts), seen)
 
     def measure_again(link: Link, emit: Emit) -> Pair | NotReached:
@@ -156,7 +159,7 @@ def choose_python(fact: Facts) -> str | None:
     return None
 
 
-def _sign_name(token: str, host: str) -> str:
+def _name_marker_file(token: str, host: str) -> str:
     """The name of a host's file; nobody can have put it there before."""
     return f".ipexctl-{token[:16]}-{host}"
 

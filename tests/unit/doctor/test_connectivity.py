@@ -130,7 +130,7 @@ class Program:
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-c", load_program("netcheck")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self.hear() == {"ready": True}
+        assert self.hear() == {"kind": "Ready"}
 
     def hear(self) -> dict[str, Any]:
         assert self.process.stdout
@@ -161,19 +161,19 @@ def program() -> Iterator[Program]:
 
 def test_two_programs_measure_the_way_between_them(program: Program) -> None:
     other = Program()
-    ports = other.ask("listen", address="127.0.0.2", token=TOKEN)["done"]
+    ports = other.ask("listen", address="127.0.0.2", token=TOKEN)["answer"]
     target = {"host": "b", "address": "127.0.0.2", **ports, "rate": True}
-    found = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["attempts"][0]
+    found = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["answer"]["attempts"][0]
     assert (found["host"], found["error"], found["large"], found["mtu"]) == ("b", None, True, 9000)
     assert 0 < found["rtt"] < 3
     assert found["rate"] > 1e6
     assert other.end() == 0
-    refused = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["done"]["attempts"][0]
+    refused = program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=9000)["answer"]["attempts"][0]
     assert (refused["error"], refused["rtt"]) == ("refused", None)
 
 
 def test_who_does_not_know_the_token_gets_nothing_and_disturbs_nobody(program: Program) -> None:
-    ports = program.ask("listen", address="127.0.0.3", token=TOKEN)["done"]
+    ports = program.ask("listen", address="127.0.0.3", token=TOKEN)["answer"]
     strangers = [socket.create_connection(("127.0.0.3", ports["tcp"]), 3) for _ in range(100)]
     with socket.create_connection(("127.0.0.3", ports["tcp"]), 3) as wrong:
         wrong.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.3\r\n\r\n")
@@ -185,7 +185,9 @@ def test_who_does_not_know_the_token_gets_nothing_and_disturbs_nobody(program: P
         assert answer == b""
     target = {"host": "me", "address": "127.0.0.3", **ports}
     assert (
-        program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=1500)["done"]["attempts"][0]["error"]
+        program.ask("try_targets", targets=[target], patience=3, token=TOKEN, mtu=1500)["answer"]["attempts"][0][
+            "error"
+        ]
         is None
     )
     for stranger in strangers:
@@ -193,16 +195,16 @@ def test_who_does_not_know_the_token_gets_nothing_and_disturbs_nobody(program: P
 
 
 def test_an_address_that_is_not_here_is_a_failure_and_not_the_end(program: Program) -> None:
-    assert program.ask("listen", address="203.0.113.1", token=TOKEN)["failed"] == "os"
-    assert "done" in program.ask("listen", address="127.0.0.4", token=TOKEN)
+    assert program.ask("listen", address="203.0.113.1", token=TOKEN)["code"] == "os"
+    assert program.ask("listen", address="127.0.0.4", token=TOKEN)["kind"] == "Done"
 
 
-def test_signs_are_seen_by_others_and_gone_at_the_end(program: Program, tmp_path: Path) -> None:
+def test_marker_files_are_seen_by_others_and_gone_at_the_end(program: Program, tmp_path: Path) -> None:
     other = Program()
-    assert other.ask("sign", directories=[str(tmp_path), "/nonexistent"], name=".sign-b")["done"] == {
+    assert other.ask("leave_marker_file", directories=[str(tmp_path), "/nonexistent"], name=".mark-b")["answer"] == {
         "directories": [str(tmp_path)]
     }
-    seen = program.ask("find_signs", directories=[str(tmp_path)], names=[".sign-b", ".sign-c"])["done"]["seen"]
-    assert seen == {str(tmp_path): [".sign-b"]}
+    seen = program.ask("find_marker_files", directories=[str(tmp_path)], names=[".mark-b", ".mark-c"])["answer"]["seen"]
+    assert seen == {str(tmp_path): [".mark-b"]}
     assert other.end() == 0
     assert list(tmp_path.iterdir()) == []

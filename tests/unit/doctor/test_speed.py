@@ -105,11 +105,11 @@ def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:
         process.stdin.flush()
         ready, answer, refused = (json.loads(process.stdout.readline()) for _ in range(3))
     assert process.returncode == 0
-    assert refused["failed"] == "unknown"
-    assert ready == {"ready": True}
-    assert answer["done"]["method"] == "copy"
-    assert answer["done"]["memory"] > 1e8
-    assert answer["done"]["torch"] is None
+    assert refused["code"] == "internal"
+    assert ready == {"kind": "Ready"}
+    assert answer["answer"]["method"] == "copy"
+    assert answer["answer"]["memory"] > 1e8
+    assert answer["answer"]["torch"] is None
 
 
 def test_the_longest_bar_is_the_fastest_hosts() -> None:

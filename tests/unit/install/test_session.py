@@ -27,7 +27,11 @@ from ipexctl.verbs.install.install_sessions import InstallSessions
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
 PROGRAM = load_program("install")
 _NO_UV = {"version": "0", "path": "/none", "size": 1, "sha256": ""}
-HELLO = "import json, sys, time\ndef say(**m): print(json.dumps(m), flush=True)\nsay(ready=True)\n"
+HELLO = """
+import json, sys, time
+def say(kind, **fields): print(json.dumps(dict(fields, kind=kind)), flush=True)
+say("Ready")
+"""
 
 
 def start(program: str, silence: float = 30.0) -> Session:
@@ -58,7 +62,10 @@ def test_a_host_that_falls_silent_is_lost() -> None:
 
 
 def test_signs_of_life_keep_a_slow_host() -> None:
-    program = HELLO + "sys.stdin.readline()\nfor _ in range(4):\n  time.sleep(0.5)\n  say(beat=True)\nsay(done={})\n"
+    program = (
+        HELLO
+        + "sys.stdin.readline()\nfor _ in range(4):\n  time.sleep(0.5)\n  say('KeepAlive')\nsay('Done', answer={})\n"
+    )
     with start(program, silence=1.5) as session:
         assert session.call("inspect", Nothing, venv="/x") == Nothing()
 
@@ -77,7 +84,7 @@ def test_an_interpreter_that_is_none_is_told() -> None:
 
 
 def test_rubbish_between_answers_is_passed_over() -> None:
-    program = HELLO + "sys.stdin.readline()\nprint('Welcome!')\nprint('[1')\nprint('3')\nsay(done={'a': 1})\n"
+    program = HELLO + "sys.stdin.readline()\nprint('Welcome!')\nprint('[1')\nprint('3')\nsay('Done', answer={'a': 1})\n"
     with start(program) as session:
         assert session.call("inspect", dict[str, int], venv="/x") == {"a": 1}
 
@@ -208,11 +215,12 @@ def test_the_import_check_reports_what_is_wrong_and_survives_packages_that_exit(
 @pytest.mark.parametrize(
     "answer",
     [
-        "say(done=3)",
-        "say(done={'kind': 7})",
-        "say(failed='busy', what='x', more={'holder': {'since': 'never', 'user': '\\x1b[2J'}})",
-        "say(failed='no-space', what='\\x1b]0;owned\\x07', more={'need': 'all'})",
-        "say(progress='x', total=[]); say(failed='odd', what=None)",
+        "say('Done', answer=3)",
+        "say('Done', answer={'kind': 7})",
+        "say('Failed', code='busy', what='x', details={'holder': {'since': 'never', 'user': '\\x1b[2J'}})",
+        "say('Failed', code='no-space', what='\\x1b]0;owned\\x07', details={'need': 'all'})",
+        "say('Progress', done='x', total=[])",
+        "say('Failed', code='odd', what=None)",
     ],
 )
 def test_whatever_a_host_answers_becomes_a_harmless_failure_of_that_host(answer: str) -> None:
