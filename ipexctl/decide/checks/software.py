@@ -68,24 +68,16 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
             fit[host] = minors & known
         elif fact.pythons or (cluster.live and not fact.unread):
             usable = minors & plain_torch
-            evidence = _describe_pythons(fact) + (
-                "; plain torch works: ipexctl install --track native" if usable else ""
-            )
-            yield CheckHit("PY001", host, {"needed": needed}, evidence, "warning" if usable else None)
+            words = ((python.usable and python.version) or f"{python.path}: {python.why}" for python in fact.pythons)
+            found = ", ".join(dict.fromkeys(words)) or "none found"
+            native = "; plain torch works: ipexctl install --track native" if usable else ""
+            yield CheckHit("PY001", host, {"needed": needed}, found + native, "warning" if usable else None)
     if len(fit) < 2 or set.intersection(*fit.values()):
         return
     usual = find_majority({host: max(minors, key=parse_version) for host, minors in fit.items()})
     for host, minors in fit.items():
         if usual not in minors:
             yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
-
-
-def _describe_pythons(fact: Facts) -> str:
-    words = (
-        python.version if python.usable and python.version else f"{python.path}: {python.why}"
-        for python in fact.pythons
-    )
-    return ", ".join(dict.fromkeys(words)) or "none found"
 
 
 # --- the stack that is there -----------------------------------------------------------------------------------------
