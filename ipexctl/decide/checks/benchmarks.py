@@ -41,31 +41,31 @@ def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
+    """Hosts and links that are slower than the others, and hosts that were not measured."""
+    speeds = {speed.host: speed for speed in check.hosts}
     for figure, what in FIGURES.items():
+        unit, name = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
         for method in sorted({speed.method for speed in check.hosts}):
-            values = {
-                speed.host: value
-                for speed in check.hosts
-                if (value := getattr(speed, figure)) is not None and speed.method == method
-            }
-            unit = (1e9, "GB/s") if figure == "memory" else (1, "Gflop/s")
-            # A figure that varies between turns means other load: only larger deficits are reported.
-            spread = {speed.host: speed.spread.get(figure, 0.0) for speed in check.hosts}
+            of_method = {host: getattr(speed, figure) for host, speed in speeds.items() if speed.method == method}
+            values = {host: value for host, value in of_method.items() if value is not None}
             for host, less, value, usual in _find_slow(values, SLOW):
-                if less < max(SLOW, 1.5 * spread[host]):
-                    continue
-                evidence = f"{value / unit[0]:.0f} of {usual / unit[0]:.0f} {unit[1]}"
-                yield CheckHit("SPD001", host, {"less": f"−{less:.0%}".replace("%", " %"), "what": what}, evidence)
+                # A figure that varies between turns means other load: only larger deficits are reported.
+                if less >= max(SLOW, 1.5 * speeds[host].spread.get(figure, 0.0)):
+                    evidence = f"{value / unit:.0f} of {usual / unit:.0f} {name}"
+                    yield CheckHit("SPD001", host, {"less": _format_deficit(less), "what": what}, evidence)
     best: dict[str, float] = {}
     for line in check.pairs:
-        for host in (line.first, line.second):
-            if line.rate is not None:
-                best[host] = max(best.get(host, 0.0), line.rate)
+        for host in (line.first, line.second) if line.rate is not None else ():
+            best[host] = max(best.get(host, 0.0), line.rate or 0.0)
     for host, less, value, usual in _find_slow(best, SLOW_LINK):
         evidence = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
-        yield CheckHit("SPD002", host, {"less": f"−{less:.0%}".replace("%", " %")}, evidence)
+        yield CheckHit("SPD002", host, {"less": _format_deficit(less)}, evidence)
     for host, why in [(speed.host, speed.why) for speed in check.hosts if speed.why] + [*check.missed.items()]:
         yield CheckHit("SPD003", host, {}, why)
+
+
+def _format_deficit(share: float) -> str:
+    return f"−{100 * share:.0f} %"
 
 
 def _find_slow(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:

@@ -76,18 +76,6 @@ def _show_placeholders(template: str) -> str:
     return template.replace("{", "‹").replace("}", "›")
 
 
-def _suggest_codes(code: str, catalogue: Catalogue) -> str:
-    """Codes of the same kind or with a similar name; else all kinds."""
-    kind = code.rstrip("0123456789")
-    similar = [known for known in catalogue if known.rstrip("0123456789") == kind]
-    if not similar:
-        similar = difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
-    if len(similar) > 3:
-        return f"{similar[0]} to {similar[-1]} are there"
-    kinds = sorted({known.rstrip("0123456789") for known in catalogue})
-    return f"did you mean {' or '.join(similar)}?" if similar else f"codes begin with {', '.join(kinds)}"
-
-
 def explain_finding(code: str, catalogue: Catalogue) -> str:
     """The explanation of a code as text. Raises `UsageError` for a code that does not exist."""
     entry = catalogue.get(code.upper())
@@ -98,3 +86,14 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]
     return "\n".join(lines)
+
+
+def _suggest_codes(code: str, catalogue: Catalogue) -> str:
+    """Codes of the same kind or with a similar name; else all kinds."""
+    kinds = {known: known.rstrip("0123456789") for known in catalogue}
+    similar = [known for known, kind in kinds.items() if kind == code.rstrip("0123456789")]
+    similar = similar or difflib.get_close_matches(code, catalogue, n=3, cutoff=0.6)
+    if len(similar) > 3:
+        return f"{similar[0]} to {similar[-1]} are there"
+    words = ", ".join(sorted(set(kinds.values())))
+    return f"did you mean {' or '.join(similar)}?" if similar else f"codes begin with {words}"

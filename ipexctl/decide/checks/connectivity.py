@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from statistics import median
@@ -76,44 +76,40 @@ def next_one(hosts: Sequence[str], host: str) -> str:
     return hosts[(hosts.index(host) + 1) % len(hosts)]
 
 
-def check_connectivity(cluster: Cluster, meeting: ConnectivityReport) -> Iterator[CheckHit]:
-    names = [host for host in cluster.facts if host in meeting.choices]
-    yield from _check_refusals(cluster, meeting, names)
-    yield from _check_packet_sizes(meeting)
-    yield from _check_routes(meeting)
-    yield from _check_rates(meeting)
-    for directory, hosts in meeting.shared:
-        for host in hosts:
-            yield CheckHit("DSK003", host, {"path": directory})
-    for host, why in meeting.untried.items():
+def check_connectivity(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
+    """Findings of the whole network test."""
+    yield from _check_refusals(cluster, report)
+    yield from _check_paths(report)
+    for directory, hosts in report.shared:
+        yield from (CheckHit("DSK003", host, {"path": directory}) for host in hosts)
+    for host, why in report.untried.items():
         yield CheckHit("NET012", host, {}, why)
 
 
-def _check_refusals(cluster: Cluster, meeting: ConnectivityReport, names: Sequence[str]) -> Iterator[CheckHit]:
-    failed = [pair for pair in meeting.pairs if pair.error is not None]
+def _check_refusals(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
+    names = [host for host in cluster.facts if host in report.choices]
     head = names[0] if names else ""
-    deaf = _find_isolated(failed, meeting.pairs, "target")
-    mute = _find_isolated(failed, meeting.pairs, "source") - deaf
+    failed = [pair for pair in report.pairs if pair.error is not None]
+    deaf = _find_isolated(failed, report.pairs, "target")
+    mute = _find_isolated(failed, report.pairs, "source") - deaf
     for host in names:
-        values = {"subnet": _find_subnet(cluster, meeting, host)}
-        incoming = [pair for pair in failed if pair.target == host]
-        outgoing = [pair for pair in failed if pair.source == host]
+        ports, subnet = _describe_ports(cluster, host), _find_subnet(cluster, report, host)
         if host in deaf:
-            what = f"no other host can connect to it: {_join_errors(incoming)}"
-            yield CheckHit("NET007", host, {**values, "what": what}, _describe_ports(cluster, host))
-        elif host in mute and not {pair.target for pair in outgoing} <= deaf:
-            yield CheckHit(
-                "NET007", host, {**values, "what": f"it can connect to no other host: {_join_errors(outgoing)}"}
-            )
+            errors = _join_errors(pair for pair in failed if pair.target == host)
+            evidence = f"{ports}, which Intel MPI, Gloo and oneCCL use" if ports else ""
+            values = {"subnet": subnet, "what": f"no other host can connect to it: {errors}"}
+            yield CheckHit("NET007", host, values, evidence)
+        elif host in mute and not {pair.target for pair in failed if pair.source == host} <= deaf:
+            errors = _join_errors(pair for pair in failed if pair.source == host)
+            yield CheckHit("NET007", host, {"subnet": subnet, "what": f"it can connect to no other host: {errors}"})
     ways = {(pair.source, pair.target) for pair in failed}
     for pair in failed:
-        if pair.target in deaf or pair.source in mute:
-            continue
         both = (pair.target, pair.source) in ways
-        if both and pair.source == head:
-            continue  # reported by the other direction: no connection back to the head
-        address, evidence = meeting.choices[pair.target].address, f"{pair.error}{_describe_span(cluster, pair.target)}"
-        values = {"subnet": _find_subnet(cluster, meeting, pair.source), "head": head, "what": ""}
+        if pair.target in deaf or pair.source in mute or (both and pair.source == head):
+            continue  # reported above, or by the other direction: no connection back to the head
+        address = report.choices[pair.target].address
+        evidence = ", ".join(filter(None, (pair.error, _describe_ports(cluster, pair.target))))
+        values = {"subnet": _find_subnet(cluster, report, pair.source), "head": head, "what": ""}
         if pair.target == head:
             yield CheckHit("NET008", pair.source, values, f"{pair.source} → {head} ({address}): {evidence}")
         else:
@@ -134,22 +130,17 @@ def _find_isolated(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> 
     }
 
 
-def _join_errors(pairs: Collection[Pair]) -> str:
+def _join_errors(pairs: Iterable[Pair]) -> str:
     return ", ".join(sorted({pair.error or "" for pair in pairs}))
 
 
 def _describe_ports(cluster: Cluster, host: str) -> str:
     ports = cluster.facts[host].ports
-    return f"ports {ports[0]}-{ports[1]}, which Intel MPI, Gloo and oneCCL use" if ports else ""
+    return f"ports {ports[0]}-{ports[1]}" if ports else ""
 
 
-def _describe_span(cluster: Cluster, host: str) -> str:
-    ports = cluster.facts[host].ports
-    return f", ports {ports[0]}-{ports[1]}" if ports else ""
-
-
-def _find_subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> str:
-    choice = meeting.choices[host]
+def _find_subnet(cluster: Cluster, report: ConnectivityReport, host: str) -> str:
+    choice = report.choices[host]
     for card in cluster.facts[host].interfaces:
         for word in card.addresses:
             if card.name == choice.name and word.partition("/")[0] == choice.address:
@@ -157,22 +148,20 @@ def _find_subnet(cluster: Cluster, meeting: ConnectivityReport, host: str) -> st
     return choice.address
 
 
-def _check_packet_sizes(meeting: ConnectivityReport) -> Iterator[CheckHit]:
-    """Connections that carry small packets only, and paths narrower than the interfaces."""
-    for pair in meeting.pairs:
-        passes = f"{pair.mtu} bytes pass" if pair.mtu else "large packets vanish"
+def _check_paths(report: ConnectivityReport) -> Iterator[CheckHit]:
+    """Connections that carry small packets only, leave by another interface, or are slow."""
+    for pair in report.pairs:
+        choice = report.choices[pair.source]
         if pair.error is None and pair.large is False:
-            yield CheckHit(
-                "NET009", pair.source, {"interface": meeting.choices[pair.source].name}, f"to {pair.target}: {passes}"
-            )
-
-
-def _check_routes(meeting: ConnectivityReport) -> Iterator[CheckHit]:
-    for pair in meeting.pairs:
-        choice = meeting.choices[pair.source]
+            passes = f"{pair.mtu} bytes pass" if pair.mtu else "large packets vanish"
+            yield CheckHit("NET009", pair.source, {"interface": choice.name}, f"to {pair.target}: {passes}")
         if pair.error is None and pair.local and pair.local != choice.address:
             evidence = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
             yield CheckHit("NET010", pair.source, {}, evidence)
+    usual = usual_rate(report.pairs)
+    for pair in slow_links(report.pairs):
+        evidence = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
+        yield CheckHit("NET011", pair.source, {}, evidence)
 
 
 def usual_rate(pairs: Iterable[Pair]) -> float | None:
@@ -185,10 +174,3 @@ def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
     """Links with less than half the usual rate."""
     usual = usual_rate(pairs)
     return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]
-
-
-def _check_rates(meeting: ConnectivityReport) -> Iterator[CheckHit]:
-    usual = usual_rate(meeting.pairs)
-    for pair in slow_links(meeting.pairs):
-        evidence = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
-        yield CheckHit("NET011", pair.source, {}, evidence)

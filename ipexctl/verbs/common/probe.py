@@ -10,7 +10,10 @@ from importlib.resources import files
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.data import read_data
-from ipexctl.decide.facts import ProbeOutput, Uarchs, build_probe_command, parse_facts, parse_probe_output, parse_uarchs
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_command import build_probe_command
+from ipexctl.decide.facts.probe_output import ProbeOutput, parse_probe_output
+from ipexctl.decide.facts.uarch import Uarchs, parse_uarchs
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, FactsRead, StepOutcome
 from ipexctl.model.facts import Facts

@@ -14,22 +14,17 @@ from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
 from ipexctl.data import read_data
-from ipexctl.decide.checks import (
-    Catalogue,
-    Cluster,
-    choose_interfaces,
-    explain_finding,
-    find_common_level,
-    parse_catalogue,
-    recommend_settings,
-    run_checks,
-)
 from ipexctl.decide.checks.benchmarks import judge_speeds
+from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
+from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.connectivity import ConnectivityReport, check_connectivity
-from ipexctl.decide.checks.network import is_one_machine
+from ipexctl.decide.checks.network import choose_interfaces, is_one_machine
+from ipexctl.decide.checks.processor import find_common_level, recommend_settings
+from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
-from ipexctl.decide.facts import ProbeOutput, parse_bundle, parse_facts
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.releases import ReleaseTable, parse_table
 from ipexctl.model.answers import (
     AppliedFix,

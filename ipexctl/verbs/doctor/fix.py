@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
-from ipexctl.decide.checks import Catalogue
+from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import ProbeOutput, Uarchs, parse_facts, parse_uarchs
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput
+from ipexctl.decide.facts.uarch import Uarchs, parse_uarchs
 from ipexctl.model.facts import Facts
 
 ROOT = Path(__file__).parents[3]

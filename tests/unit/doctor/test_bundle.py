@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.facts import ProbeOutput, parse_bundle, parse_facts, parse_probe_output
 from ipexctl.decide.facts.lscpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_output
 from ipexctl.model.errors import UsageError
 from tests.unit.doctor.corpus import uarchs
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from ipexctl.act.sessions import load_program
-from ipexctl.decide.checks import CheckHit, Cluster, choose_interfaces
+from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, check_connectivity, next_one, plan
+from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.hosts import Host, Inventory
 from tests.unit.doctor.test_findings import TABLE, healthy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.checks import render_findings_page
+from ipexctl.decide.checks.catalogue import render_findings_page
 from tests.unit.doctor.corpus import ROOT
 from tests.unit.doctor.test_findings import CATALOGUE
 

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.checks import (
-    Cluster,
-    explain_finding,
-    find_common_level,
-    parse_catalogue,
-    recommend_settings,
-    run_checks,
-)
+from ipexctl.decide.checks.catalogue import explain_finding, parse_catalogue
+from ipexctl.decide.checks.cluster import Cluster
+from ipexctl.decide.checks.processor import find_common_level, recommend_settings
+from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.facts.isa import find_isa_level
 from ipexctl.decide.releases import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ipexctl.act.context import Context
-from ipexctl.decide.checks import Cluster, run_checks
+from ipexctl.decide.checks.cluster import Cluster
+from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.checks.software import check_imports, needs_import_check
 from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command, Completed

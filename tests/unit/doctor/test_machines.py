@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import ProbeOutput, parse_facts
 from ipexctl.decide.facts.cgroup import read_cgroup
 from ipexctl.decide.facts.numbers import parse_cpu_list
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput
 from tests.unit.doctor.corpus import MACHINES, bundle, facts, machines, needs_machines, truth, uarchs
 
 PLAIN = (

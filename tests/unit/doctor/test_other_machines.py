@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.decide.facts import ProbeOutput, parse_facts
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.notes import Note
 from tests.unit.doctor.corpus import uarchs
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.facts import ProbeOutput, parse_facts
 from ipexctl.decide.facts.isa import ORDER
+from ipexctl.decide.facts.parse_facts import parse_facts
+from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.toml import parse_toml
 from tests.unit.doctor.corpus import ROOT, machines, needs_machines, truth, uarchs
 
