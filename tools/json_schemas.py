@@ -61,6 +61,8 @@ def _tidy(schema: dict[str, Any], cls: type | None) -> None:
     for part in _walk(schema):
         if type(constant := part.get("const")) in _TYPES:
             part.setdefault("type", _TYPES[type(constant)])
+        if part.get("type") == "string" and part.get("default") == []:  # a list whose JSON is a text
+            part["default"] = ""
         if part.get("additionalProperties") is True:  # as if it were not there
             del part["additionalProperties"]
 

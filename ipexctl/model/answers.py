@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Literal, get_args
 
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
-from ipexctl.model.json_values import JsonObject, JsonRecord
+from ipexctl.model.json_values import JsonObject, JsonRecord, Record
 from ipexctl.model.launch import PlannedLaunch
 from ipexctl.model.reports import Cleanup
 from ipexctl.model.stack import StackSummary
@@ -77,8 +77,7 @@ class NetworkCheck(JsonRecord):
     untried: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class HostSpeed:
+class HostSpeed(Record):
     """One host: Gflop/s of matrix products, bytes a second of memory by ``method`` ("triad" or "copy"). None: not
     measured, ``why`` says why not. ``spread`` is by what share the median turn of a figure was behind the best."""
 
@@ -615,36 +614,11 @@ class UnknownAnswer(JsonRecord):
         return self.value
 
 
-AnyAnswer = (
-    DoctorAnswer
-    | ExplainAnswer
-    | DryRun
-    | InstallAnswer
-    | VerifyAnswer
-    | UninstallAnswer
-    | WheelsAnswer
-    | StacksAnswer
-    | StacksWhyAnswer
-    | SyncAnswer
-    | FetchAnswer
-    | RunAnswer
-    | RunPlanAnswer
-    | EmitAnswer
-    | PsAnswer
-    | StopAnswer
-    | ReapAnswer
-    | PlayAnswer
-    | PlayListAnswer
-    | CommandAnswer
-    | LintAnswer
-    | InitAnswer
-    | HostsAnswer
-    | LabAnswer
-    | BenchAnswer
-    | AccelerateAnswer
-    | MigrateAnswer
-    | UnknownAnswer
-)
+AnyAnswer = (DoctorAnswer | ExplainAnswer | DryRun | InstallAnswer | VerifyAnswer | UninstallAnswer | WheelsAnswer
+             | StacksAnswer | StacksWhyAnswer | SyncAnswer | FetchAnswer | RunAnswer | RunPlanAnswer | EmitAnswer
+             | PsAnswer | StopAnswer | ReapAnswer | PlayAnswer | PlayListAnswer | CommandAnswer | LintAnswer
+             | InitAnswer | HostsAnswer | LabAnswer | BenchAnswer | AccelerateAnswer | MigrateAnswer
+             | UnknownAnswer)  # fmt: skip
 
 
 def is_dry(answer: AnyAnswer) -> bool:

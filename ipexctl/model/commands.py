@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import field
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+from ipexctl.model.json_values import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files.
 
     ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
@@ -19,7 +17,7 @@ class Command:
     """
 
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     stdin: bytes = b""
     timeout: float = 10.0
@@ -36,8 +34,7 @@ class Command:
         return self.line().removeprefix("exec ")
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Record):
     """How a command ended: exit status (128 + n for signal n), and its output up to the cap."""
 
     status: int

@@ -7,9 +7,10 @@ host, beside the results of the others. Any other exception is a fault of ipexct
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
+
+from ipexctl.model.json_values import Record
 
 
 class Exit(IntEnum):
@@ -51,8 +52,7 @@ def worst(codes: Sequence[Exit]) -> Exit:
     return next((code for code in _ORDER if code in codes), Exit.OK)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Record):
     """Where something was written: ``hosts:3:7``. Lines and columns count from 1; 0 means not known."""
 
     file: str
@@ -168,8 +168,7 @@ class Kind(str, Enum):
         return Exit[self.name]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Record):
     """One cause on one host (``host`` is empty for a cause of the whole command)."""
 
     host: str

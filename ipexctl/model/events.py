@@ -7,21 +7,24 @@ is a comparison of lists. Times measured on a host are fields of the event, in U
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ipexctl.model.answers import AnyAnswer
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.json_values import Record
 from ipexctl.model.reports import OutOfMemory
 
 Stream = Literal["out", "err"]
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Event(Record):
+    """Base of all events."""
+
+
+class Started(Event):
     """A verb begins. ``plan`` is the text of the dry run; what it says is what is executed."""
 
     verb: str
@@ -30,16 +33,14 @@ class Started:
     plan: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Event):
     """What will be done, once the hosts were looked at: the text of the dry run, and what is then executed."""
 
     verb: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Event):
     """A sentence of ipexctl itself. ``host`` is empty when it is about the whole command; ``code`` is a stable word for
     programs, where it has one."""
 
@@ -49,16 +50,14 @@ class Message:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(Event):
     """``step`` is a short verb phrase ("connect", "probe", "upload wheels"); at most one step a host at a time."""
 
     host: str
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Event):
     """How far a step is. ``total`` 0 means not known; ``unit`` "B" for bytes, else a plural noun ("files")."""
 
     host: str
@@ -69,36 +68,31 @@ class Progress:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(Event):
     host: str
     step: str
     outcome: StepOutcome = "ok"
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostFailed:
+class HostFailed(Event):
     """A host is out of the rest of this verb; the others go on. An empty ``failure.host`` is the whole command."""
 
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class FactsRead:
+class FactsRead(Event):
     """What a host is. In JSON the facts are `Facts.public()`."""
 
     host: str
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True)
-class FindingReported:
+class FindingReported(Event):
     finding: Finding
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(Event):
     """mpirun was started. ``ranks`` maps each rank, in order, to its host's name; ``at`` is on the head's clock.
 
     ``title`` says what runs, to those who come later: they see the run from its beginning, and long after it."""
@@ -111,8 +105,7 @@ class RunStarted:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RankStage:
+class RankStage(Event):
     """How far a rank has come: "start", "python", "torch", "rendezvous", "running" …; ``at`` on its host's clock."""
 
     rank: int
@@ -121,8 +114,7 @@ class RankStage:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(Event):
     """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
 
     ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
@@ -136,8 +128,7 @@ class Stalled:
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RankStack:
+class RankStack(Event):
     """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler or py-spy
     writes them, "" if it did not answer; ``wchan`` is the kernel function it waited in."""
 
@@ -149,8 +140,7 @@ class RankStack:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Event):
     """Bytes a rank wrote: whole lines, except where ``partial`` (a last line without an end, or a piece of one
     longer than 64 KiB, or a bar that redraws itself with a carriage return)."""
 
@@ -161,16 +151,14 @@ class Output:
     partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherOutput:
+class LauncherOutput(Event):
     """A line of mpirun itself, belonging to no rank."""
 
     stream: Stream
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RankEnded:
+class RankEnded(Event):
     """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none).
 
     ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" nobody saw its end.
@@ -190,8 +178,7 @@ class RankEnded:
     oom: OutOfMemory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(Event):
     """The run is over. ``reason``: "done", "rank", "stopped", "lost", "limit" or "launch"; ``detail`` says more.
     ``at`` is on the head's clock, 0 where nobody noted it."""
 
@@ -201,8 +188,7 @@ class RunEnded:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanupChecked:
+class CleanupChecked(Event):
     """After a run: ``hosts`` were searched for its processes. Those that did not answer are ``unchecked``."""
 
     run: str
@@ -216,8 +202,7 @@ class CleanupChecked:
         return tuple(host for host in self.hosts if host not in self.unchecked and host not in self.orphans)
 
 
-@dataclass(frozen=True, slots=True)
-class FailuresIgnored:
+class FailuresIgnored(Event):
     """What failed since the last `Started` is not held against the command: the playbook says ``ignore_errors``.
 
     Hosts out of reach, and what could not be removed or stored, are not excused by it."""
@@ -225,46 +210,18 @@ class FailuresIgnored:
     step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Event):
     """What `--json` prints of this verb, the last event before `Ended`."""
 
     value: AnyAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Event):
     verb: str
     exit: Exit
 
 
-Event = (
-    Started
-    | Planned
-    | Message
-    | StepStarted
-    | Progress
-    | StepEnded
-    | HostFailed
-    | FactsRead
-    | FindingReported
-    | RunStarted
-    | RankStage
-    | Stalled
-    | RankStack
-    | Output
-    | LauncherOutput
-    | RankEnded
-    | RunEnded
-    | CleanupChecked
-    | FailuresIgnored
-    | Answer
-    | Ended
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
+class Stamped(Record):
     """An event with the controller's time, Unix seconds."""
 
     at: float

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
-from types import MappingProxyType
+from dataclasses import field
 from typing import Annotated, Any
 
-from ipexctl.model.json_values import CpuList, WordSet
+from ipexctl.model.json_values import UNWRITTEN, Record, TextForm
 from ipexctl.model.notes import Note
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
-Cpus = Annotated[tuple[int, ...], CpuList()]
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
+    parts: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _parse_cpu_list(text: str) -> tuple[int, ...]:
+    spans = [part.partition("-") for part in text.split(",") if part]
+    return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
+
+
+Cpus = Annotated[tuple[int, ...], TextForm(cpu_list, _parse_cpu_list)]
+Words = Annotated[frozenset[str], TextForm(lambda words: " ".join(sorted(words)), lambda text: frozenset(text.split()))]
+Reason = Annotated[Note, TextForm(lambda note: note.text, lambda text: Note("", text))]
+
+
+class NumaNode(Record):
     """``cpus`` as the machine prints them: logical CPU numbers, perhaps with off-line ones, perhaps none."""
 
     id: int
@@ -24,8 +41,7 @@ class NumaNode:
     mem_total_kb: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(Record):
     """One physical core: its on-line logical CPUs, lowest first."""
 
     cpus: tuple[int, ...]
@@ -33,8 +49,7 @@ class Core:
     numa: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Record):
     """A network interface. ``addresses`` are ``address/prefix`` words, IPv4 and IPv6; speed in Mbit/s."""
 
     name: str
@@ -46,8 +61,7 @@ class Interface:
     virtual: bool = False  # bridges, docker0, veth of containers …
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(Record):
     """An interpreter found on a host. ``version`` "3.11.2"; ``usable`` False with the reason in ``why``."""
 
     path: str
@@ -56,8 +70,7 @@ class Python:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Record):
     """What the environment at ``venv`` holds. ``python`` is its version ("3.11.2", or "3.11"); ``packages`` maps
     normalised distribution names to versions; ``marker`` is what install wrote last (stack name, environment id
     …), empty without one. ``beside``: the directories in its store, the active one's among them."""
@@ -65,13 +78,12 @@ class Installed:
     venv: str
     exists: bool = False
     python: str | None = None
-    packages: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    marker: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    marker: Mapping[str, Any] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Record):
     """Space where a path would be created: bytes free for this user, and the mount it is on."""
 
     path: str
@@ -82,10 +94,9 @@ class Disk:
     writable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Record):
     """One host. The first block is the public contract of ``doctor --json``; the sense of each key is that of the
-    recorded machines' truth files (CPU lists as numbers here, as kernel lists in `public`)."""
+    recorded machines' truth files (CPU lists as numbers here, in the kernel's form in JSON)."""
 
     arch: str | None = None
     vendor: str | None = None
@@ -105,9 +116,9 @@ class Facts:
     mem_total_kb: int | None = None
     cgroup_cpus: float | None = None  # CPU quota in CPUs, None without one
 
-    flags: Annotated[frozenset[str], WordSet()] = frozenset()
-    isa_refused: Mapping[str, Note] = field(default_factory=lambda: _NONE)  # level → why the host does not have it
-    cores: tuple[Core, ...] = ()
+    flags: Words = frozenset()
+    isa_refused: Mapping[str, Reason] = field(default_factory=dict)  # level → why the host does not have it
+    cores: Annotated[tuple[Core, ...], UNWRITTEN] = ()  # most of the text on a big machine; the counts say the same
     cpus_allowed: Cpus | None = None  # what this login may use: affinity and cpuset
     hypervisor: str | None = None
     mem_available_kb: int | None = None
@@ -116,7 +127,7 @@ class Facts:
 
     hostname: str | None = None
     self_addresses: tuple[str, ...] = ()  # what the host's own name resolves to, there
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)  # asked name → addresses, none found ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # asked name → addresses, none found ()
     interfaces: tuple[Interface, ...] = ()
     ssh_address: str | None = None  # the host's address on the connection we came in by
 
@@ -130,21 +141,21 @@ class Facts:
     glibc: str | None = None
     glibcxx: str | None = None  # highest GLIBCXX_ symbol version
     libraries: tuple[str, ...] = ()  # sonames that some rows need: libzstd.so.1, libz.so.1, libgomp.so.1
-    limits: Mapping[str, int | None] = field(default_factory=lambda: _NONE)  # nofile nproc memlock; None unlimited
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # nofile nproc memlock; None unlimited
     clock: float | None = None  # the host's Unix time when it answered
     clock_offset: float | None = None  # seconds it is ahead of the controller, within `clock_error`
     clock_error: float | None = None
     load: float | None = None
     governor: str | None = None
     thp: str | None = None
-    hugepages: Mapping[str, int] = field(default_factory=lambda: _NONE)  # reserved ones: total free size_kb
+    hugepages: Mapping[str, int] = field(default_factory=dict)  # reserved ones: total free size_kb
     busy: tuple[str, ...] = ()  # other users' heavy processes
 
     pythons: tuple[Python, ...] = ()
     installed: Installed | None = None
     mpi: tuple[str, ...] = ()  # "path: first line of its version" of every mpirun on PATH
-    allocators: Mapping[str, str] = field(default_factory=lambda: _NONE)  # tcmalloc jemalloc iomp5 → path
-    tools: Mapping[str, str] = field(default_factory=lambda: _NONE)  # rsync tar python3 … → path
+    allocators: Mapping[str, str] = field(default_factory=dict)  # tcmalloc jemalloc iomp5 → path
+    tools: Mapping[str, str] = field(default_factory=dict)  # rsync tar python3 … → path
     scheduler: str | None = None
     disks: tuple[Disk, ...] = ()
     silicon: str | None = None  # the ISA level of the microarchitecture, whatever hides it
@@ -152,40 +163,4 @@ class Facts:
     numa_balancing: bool | None = None
     ports: tuple[int, int] | None = None  # the kernel's range of ephemeral ports
     path: str | None = None  # PATH of a command over this link, which is not that of an interactive login
-    unread: Mapping[str, str] = field(default_factory=lambda: _NONE)  # item → why it could not be read
-
-    def public(self) -> dict[str, Any]:
-        """JSON-able: CPU lists and flags in the kernel's form, everything else as it is; without `cores`, which would
-        be most of the text on a big machine (sockets, threads and NUMA nodes say the same)."""
-        shown = {name: _plain(name, getattr(self, name)) for name in self.__slots__ if name not in ("cores", "flags")}
-        return {**shown, "flags": " ".join(sorted(self.flags))}
-
-
-def cpu_list(cpus: tuple[int, ...]) -> str:
-    """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
-    parts: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
-
-
-_CPU_LISTS = {"cpus_online", "cpus_offline", "cpus_allowed", "cpus", "p_cpus", "e_cpus"}
-_LEAVES = frozenset((str, int, float, bool, type(None)))
-
-
-def _plain(name: str, value: Any) -> Any:
-    kind = type(value)
-    if kind in _LEAVES:
-        return value
-    if isinstance(value, tuple | list):
-        return cpu_list(tuple(value)) if name in _CPU_LISTS else [_plain("", inner) for inner in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(str(key), inner) for key, inner in value.items()}
-    if isinstance(value, Note):
-        return value.text
-    if is_dataclass(value):
-        return {name: _plain(name, getattr(value, name)) for name in value.__dataclass_fields__}
-    raise TypeError(f"{name}: {type(value).__name__} has no public form")
+    unread: Mapping[str, str] = field(default_factory=dict)  # item → why it could not be read

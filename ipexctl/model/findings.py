@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ipexctl.model.json_values import Record
 
 Level = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """``code`` is stable (``CPU001``); ``fix`` is a command where one exists, else a sentence.
     ``action`` is False where nothing has to be done."""
 
@@ -22,8 +22,7 @@ class Finding:
     action: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Record):
     """The known error that a failure was found to be. ``evidence`` is the line that shows it."""
 
     code: str

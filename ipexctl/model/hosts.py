@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import field
 
 from ipexctl.model.errors import Origin
+from ipexctl.model.json_values import Record
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 
-
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Record):
     """A machine that can be reached over SSH.
 
     ``name`` is what the user calls it and is unique in an inventory; ``address`` is what is connected to
@@ -26,7 +23,7 @@ class Host:
     slots: int | None = None  # room for ranks
     key: str | None = None  # path of an identity file
     groups: tuple[str, ...] = ()
-    vars: Mapping[str, str] = field(default_factory=lambda: _NONE)  # venv, workdir, python, iface, local … as written
+    vars: Mapping[str, str] = field(default_factory=dict)  # venv, workdir, python, iface, local … as written
     origin: Origin | None = None
 
     @property
@@ -37,8 +34,7 @@ class Host:
         return self.address == "localhost" and self.user is None and self.port is None and self.key is None
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Record):
     """Hosts in the order of the file; the first is the head (node0), where mpirun starts."""
 
     hosts: tuple[Host, ...]

@@ -1,62 +1,55 @@
-"""How values of ours become JSON: the one place that says what a type's JSON looks like."""
+"""Values, and how they become JSON: the one place that says what a type's JSON looks like."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from typing_extensions import dataclass_transform
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
+UNWRITTEN = "unwritten"  # in `Annotated`: a field that JSON does not have
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 
-@dataclass_transform(frozen_default=True)
-class JsonRecord:
-    """Base of values that are written as JSON objects and read back: each class below it is a frozen dataclass.
-
-    A field's key is its name without a trailing underscore. A field whose default is None is left out while it is None;
-    every other field is always there.
-    """
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Record:
+    """Base of values: each class below it is a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    __pydantic_config__: ClassVar = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
 
-class CpuList:
-    """Marks a tuple of CPU numbers whose JSON is the kernel's list form: ``0-2,8``. For pydantic, which reads it."""
+class JsonRecord(Record):
+    """Base of values that are written as JSON objects and read back.
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
+    A field's key is its name without a trailing underscore. A field whose default is None is left out while it is None;
+    every other field is always there.
+    """
 
-        return core_schema.no_info_before_validator_function(_parse_cpu_list, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, str]:
-        return {"type": "string"}
+    __pydantic_config__: ClassVar = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}
 
 
-class WordSet(CpuList):
-    """Marks a set of words whose JSON is one text: ``avx2 avx512f``."""
+class TextForm(NamedTuple):
+    """Marks in ``Annotated`` a type whose JSON is one text; in a mapping each value is one. pydantic reads it so."""
+
+    write: Callable[[Any], str]
+    parse: Callable[[str], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
         return core_schema.no_info_before_validator_function(
-            lambda value: frozenset(value.split()) if isinstance(value, str) else value, handler(source)
+            lambda value: self.parse(value) if isinstance(value, str) else value, handler(source)
         )
 
-
-def _parse_cpu_list(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    spans = [part.partition("-") for part in value.split(",") if part]
-    return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, str]:
+        return {"type": "string"}
 
 
 def to_json(value: Any) -> Any:
@@ -85,16 +78,35 @@ def json_items(value: Any) -> Any:
         return value.public()
     if not is_dataclass(kind):
         return value
-    shown = ((key, optional, getattr(value, name)) for name, key, optional in _keys(kind))
-    return {key: inner for key, optional, inner in shown if inner is not None or not optional}
+    items = {}
+    for name, key, optional, form in _keys(kind):
+        inner = getattr(value, name)
+        if inner is not None or not optional:
+            items[key] = _write_text(form, inner) if form else inner
+    return items
+
+
+def _write_text(form: TextForm, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: form.write(inner) for key, inner in value.items()}
+    return None if value is None else form.write(value)
 
 
 @cache
-def _keys(kind: type) -> tuple[tuple[str, str, bool], ...]:
-    """Of a dataclass: each field, its key, and whether it is left out while it is None."""
-    record = issubclass(kind, JsonRecord)
+def _keys(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]:
+    """Of a dataclass: each field, its key, whether it is left out while it is None, and its form if that is a text."""
+    record, hints = issubclass(kind, JsonRecord), get_type_hints(kind, include_extras=True)
+    keys = []
+    for each in fields(kind):
+        marks = [*_find_marks(hints[each.name])]
+        if UNWRITTEN not in marks:
+            form = next((mark for mark in marks if isinstance(mark, TextForm)), None)
+            key = each.name.rstrip("_") if record else each.name
+            keys.append((each.name, key, record and each.default is None, form))
+    return tuple(keys)
 
-    def entry(field: Field[Any]) -> tuple[str, str, bool]:
-        return field.name, field.name.rstrip("_") if record else field.name, record and field.default is None
 
-    return tuple(entry(field) for field in fields(kind))
+def _find_marks(hint: Any) -> list[object]:
+    """The marks of a type that is ``Annotated``, or whose parts are."""
+    inner = [mark for part in get_args(hint) for mark in _find_marks(part)]
+    return [*getattr(hint, "__metadata__", ()), *inner]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
-from ipexctl.model.facts import cpu_list
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.facts import Cpus, cpu_list
+from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
 from ipexctl.model.text import pluralize
@@ -15,8 +15,7 @@ from ipexctl.model.text import pluralize
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Record):
     """A variable for the ranks, and where its value comes from; ``by_user``: an option of the run sets it."""
 
     value: str
@@ -32,6 +31,25 @@ class PlannedVariable(JsonRecord):
     source: str
 
 
+class RankPlacement(Record):
+    """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
+
+    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees.
+    """
+
+    rank: int
+    host: str
+    local: int
+    cpus: Cpus = ()
+    workers: Cpus = ()
+    nodes: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        return max(1, len(self.cpus))
+
+
 class PlannedHost(JsonRecord):
     """A host of a launch in JSON."""
 
@@ -42,18 +60,6 @@ class PlannedHost(JsonRecord):
     python: str
     preload: tuple[str, ...]
     env: Mapping[str, PlannedVariable]
-
-
-class PlannedRank(JsonRecord):
-    """A rank of a launch in JSON; ``cpus`` and ``workers`` in the kernel's list form."""
-
-    rank: int
-    host: str
-    local: int
-    cpus: str
-    workers: str
-    nodes: tuple[int, ...]
-    env: Mapping[str, str]
 
 
 class PlannedLaunch(JsonRecord):
@@ -71,32 +77,11 @@ class PlannedLaunch(JsonRecord):
     argv: tuple[str, ...]
     port: int | None
     hosts: Mapping[str, PlannedHost]
-    ranks: tuple[PlannedRank, ...]
+    ranks: tuple[RankPlacement, ...]
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlacement:
-    """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
-
-    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees.
-    """
-
-    rank: int
-    host: str
-    local: int
-    cpus: tuple[int, ...] = ()
-    workers: tuple[int, ...] = ()
-    nodes: tuple[int, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def threads(self) -> int:
-        return max(1, len(self.cpus))
-
-
-@dataclass(frozen=True, slots=True)
-class Preload:
+class Preload(Record):
     """A library that the loader puts before a rank's own ones, if it can be loaded on that host at all."""
 
     name: str
@@ -104,8 +89,7 @@ class Preload:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlan:
+class NodePlan(Record):
     """A host of the run. ``label`` is what the launcher calls it (a name that cannot be taken for the local host)."""
 
     host: str
@@ -122,8 +106,7 @@ class NodePlan:
     proxy_env: Mapping[str, str] = field(default_factory=dict)  # what the launcher's proxy sees there
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Record):
     """What a watcher must know of a run: ``hosts`` maps each rank, in order, to its host; ``labels`` the launcher's
     names for hosts to theirs; ``title`` is for those who did not start it."""
 
@@ -139,8 +122,7 @@ class Running:
         return tuple(dict.fromkeys(self.hosts))
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Record):
     """Everything that starting a run needs. ``argv`` are the words of the script on every rank; ``mpiexec`` those of
     the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start.
 
@@ -207,7 +189,7 @@ class Launch:
             argv=self.argv,
             port=self.port or None,
             hosts={node.host: _planned_host(node) for node in self.nodes},
-            ranks=tuple(_planned_rank(place) for place in self.places),
+            ranks=self.places,
             warnings=tuple(map(str, self.warnings)),
         )
 
@@ -226,11 +208,6 @@ def _planned_host(seat: NodePlan) -> PlannedHost:
     }
     preload = tuple(library.path for library in seat.preload)
     return PlannedHost(seat.label, seat.interface, seat.address, seat.workdir, seat.python, preload, env)
-
-
-def _planned_rank(place: RankPlacement) -> PlannedRank:
-    cpus, workers = cpu_list(place.cpus), cpu_list(place.workers)
-    return PlannedRank(place.rank, place.host, place.local, cpus, workers, place.nodes, place.env)
 
 
 def _text(launch: Launch) -> list[str]:

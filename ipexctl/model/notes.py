@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ipexctl.model.json_values import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Record):
     """A remark or a reason: a stable ``code``, a sentence, and the hosts it is about (none: all of them).
 
     ``str(note)`` is the sentence behind the names of its hosts: ``n1, n2: glibc 2.17, the wheels need 2.28``.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Task
 
 TOGETHER = frozenset({"run", "bench"})
@@ -20,8 +20,7 @@ _SHARE = re.compile(r"([0-9]{1,4})(?:\.0)?|([0-9]{1,3}(?:\.[0-9]+)?)\s*%")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)\s*%?")
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Record):
     """So many hosts, or so many percent of them (at least one)."""
 
     number: float

@@ -6,12 +6,11 @@ Times are Unix seconds of the controller's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonRecord, Record
 
 RankState = Literal["running", "ok", "failed", "stopped", "lost"]
 
@@ -41,8 +40,7 @@ class HostOutcome(JsonRecord):
         return not (self.failed or self.unreachable)
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemory(Record):
     """The kernel killed a rank for lack of memory: bytes its control group used, and may use, where they are known."""
 
     used: int | None = None
@@ -54,8 +52,7 @@ class OutOfMemory:
         return f"out of memory: {self.used} of {self.limit} bytes of its control group"
 
 
-@dataclass(frozen=True, slots=True)
-class RankOutcome:
+class RankOutcome(Record):
     """One rank. ``at`` is its end, as well as it is known; 0 before."""
 
     rank: int

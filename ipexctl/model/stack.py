@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import Literal
 from urllib.parse import unquote
 
-from ipexctl.model.json_values import JsonRecord
+from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
@@ -17,8 +17,7 @@ Dialect = Literal["impi", "mpich", "openmpi"]
 MPI_NAMES: Mapping[Dialect, str] = {"impi": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Record):
     """A source of wheels besides the default package index; ``kind`` selects the installer's option for it."""
 
     name: str
@@ -28,8 +27,7 @@ class Index:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class StackRelease:
+class StackRelease(Record):
     """One release of the table: versions that match, and what they require of a host.
 
     ``pythons`` are the interpreters ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone.
@@ -65,8 +63,7 @@ class StackRelease:
         return " + ".join(f"{word} {version}" for word, version in parts if version)
 
 
-@dataclass(frozen=True, slots=True)
-class StackRequest:
+class StackRequest(Record):
     """What the user constrains. Versions are exact; None: chosen by ipexctl. ``python`` is "3.11" or None."""
 
     track: Track | None = None
@@ -91,8 +88,7 @@ class StackRequest:
         return ", ".join(words) or "the newest stack"
 
 
-@dataclass(frozen=True, slots=True)
-class MpiLauncher:
+class MpiLauncher(Record):
     """An mpirun on a host: its dialect, its absolute path, its version, and where its libfabric's providers lie (Intel
     MPI only, else empty)."""
 
@@ -128,8 +124,7 @@ class StackSummary(JsonRecord):
     mpi: StackMpi
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Record):
     """One exact stack for these hosts. ``release`` has lost the members that are not installed (no binding with gloo).
 
     ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there; ``notes`` explain
@@ -173,8 +168,7 @@ class Stack:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Wheel:
+class Wheel(Record):
     """One file of a lock: which, from where (``https:`` or ``file:``), and what it must be. ``size`` 0: not known."""
 
     name: str
@@ -193,8 +187,7 @@ class Wheel:
         return self.url.startswith("file:")
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Record):
     """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
     ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels."""
 
@@ -222,14 +215,9 @@ class Lock:
     def packages(self) -> dict[str, str]:
         return {wheel.name: wheel.version for wheel in self.wheels}
 
-    def public(self) -> dict[str, Any]:
-        """JSON-able, and back: `Lock.read`."""
-        wheels = [{f: getattr(w, f) for f in ("name", "version", "url", "sha256", "size")} for w in self.wheels]
-        record = {"python": self.python, "inputs": self.inputs, "mpi": self.mpi, "notes": list(self.notes)}
-        return {**record, "wheels": wheels}
-
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Lock:
-        """Raises `KeyError`/`TypeError` for something else."""
-        wheels = tuple(Wheel(**wheel) for wheel in data["wheels"])
-        return cls(wheels, data["python"], data["inputs"], tuple(data.get("notes", ())), data.get("mpi", ""))
+    def read(cls, data: object) -> Lock:
+        """The lock whose JSON this is. Raises `ValueError` for anything else."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(data)

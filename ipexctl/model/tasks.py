@@ -6,10 +6,11 @@ refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ipexctl.model.json_values import Record
 
 Backend = Literal["auto", "ccl", "impi", "gloo"]
 Transfer = Literal["auto", "tar", "rsync"]
@@ -19,8 +20,7 @@ Isa = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Record):
     """A field's place on the command line. The long name, default, choices, bounds and help are those of the field."""
 
     group: str = "Options"  # in the help

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ipexctl.model.json_values import Record
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+
+class Entry(Record):
     """One thing in a tree. ``path`` is relative, with "/"; bytes that are not UTF-8 are surrogates.
 
     ``stamp`` changes whenever the file does: (size, mtime in ns, ctime in ns, inode).
@@ -27,8 +27,7 @@ class Entry:
         return max(0, self.stamp[1] // 10**9)
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Record):
     """``origin`` names the source across machines and runs: ``laptop:/home/ada/project``.
 
     ``skipped`` are things that cannot be carried (sockets, pipes, devices). Entries are sorted by path, parents first.

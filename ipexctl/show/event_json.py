@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
@@ -33,7 +33,7 @@ def _name(cls: type) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
 
-_CLASSES: Mapping[str, type] = {_name(cls): cls for cls in get_args(Event)}
+_CLASSES: Mapping[str, type] = {_name(cls): cls for cls in Event.__subclasses__()}
 _NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
 

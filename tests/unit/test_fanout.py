@@ -140,7 +140,7 @@ def test_breaking_off_closes_the_links_and_leaves_no_thread(how: str, tmp_path: 
     mark = tmp_path / "lives"
     sleeper = Command(("sh", "-c", f'echo $$ > "{mark}.$$"; sleep 60; true'), timeout=60)
     story = run_on_hosts(context(Links(connect_timeout=1)), local, "probe", lambda link, emit: link.run(sleeper))
-    assert {next(story).host, next(story).host} == {"node0", "node1"}  # type: ignore[union-attr]
+    assert {next(story).host, next(story).host} == {"node0", "node1"}  # type: ignore[attr-defined]
     deadline = time.monotonic() + 5
     pids: list[str] = []
     while len(pids) < 2 and time.monotonic() < deadline:

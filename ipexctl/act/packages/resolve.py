@@ -23,6 +23,7 @@ from packaging.version import Version
 from ipexctl.act.packages.download import download_wheels, hash_file, local_path
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import Lock, Wheel
 from ipexctl.model.text import without_secrets
 from ipexctl.model.toml import parse_toml
@@ -254,5 +255,5 @@ def save_lock(cache: Path, lock: Lock) -> None:
     folder = cache / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{lock.inputs}.{os.getpid()}"
-    temporary.write_text(json.dumps(lock.public(), indent=1), encoding="utf-8")
+    temporary.write_text(json.dumps(to_json(lock), indent=1), encoding="utf-8")
     temporary.replace(folder / f"{lock.inputs}.json")

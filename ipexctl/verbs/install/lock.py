@@ -72,7 +72,7 @@ def load_or_create_lock(
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
-        text = json.dumps({"ipexctl": "lock", "stack": to_json(stack.summary), **lock.public()}, indent=1) + "\n"
+        text = json.dumps({"ipexctl": "lock", "stack": to_json(stack.summary), **to_json(lock)}, indent=1) + "\n"
         Path(task.lock).write_text(text, encoding="utf-8")
     return stack, lock
 

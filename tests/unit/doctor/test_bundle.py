@@ -13,6 +13,7 @@ from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_output
 from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import to_json
 from tests.unit.doctor.corpus import uarchs
 
 MARK = "0123456789abcdef0123456789abcdef"
@@ -188,7 +189,7 @@ def test_any_text_can_be_read_and_shown(said: dict[str, list[str]]) -> None:
         {name: text for name, text in texts.items() if name in COMMANDS},
     )
     facts = parse_facts(bundle, uarchs())
-    json.dumps(facts.public())
+    json.dumps(to_json(facts))
     for value in (facts.sockets, facts.physical_cores, facts.threads_per_core, facts.mem_total_kb, facts.cgroup_cpus):
         assert value is None or value >= 0
     assert all(count != 0 for count in (facts.sockets, facts.physical_cores, facts.logical_online))

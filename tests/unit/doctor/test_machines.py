@@ -12,6 +12,7 @@ from ipexctl.decide.facts.cgroup import read_cgroup
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
+from ipexctl.model.json_values import to_json
 from tests.unit.doctor.corpus import MACHINES, bundle, facts, machines, needs_machines, truth, uarchs
 
 PLAIN = (
@@ -121,7 +122,7 @@ def test_what_is_known_of_cores_agrees_with_itself(machine: Path) -> None:
     if read.cores:
         assert len(read.cores) == read.physical_cores
         assert tuple(sorted(cpu for core in read.cores for cpu in core.cpus)) == read.cpus_online
-    json.dumps(read.public())
+    json.dumps(to_json(read))
 
 
 def cases() -> list[Any]:

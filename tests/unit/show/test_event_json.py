@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
+from dataclasses import replace
 
 import pytest
 
 from ipexctl.model import events as e
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.events import Event, Stamped
-from ipexctl.model.facts import Facts
+from ipexctl.model.facts import Core, Facts, NumaNode
+from ipexctl.model.notes import Note
 from ipexctl.model.reports import OutOfMemory
 from ipexctl.show import event_json
 from tests.unit.show import streams
@@ -21,7 +22,7 @@ EVERY += streams.stamp([e.RankEnded(4, "h", None, 9, oom=OutOfMemory(3, 4))])
 
 
 def test_the_streams_hold_every_kind_of_event() -> None:
-    assert {type(stamped.event) for stamped in EVERY} == set(get_args(Event))
+    assert {type(stamped.event) for stamped in EVERY} == set(Event.__subclasses__())
 
 
 def test_every_event_comes_back_equal_through_json() -> None:
@@ -48,6 +49,27 @@ def test_numbers_that_json_does_not_know_become_null() -> None:
     )
     facts = json.loads(event_json.dumps(line))["facts"]
     assert (facts["load"], facts["cgroup_cpus"], facts["clock"]) == (None, None, 1.5)
+
+
+def test_facts_that_have_forms_of_their_own_in_json_come_back() -> None:
+    """CPU lists as the kernel writes them, also below a mapping; flags as one text; of a reason its sentence."""
+    facts = Facts(
+        cpus_online=(0, 1, 8),
+        numa=(NumaNode(0, (0, 1)),),
+        hybrid={"p_cpus": (0, 1), "e_cpus": (8,)},
+        flags=frozenset({"avx512f", "avx2"}),
+        isa_refused={"AMX": Note("", "no XTILEDATA permission")},
+        cores=(Core((0,), 0),),
+    )
+    line = event_json.encode(Stamped(1.0, e.FactsRead("h", facts)))
+    assert (line["facts"]["cpus_online"], line["facts"]["hybrid"]["p_cpus"], line["facts"]["flags"]) == (
+        "0-1,8",
+        "0-1",
+        "avx2 avx512f",
+    )
+    assert line["facts"]["isa_refused"] == {"AMX": "no XTILEDATA permission"}
+    assert "cores" not in line["facts"]
+    assert event_json.decode(json.loads(event_json.dumps(line))).event == e.FactsRead("h", replace(facts, cores=()))
 
 
 @pytest.mark.parametrize(
