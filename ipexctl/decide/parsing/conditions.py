@@ -21,6 +21,7 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import to_json
 from ipexctl.model.text import printable
 
 Comparisons = Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]
@@ -110,7 +111,7 @@ def evaluate(text: str, host: Host, facts: Facts | None = None) -> bool:
     none are given."""
     values: dict[str, object] = {"host": host.name, "groups": host.groups, "slots": host.slots}
     if facts:
-        values = {**facts.public(), "flags": sorted(facts.flags), **values}
+        values = {**to_json(facts), "flags": sorted(facts.flags), **values}
     return bool(_compile(_parse(text)).read(values))
 
 
