@@ -103,23 +103,26 @@ def test_no_more_hosts_are_worked_on_at_once_than_the_bound() -> None:
 
 
 class SlowToConnect(FakeOpener):
-    """Dark hosts: opening them takes until the connect timeout."""
+    """Dark hosts: opening them takes until `timed_out`."""
+
+    timed_out = threading.Event()
 
     def open(self, host: Host):  # type: ignore[no-untyped-def]
         if host.name in self._down:
-            time.sleep(1.6)
+            self.timed_out.wait(1000)
         return super().open(host)
 
 
 def test_dark_hosts_do_not_hold_up_the_others() -> None:
     dark = {f"node{n}": Failure(f"node{n}", Kind.UNREACHABLE, "no answer within 10 s", code="timeout") for n in (0, 1)}
-    ended: dict[str, float] = {}
-    start = time.monotonic()
-    for event in run_on_hosts(context(SlowToConnect({"uname": b"x"}, down=dark), bound=2), HOSTS, "probe", uname):
+    opener = SlowToConnect({"uname": b"x"}, down=dark)
+    ended: list[str] = []
+    for event in run_on_hosts(context(opener, bound=2), HOSTS, "probe", uname):
         if isinstance(event, StepEnded):
-            ended[event.host] = time.monotonic() - start
-    assert set(ended) == {"node2", "node3", "node4", "node5"}
-    assert max(ended.values()) < 1.55
+            ended.append(event.host)
+        if len(ended) == 4:
+            opener.timed_out.set()
+    assert sorted(ended) == ["node2", "node3", "node4", "node5"]
 
 
 def test_an_unexpected_exception_ends_everything_and_names_its_host(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,22 +141,20 @@ def test_an_unexpected_exception_ends_everything_and_names_its_host(caplog: pyte
 def test_breaking_off_closes_the_links_and_leaves_no_thread(how: str, tmp_path: Path) -> None:
     local = tuple(Host(name, "localhost") for name in ("node0", "node1"))
     mark = tmp_path / "lives"
-    sleeper = Command(("sh", "-c", f'echo $$ > "{mark}.$$"; sleep 60; true'), timeout=60)
+    sleeper = Command(("sh", "-c", f'echo $$ > "{mark}.$$"; sleep 1000; true'), timeout=1000)
     story = run_on_hosts(context(Links(connect_timeout=1)), local, "probe", lambda link, emit: link.run(sleeper))
     assert {next(story).host, next(story).host} == {"node0", "node1"}  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     pids: list[str] = []
     while len(pids) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
         pids = [said.strip() for path in tmp_path.glob("lives.*") if (said := path.read_text()).endswith("\n")]
     assert len(pids) == 2
-    start = time.monotonic()
     if how == "close":
         story.close()
     else:
         with pytest.raises(KeyboardInterrupt):
             story.throw(KeyboardInterrupt())
-    assert time.monotonic() - start < 5
     assert fanout_threads() == []
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -166,7 +165,7 @@ def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others
         if link.host.name == "node1":
             link.run(Command(("true",)))
             raise AttributeError("planted")
-        link.run(Command(("sleep", "60"), timeout=70.0))
+        link.run(Command(("sleep", "1000"), timeout=1000.0))
 
     def workflow(context: Context) -> Workflow:
         yield Started("install", "", ("node0", "node1"))
@@ -176,9 +175,7 @@ def test_an_exception_in_a_session_is_no_failure_of_its_host_and_ends_the_others
             yield event
         yield Ended("install", Exit.OK)
 
-    begun = time.monotonic()
     assert run_command(workflow) is Exit.INTERNAL
-    assert time.monotonic() - begun < 15
     assert not [event for event in events if isinstance(event, HostFailed)]
     text = (state / "debug.log").read_text()
     assert "in ask_session" in text

@@ -125,7 +125,7 @@ def keeping(
                     pipe.close()  # type: ignore[union-attr]
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited in vain"

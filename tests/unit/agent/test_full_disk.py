@@ -138,7 +138,7 @@ def answers(link: rpc.Wire, order: messages.Message) -> list[rpc.Received]:
     """All that is said from this order on, until the guard ends."""
     link.send(order)
     found: list[rpc.Received] = []
-    limit = time.monotonic() + 15.0
+    limit = time.monotonic() + 60.0
     while link.open and time.monotonic() < limit:
         select.select([link], [], [], 0.5)
         found += link.take()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.remote.agent import rpc
-from tests.unit.agent.runs import Kept, keeping
+from tests.unit.agent.runs import TIMINGS, Kept, keeping
 
 LINES = {
     "an accent for a proof": '{"kind": "Hello", "role": "guard", "name": "a", "proof": "é"}'.encode(),
@@ -36,17 +35,16 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    with keeping(tmp_path_factory.mktemp("kept")) as kept:
+    """It would wait ten minutes for who says nothing: what ends a connection is what was said."""
+    with keeping(tmp_path_factory.mktemp("kept"), timings=TIMINGS._replace(greet=600.0)) as kept:
         yield kept
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_a_strangers_line_ends_his_connection_and_nothing_else(kept: Kept, line: bytes) -> None:
     with stranger(kept) as sock:
-        begun = time.monotonic()
         say(sock, line + b"\n")
         assert ended(sock)
-        assert time.monotonic() - begun < 3.0, "who says nothing is sent away after 5 s"
     assert kept.state().state == "gathering"
     assert not (kept.directory / "keeper.crash").exists()
 
@@ -70,7 +68,7 @@ def test_idle_strangers_do_not_keep_ours_out(tmp_path: Path) -> None:
 
 def stranger(kept: Kept) -> socket.socket:
     """A connection to the keeper that has been challenged."""
-    sock = socket.create_connection(("127.0.0.1", kept.port), 5.0)
+    sock = socket.create_connection(("127.0.0.1", kept.port), 60.0)
     assert b"Challenge" in sock.recv(1000)
     return sock
 

@@ -54,11 +54,9 @@ def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
 
 
 def test_a_host_that_falls_silent_is_lost() -> None:
-    begun = time.monotonic()
-    with start(HELLO + "time.sleep(60)\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
+    with start(HELLO + "time.sleep(1000)\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
         session.call("inspect", Nothing, venv="/x")
     assert "no answer for 1 s" in caught.value.failure.what
-    assert time.monotonic() - begun < 10
 
 
 def test_signs_of_life_keep_a_slow_host() -> None:
@@ -155,9 +153,8 @@ def test_a_disk_that_takes_its_time_is_not_taken_for_a_lost_host(tmp_path: Path)
     writer = threading.Timer(5, slow.write_bytes, (b"",))
     with start(PROGRAM, silence=3.5) as session:
         writer.start()
-        begun = time.monotonic()
         assert session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=uv, files=[], origins=[]).uv is None
-    assert time.monotonic() - begun > 4
+    assert writer.finished.is_set(), "the answer had to wait for it"
     writer.join()
 
 

@@ -16,7 +16,7 @@ import sys, time
 from ipexctl.show.keys import Keys
 keys = Keys().open()
 print("ready" if keys.active else "no keys", flush=True)
-end = time.monotonic() + 10
+end = time.monotonic() + 60
 got = ""
 while len(got) < 3 and time.monotonic() < end and keys.active:
     got += keys.poll()
