@@ -146,7 +146,7 @@ def test_ctrl_c_while_the_link_is_down_stops_the_run_once_it_is_back(start: Star
     story, events = until(attempt, RankStage)
     cable.pulled = True
     seen = os.fsencode(attempt.watcher.head.directory)
-    for watcher in [pid for pid in procs.everyone() if {b"watch", seen} <= set(line(pid))]:
+    for watcher in [pid for pid in procs.list_processes() if {b"watch", seen} <= set(line(pid))]:
         os.kill(watcher, signal.SIGKILL)
     for event in story:
         events.append(event)
@@ -201,14 +201,14 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
 
 
 def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start) -> None:
-    before = {p.pid for p in procs.everyone().values()}
+    before = {p.pid for p in procs.list_processes().values()}
     attempt = start("daemon")
     events = list(run_alone(attempt))
     assert of(RunEnded, events)[0].reason == "done"
     assert left_behind(attempt, events) == []
     sleepers = [
         pid
-        for pid in set(procs.everyone()) - before
+        for pid in set(procs.list_processes()) - before
         if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00300\x00"
     ]
     assert sleepers == []
@@ -218,14 +218,14 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     probe = procs.group_of("probe", secrets.token_hex(4))
     if not probe:
         pytest.skip("control groups of version 2 cannot be made here")
-    procs.disband(probe)
-    before = set(procs.everyone())
+    procs.remove_group(probe)
+    before = set(procs.list_processes())
     attempt = start("hide")
     story, events = until(attempt, Output)
     os.kill(find(attempt, b"guard"), signal.SIGKILL)
     events += list(story)
     assert left_behind(attempt, events) == []
-    assert not [pid for pid in set(procs.everyone()) - before if any(b"301" in part for part in line(pid))]
+    assert not [pid for pid in set(procs.list_processes()) - before if any(b"301" in part for part in line(pid))]
     assert procs.groups_of(attempt.launch.run) == []
 
 

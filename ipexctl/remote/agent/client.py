@@ -5,7 +5,7 @@ import select
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, List, Optional
+from typing import BinaryIO, Dict, List, Optional, Union
 
 from ipexctl.protocol import frames, journal, messages, paths
 from ipexctl.protocol.frames import WatchFrame, pack
@@ -86,15 +86,21 @@ def watch(argv: "List[str]") -> int:
         link = None if once else _connect(directory, spec, Role.WATCH, "controller")
     except (OSError, ValueError, rpc.AuthenticationError):
         pass  # over already; the files tell
-    tails: List[Any] = [
-        _Tail(directory, paths.JOURNAL, frames.JOURNAL, offsets[0]),
-        _Spooled(directory, paths.OUT, frames.OUT, offsets[1], spec.keeper.log_cap),
-        _Spooled(directory, paths.ERR, frames.ERR, offsets[2], spec.keeper.log_cap),
-    ]
+    out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.keeper.log_cap
+    tails: Dict[str, Union[_JournalTail, spool.Tail]] = {
+        frames.JOURNAL: _JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0]),
+        frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
+        frames.ERR: spool.Tail(err, cap, offsets[2]),
+    }
     written, pause = time.monotonic(), 0.02
     while True:
         over = frames.NOW if once else _over(directory)  # asked before the files are read: nothing after it is missed
-        moved = sum(tail.pass_on(sink) for tail in tails)
+        moved = False
+        for kind, tail in tails.items():
+            piece = tail.read(PIECE)
+            if piece:
+                sink.write(pack(WatchFrame(kind, tail.offset - len(piece), piece)))
+                moved = True
         if moved:
             sink.flush()
             written, pause = time.monotonic(), 0.02
@@ -185,39 +191,23 @@ def show(argv: "List[str]") -> int:
     return 0
 
 
-class _Tail:
-    def __init__(self, directory: str, name: str, kind: str, offset: int) -> None:
-        self.path = os.path.join(directory, name)
-        self.kind = kind
-        self.offset = offset
+class _JournalTail:
+    """As `spool.Tail`, of one file."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        self.path, self.offset = path, offset
         self.file: "Optional[BinaryIO]" = None
 
-    def pass_on(self, sink: "Any") -> int:
+    def read(self, most: int) -> bytes:
         if self.file is None:
             try:
                 self.file = open(self.path, "rb", buffering=0)
             except OSError:
-                return 0
+                return b""
             self.file.seek(self.offset)
-        piece = self.file.read(PIECE)
-        if piece:
-            sink.write(pack(WatchFrame(self.kind, self.offset, piece)))
-            self.offset += len(piece)
-        return len(piece)
-
-
-class _Spooled:
-    """The same of an output, whose oldest parts may be gone: the offset of the next frame tells."""
-
-    def __init__(self, directory: str, name: str, kind: str, offset: int, cap: int) -> None:
-        self.kind = kind
-        self.tail = spool.Tail(os.path.join(directory, name), cap, offset)
-
-    def pass_on(self, sink: "Any") -> int:
-        piece = self.tail.read(PIECE)
-        if piece:
-            sink.write(pack(WatchFrame(self.kind, self.tail.offset - len(piece), piece)))
-        return len(piece)
+        piece = self.file.read(most)
+        self.offset += len(piece)
+        return piece
 
 
 def _over(directory: str) -> bytes:
@@ -227,7 +217,7 @@ def _over(directory: str) -> bytes:
     keeper = files.read_keeper(directory)
     if keeper is None:  # it is still to come, or whoever began this run is no more
         return b"" if files.fresh(directory) else frames.GONE
-    now = procs.look(keeper.pid)
+    now = procs.find_process(keeper.pid)
     if now and now.start == keeper.start:
         return b""
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE

@@ -9,7 +9,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import time
 from typing import Any, Dict, List, Optional, Set, Union
 
@@ -102,8 +101,9 @@ class Guard:
                 return self.end_alone("this host stood still for %.0f s" % (now - last))
             last = now
             for message in self.keeper.take() if self.keeper in readable else []:
-                if self.execute(message):
-                    return None
+                if isinstance(message, messages.Finish):
+                    return self.finish()
+                self.execute(message)
             gone = self.proxies.intersection(pid for pid, _status in procs.reap())
             self.report_records()  # how its ranks ended comes before the end of their proxy
             if gone:
@@ -128,8 +128,8 @@ class Guard:
                 pass  # it has ended, or the kernel is too old: the next tick finds it
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
-    def execute(self, message: "rpc.Received") -> bool:
-        """Does what the keeper asks; True when that was the last thing. Messages for others are ignored."""
+    def execute(self, message: "rpc.Received") -> None:
+        """Does what the keeper asks. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.keeper.send(messages.Pong(message.sent, time.time()))
         elif isinstance(message, messages.StartProxy):
@@ -155,10 +155,6 @@ class Guard:
             for stack in stack_traces.collect_stacks(self.directory, self.alive, self.spec):
                 self.keeper.send(stack)
             self.keeper.send(messages.StacksReported())
-        elif isinstance(message, messages.Finish):
-            self.finish()
-            return True
-        return False
 
     def start_proxy(self, words: "List[str]") -> None:
         """Starts Hydra's proxy as a remote shell would: the words joined, read by a shell."""
@@ -191,7 +187,7 @@ class Guard:
         keep = set(self.proxies)
         keeper = files.read_keeper(self.directory)
         own = set(keeper.own) if keeper else set()
-        for process in procs.everyone().values():
+        for process in procs.list_processes().values():
             if (process.parent in self.proxies and _program(process.pid).startswith("hydra_")) or process.parent in own:
                 keep.add(process.pid)
         return keep | own
@@ -212,7 +208,7 @@ class Guard:
             if isinstance(record, messages.RankBegun):
                 # One that has died already is missed below, unless it left a record of its end.
                 gone = procs.Process(record.pid, -1, os.getpid(), "X")
-                self.alive[record.rank] = procs.look(record.pid) or gone
+                self.alive[record.rank] = procs.find_process(record.pid) or gone
                 continue
             if isinstance(record, journal.RankEnded):
                 self.alive.pop(record.rank, None)
@@ -220,7 +216,7 @@ class Guard:
             if not isinstance(record, Unreadable):
                 self.keeper.send(record)
         for rank, process in list(self.alive.items()):
-            now = procs.look(process.pid)
+            now = procs.find_process(process.pid)
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
                 self.keeper.send(messages.ProxyEnded(time.time()))
@@ -253,7 +249,7 @@ class Guard:
         self.report_records()
         own = self.launcher_processes() - self.proxies if self.spec.head else set()
         left = procs.wipe(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
-        procs.disband(self.group)
+        procs.remove_group(self.group)
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
@@ -268,7 +264,7 @@ class Guard:
     def end_alone(self, why: str) -> None:
         """The keeper is lost: ends the run's part on this host alone."""
         left = procs.wipe(self.mark, os.getpid(), patience=self.spec.timings.leave, groups=[self.group])
-        procs.disband(self.group)
+        procs.remove_group(self.group)
         if self.spec.head is not None:
             return  # the ranks' output is there
         if left:
@@ -292,7 +288,3 @@ def _program(pid: int) -> str:
         return os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:
         return ""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from typing import Dict, List, Optional, Set
 
@@ -330,11 +329,7 @@ class Keeper:
                 files.free(self.directory)  # the next line is written there
 
     def write_address(self, own: "List[int]") -> None:
-        me = procs.look(os.getpid())
+        me = procs.find_process(os.getpid())
         address, port = self.spec.keeper.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
         files.write_keeper(self.directory, keeper)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

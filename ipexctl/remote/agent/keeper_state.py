@@ -52,44 +52,13 @@ class Moment(NamedTuple):
 
 # What can happen. Also the messages of guards (`FromGuard`) and of the user (`StopRun`, `KillRun`), and what the
 # progress monitor finds (`Stall`, `Straggling`, `Resumed`).
-
-
-class GuardConnected(NamedTuple):
-    """``clock`` is that of its host, Unix seconds."""
-
-    host: str
-    clock: float
-
-
-class GuardLost(NamedTuple):
-    host: str
-    why: str
-
-
-class FromGuard(NamedTuple):
-    host: str
-    message: "Union[Message, Unreadable]"
-
-
-class LauncherStarted(NamedTuple):
-    pid: int
-    port: int
-
-
-class LauncherFailed(NamedTuple):
-    why: str
-
-
-class LauncherEnded(NamedTuple):
-    status: int
-
-
-class Tick(NamedTuple):
-    """Time has passed. ``watched``: somebody watches the run."""
-
-    watched: bool = False
-
-
+GuardConnected = NamedTuple("GuardConnected", [("host", str), ("clock", float)])  # its host's clock, Unix seconds
+GuardLost = NamedTuple("GuardLost", [("host", str), ("why", str)])
+FromGuard = NamedTuple("FromGuard", [("host", str), ("message", Union[Message, Unreadable])])
+LauncherStarted = NamedTuple("LauncherStarted", [("pid", int), ("port", int)])
+LauncherFailed = NamedTuple("LauncherFailed", [("why", str)])
+LauncherEnded = NamedTuple("LauncherEnded", [("status", int)])
+Tick = NamedTuple("Tick", [("watched", bool)])  # time has passed; whether somebody watches the run
 Input = Union[
     GuardConnected, GuardLost, FromGuard, LauncherStarted, LauncherFailed, LauncherEnded, Tick, messages.StopRun,
     messages.KillRun, journal.Stall, journal.Straggling, journal.Resumed,
@@ -97,43 +66,13 @@ Input = Union[
 
 
 # What the keeper has to do.
-
-
-class Send(NamedTuple):
-    """Send to the guard of a host; to all guards where ``host`` is ""."""
-
-    host: str
-    message: "Message"
-
-
-class Note(NamedTuple):
-    """Write a record to the journal."""
-
-    record: "Record"
-
-
-class StartLauncher(NamedTuple):
-    """Do so and report it (`LauncherStarted`, `LauncherFailed`)."""
-
-
-class Disconnect(NamedTuple):
-    """Close the connection to the guard of a host."""
-
-    host: str
-
-
-class ReleaseShims(NamedTuple):
-    """The launcher's proxy on the host has ended: so do the shims that stand for it."""
-
-    host: str
-
-
-class Close(NamedTuple):
-    """End the launcher, store the rest of its output and write this as the final record."""
-
-    end: "journal.RunEnd"
-
-
+Send = NamedTuple("Send", [("host", str), ("message", Message)])  # to the guard of a host; to all guards for ""
+Note = NamedTuple("Note", [("record", Record)])  # write it to the journal
+StartLauncher = NamedTuple("StartLauncher", [])  # and report it (`LauncherStarted`, `LauncherFailed`)
+Disconnect = NamedTuple("Disconnect", [("host", str)])  # close the connection to the guard of the host
+ReleaseShims = NamedTuple("ReleaseShims", [("host", str)])  # the launcher's proxy there has ended: so do its shims
+# End the launcher, store the rest of its output and write this as the final record.
+Close = NamedTuple("Close", [("end", journal.RunEnd)])
 Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close]
 Actions = Tuple[Action, ...]
 
@@ -199,8 +138,7 @@ def next_step(run: "Run", what: "Input", now: "Moment") -> "Step":
     """The state after ``what`` happened, and what is to be done. What the state has no use for changes nothing."""
     if run.state is State.DONE:
         return run, ()
-    handler: Callable[[Run, Any, Moment], Step] = _HANDLERS[type(what)]
-    run, actions = handler(run, what, now)
+    run, actions = _HANDLERS[type(what)](run, what, now)
     due = _DUE.get(run.state)
     if due is None:
         return run, actions
@@ -360,22 +298,6 @@ def _launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> 
     return run, (Send("", messages.RanksPort(started.port)), launched)
 
 
-def _launcher_failed(run: "Run", failed: "LauncherFailed", now: "Moment") -> "Step":
-    return _stop(run, Reason.LAUNCH, failed.why, now)
-
-
-def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step":
-    return run._replace(launcher_ended=now.steady, launcher_status=ended.status) if run.launched else run, ()
-
-
-def _tick(run: "Run", tick: "Tick", now: "Moment") -> "Step":
-    return run._replace(watched=now.steady if tick.watched else run.watched), ()
-
-
-def _stop_asked(run: "Run", order: "messages.StopRun", now: "Moment") -> "Step":
-    return _stop(run, Reason.STOPPED, order.why, now)
-
-
 def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
     run, stopping = _stop(run, Reason.STOPPED, order.why, now)
     if run.state is not State.STOPPING:
@@ -403,23 +325,22 @@ def _inquire(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step"
     return run, (Note(alarm), Send("", messages.ReportStacks()))
 
 
-def _resumed(run: "Run", resumed: "journal.Resumed", now: "Moment") -> "Step":
-    return run, (Note(resumed),) if run.state is State.RUNNING else ()
-
-
 _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
     GuardConnected: _guard_connected,
     GuardLost: _guard_lost,
     FromGuard: _from_guard,
     LauncherStarted: _launcher_started,
-    LauncherFailed: _launcher_failed,
-    LauncherEnded: _launcher_ended,
-    Tick: _tick,
-    messages.StopRun: _stop_asked,
+    LauncherFailed: lambda run, failed, now: _stop(run, Reason.LAUNCH, failed.why, now),
+    LauncherEnded: lambda run, ended, now: (
+        run._replace(launcher_ended=now.steady, launcher_status=ended.status) if run.launched else run,
+        (),
+    ),
+    Tick: lambda run, tick, now: (run._replace(watched=now.steady) if tick.watched else run, ()),
+    messages.StopRun: lambda run, order, now: _stop(run, Reason.STOPPED, order.why, now),
     messages.KillRun: _kill_asked,
     journal.Stall: _stall,
     journal.Straggling: _straggling,
-    journal.Resumed: _resumed,
+    journal.Resumed: lambda run, resumed, now: (run, (Note(resumed),) if run.state is State.RUNNING else ()),
 }
 
 
@@ -479,10 +400,6 @@ def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Mome
     return run, (ReleaseShims(host),)
 
 
-def _processes_killed(run: "Run", host: str, killed: "messages.ProcessesKilled", now: "Moment") -> "Step":
-    return run, (Note(journal.Killed(host, killed.processes)),)
-
-
 def _cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
     notes = (Note(journal.Leftovers(host, cleaned.left)),) if cleaned.left else ()
     return run._replace(cleaned={**run.cleaned, host: cleaned.left}), notes
@@ -497,7 +414,7 @@ _MESSAGES: "Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]]" = {
     journal.RankNote: _reported,
     journal.RankEnded: _rank_ended,
     messages.ProxyEnded: _proxy_ended,
-    messages.ProcessesKilled: _processes_killed,
+    messages.ProcessesKilled: lambda run, host, killed, now: (run, (Note(journal.Killed(host, killed.processes)),)),
     messages.Cleaned: _cleaned,
 }
 

@@ -18,21 +18,24 @@ from ipexctl.protocol import messages, paths
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+_TICKS = os.sysconf("SC_CLK_TCK")
 STUCK = 2.0  # seconds
 _CGROUP = "/sys/fs/cgroup"
 _GROUP = "ipexctl-"
 
 
 class Process(NamedTuple):
-    """``start`` is the kernel's start time in clock ticks since boot: with the pid it names a process for ever."""
+    """``start`` is the kernel's start time in clock ticks since boot: with the pid it names a process for ever.
+    ``seconds`` of CPU it has used, with its ended children."""
 
     pid: int
     start: int
     parent: int
     state: str
+    seconds: float = 0.0
 
 
-def look(pid: int) -> "Optional[Process]":
+def find_process(pid: int) -> "Optional[Process]":
     """The process with this id, or None when there is none (zombies count as none)."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stat:
@@ -40,13 +43,13 @@ def look(pid: int) -> "Optional[Process]":
     except OSError:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
-    state = words[0].decode()
-    return None if state in "ZX" else Process(pid, int(words[19]), int(words[1]), state)
+    state, seconds = words[0].decode(), sum(map(int, words[11:15])) / _TICKS
+    return None if state in "ZX" else Process(pid, int(words[19]), int(words[1]), state, seconds)
 
 
-def everyone() -> "Dict[int, Process]":
+def list_processes() -> "Dict[int, Process]":
     """All processes of this host (of this process-number namespace), by id."""
-    processes = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in processes if process}
 
 
@@ -110,7 +113,7 @@ def members(group: str) -> "Set[int]":
     return pids
 
 
-def disband(group: str) -> None:
+def remove_group(group: str) -> None:
     """Removes a group in which nobody is left; the dead stay in it for a moment, until somebody has collected them."""
     until = time.monotonic() + 1.0
     while group and os.path.isdir(group) and not members(group):
@@ -132,26 +135,28 @@ def _groups() -> str:
 def living(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
     """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
     `groups` count too."""
-    all_now = everyone()
+    all_now = list_processes()
     out: Set[int] = {os.getpid(), *spare}
-    children: Dict[int, List[int]] = {}
-    for process in all_now.values():
-        children.setdefault(process.parent, []).append(process.pid)
-    descendants: Set[int] = set()
-    todo = list(children.get(root, [])) if root else []
-    while todo:
-        pid = todo.pop()
-        if pid not in descendants:
-            descendants.add(pid)
-            todo.extend(children.get(pid, []))
+    ours = set(find_descendants(root, all_now) if root else ())
     for group in groups:
-        descendants |= members(group)
-    return [p for p in all_now.values() if p.pid not in out and (p.pid in descendants or marked(p.pid, mark))]
+        ours |= members(group)
+    return [p for p in all_now.values() if p.pid not in out and (p.pid in ours or marked(p.pid, mark))]
+
+
+def find_descendants(root: int, processes: "Dict[int, Process]") -> "List[int]":
+    """Children of a process, their children and so on, the oldest generation first."""
+    children: Dict[int, List[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    descendants = children.pop(root, [])
+    for pid in descendants:
+        descendants += children.pop(pid, [])  # once, whatever the numbers of processes that ended meanwhile say
+    return descendants
 
 
 def same(process: "Process") -> bool:
     """Whether this very process (not another one with its number) still lives."""
-    now = look(process.pid)
+    now = find_process(process.pid)
     return now is not None and now.start == process.start
 
 
@@ -240,7 +245,7 @@ def main(argv: "List[str]") -> int:
     groups = groups_of(run)
     left = wipe(of_run(run), 0, groups=groups) if role == paths.Role.REAP else living(of_run(run), groups=groups)
     for group in groups:
-        disband(group)
+        remove_group(group)
     rows = []
     for process in left:
         try:

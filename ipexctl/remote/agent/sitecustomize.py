@@ -77,17 +77,16 @@ class Hooks:
                 import glob
 
                 # A helper that fails at each of a million steps, which its rank knows how to handle, fills no disk.
-                for old in sorted(glob.glob(glob.escape(self.base) + ".*" + names.ERROR), key=os.path.getmtime)[
-                    :-ERRORS
-                ]:
-                    os.unlink(old)
+                kept = sorted(glob.glob(glob.escape(self.base) + ".*" + names.ERROR), key=os.path.getmtime)
+                for path in kept[:-ERRORS]:
+                    os.unlink(path)
             except Exception:
                 pass  # whatever goes wrong here must not hide the user's own error
             before(kind, error, trace)
 
         return note
 
-    def stacks(self) -> None:
+    def enable_stack_dumps(self) -> None:
         """A crash (SIGSEGV and the like) and `STACKS_SIGNAL` leave the stacks of all threads in a file."""
         import faulthandler
 
@@ -150,6 +149,8 @@ class Hooks:
 
     def wrap(self, module: "Any") -> None:
         """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
+        from functools import wraps
+
         module_names = vars(module)
         first = {name: module_names[name] for name in COLLECTIVES if callable(module_names.get(name))}
 
@@ -159,6 +160,7 @@ class Hooks:
                     module_names[name] = own
 
         def noting(own: "Any", before: str, after: str) -> "Any":
+            @wraps(own)
             def call(*args: "Any", **kwargs: "Any") -> "Any":
                 self.note(before)
                 result = own(*args, **kwargs)
@@ -167,7 +169,7 @@ class Hooks:
                     unwrap()
                 return result
 
-            return copy_identity(call, own)
+            return call
 
         for name, own in first.items():
             module_names[name] = noting(own, names.FIRST_COLLECTIVE, names.RUNNING)
@@ -177,22 +179,12 @@ class Hooks:
         destroy = module_names.get("destroy_process_group")
         if callable(destroy):
 
+            @wraps(destroy)
             def settled(*args: "Any", **kwargs: "Any") -> "Any":
                 self.settle()
                 return destroy(*args, **kwargs)
 
-            module_names["destroy_process_group"] = copy_identity(settled, destroy)
-
-
-def copy_identity(call: "Any", own: "Any") -> "Any":
-    """The function ``call`` with the looks of ``own``."""
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        try:
-            setattr(call, attribute, getattr(own, attribute))
-        except (AttributeError, TypeError):
-            pass
-    call.__wrapped__ = own
-    return call
+            module_names["destroy_process_group"] = settled
 
 
 def loops() -> "Any":
@@ -229,7 +221,7 @@ def _install() -> None:
     sys.excepthook = hooks.on_uncaught(sys.excepthook)
     try:
         hooks.note(names.PYTHON)
-        hooks.stacks()
+        hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
         import atexit
 

@@ -8,7 +8,7 @@ is stopped or closed that file, is looked at with py-spy where the environment h
 import os
 import subprocess
 import time
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from ipexctl.protocol.hooks import RANKS, STACKS, STACKS_SIGNAL
 from ipexctl.protocol.journal import RankStack
@@ -17,68 +17,28 @@ from ipexctl.remote.agent import procs
 
 MOST = 8  # processes of one rank that are asked
 TEXT = 1 << 15  # bytes kept of one process's stacks
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class Use(NamedTuple):
-    """A process: its parent, state and CPU seconds (with those of its ended children)."""
-
-    parent: int
-    state: str
-    seconds: float
-
-
-def uses() -> "Dict[int, Use]":
-    """All processes of this host, by id."""
-    processes: Dict[int, Use] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % name, "rb") as stat:
-                text = stat.read()
-        except OSError:
-            continue
-        words = text[text.rindex(b")") + 2 :].split()
-        processes[int(name)] = Use(int(words[1]), words[0].decode(), sum(map(int, words[11:15])) / TICKS)
-    return processes
-
-
-def families(wrappers: "Dict[int, procs.Process]", all_now: "Dict[int, Use]") -> "Dict[int, List[int]]":
-    """Rank → its living processes without the wrapper, the oldest (the script itself) first."""
-    children: Dict[int, List[int]] = {}
-    for pid, use in all_now.items():
-        children.setdefault(use.parent, []).append(pid)
-    families_of: Dict[int, List[int]] = {}
-    for rank, wrapper in wrappers.items():
-        todo, family = list(children.get(wrapper.pid, [])), []  # type: Tuple[List[int], List[int]]
-        while todo:
-            pid = todo.pop(0)
-            if all_now[pid].state not in "ZX":
-                family.append(pid)
-            todo += children.get(pid, [])
-        families_of[rank] = family
-    return families_of
 
 
 def load(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
     """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
-    all_now = uses()
+    all_now = procs.list_processes()
     loads: Dict[int, Tuple[float, str]] = {}
-    for rank, family in families(wrappers, all_now).items():
-        states = [all_now[pid].state for pid in family]
+    for rank, wrapper in wrappers.items():
+        family = [all_now[pid] for pid in procs.find_descendants(wrapper.pid, all_now)]
+        states = [process.state for process in family]
         odd = [state for state in states if state in "TtD"]
-        loads[rank] = (sum(all_now[pid].seconds for pid in family), (odd + states + ["?"])[0])
+        loads[rank] = (sum(process.seconds for process in family), (odd + states + ["?"])[0])
     return loads
 
 
 def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "RunSpec") -> "Iterator[RankStack]":
     """Where each rank's processes stand. Takes about a third of the node lease at most: the guard is deaf meanwhile."""
     until = time.monotonic() + spec.timings.node_lease / 3
-    all_now = uses()
+    all_now = procs.list_processes()
     todo: List[Tuple[int, int, str]] = []
-    for rank, family in sorted(families(wrappers, all_now).items()):
+    for rank, wrapper in sorted(wrappers.items()):
         path = os.path.join(directory, RANKS, "%d%s" % (rank, STACKS))
+        family = procs.find_descendants(wrapper.pid, all_now)  # the script itself first
         answering = [pid for pid in family if _has_open(pid, path)][:MOST]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
     before = {path: _size(path) for _, _, path in todo}
@@ -98,7 +58,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
     spy = os.path.join(os.path.dirname(spec.argv[0]), "py-spy")
     for rank, pid, _ in todo:
         text = texts.get(pid) or _spied(spy, pid, min(spec.timings.spy, until - time.monotonic()))
-        now = procs.look(pid)
+        now = procs.find_process(pid)
         state = now.state if now else "X"
         yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
 

@@ -26,7 +26,7 @@ from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import files, oom_report, procs
+from ipexctl.remote.agent import death_report, files, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -69,7 +69,7 @@ def main(argv: "List[str]") -> int:
     frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
     began = time.time()
     before = _memory()
-    kernel = oom_report.KernelLog()
+    kernel = death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
         record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
@@ -107,7 +107,7 @@ def main(argv: "List[str]") -> int:
         record = record._replace(oom=after)
     if status:
         elastic = environment["TORCHELASTIC_ERROR_FILE"]
-        reported = oom_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
+        reported = death_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
         record = record._replace(
             unheard=_unheard(),
             error=reported.get("error", ""),
@@ -352,7 +352,3 @@ def _memory() -> "Memory":
                 numbers.pop("used", None)  # of the group whose limit it is
             base = os.path.dirname(base)
     return Memory(**numbers)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

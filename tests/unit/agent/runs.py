@@ -111,7 +111,7 @@ def keeping(
     )
     kept = Kept(directory, json.loads(done.stdout)["port"], told)
     until((directory / "keeper.json").exists)
-    keeper = procs.look(json.loads((directory / "keeper.json").read_text())["pid"])
+    keeper = procs.find_process(json.loads((directory / "keeper.json").read_text())["pid"])
     assert keeper
     try:
         yield kept

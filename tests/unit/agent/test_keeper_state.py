@@ -74,7 +74,7 @@ class History:
 
     def after(self, seconds: float, *inputs: Input) -> History:
         self.steady += seconds
-        return self.feed(*(inputs or (Tick(),)))
+        return self.feed(*(inputs or (Tick(watched=False),)))
 
     def joined(self) -> History:
         return self.feed(*(GuardConnected(host, CLOCK) for host in NODES))

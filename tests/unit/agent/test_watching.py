@@ -62,7 +62,7 @@ def at(kept: Kept, agent_is: str = "") -> RemoteRunDir:
 def watchers(kept: Kept) -> list[int]:
     """The processes that watch this run."""
     found = []
-    for pid in procs.everyone():
+    for pid in procs.list_processes():
         with suppress(OSError):  # it has ended
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"watch" in words and os.fsencode(kept.directory) in words:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act import agent
-from ipexctl.remote.agent import oom_report
+from ipexctl.remote.agent import death_report
 
 STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"
 
@@ -25,7 +25,7 @@ def ranks(tmp_path: Path) -> Path:
 
 
 def told(ranks: Path) -> dict[str, str]:
-    return oom_report.describe_rank_death(str(ranks.parent), 3, 1, signal.SIGABRT, oom_report.KernelLog(), "")
+    return death_report.describe_rank_death(str(ranks.parent), 3, 1, signal.SIGABRT, death_report.KernelLog(), "")
 
 
 def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
@@ -57,7 +57,7 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 )
 def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
     done, pid = ended(ranks, script)
-    told = oom_report.describe_rank_death(str(ranks.parent), 3, pid, max(0, -done), oom_report.KernelLog(), "")
+    told = death_report.describe_rank_death(str(ranks.parent), 3, pid, max(0, -done), death_report.KernelLog(), "")
     assert told.get("error", "").startswith(error)
     assert bool(told) == bool(error)
     assert told.keys() <= {"error", "traceback"}
@@ -67,7 +67,7 @@ def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
     _, pid = ended(ranks, many + "raise ValueError('no')")
     assert len(list(ranks.glob("3.*.error"))) == 8
-    assert oom_report.describe_rank_death(str(ranks.parent), 3, pid, 0, oom_report.KernelLog(), "")["error"] == OWN
+    assert death_report.describe_rank_death(str(ranks.parent), 3, pid, 0, death_report.KernelLog(), "")["error"] == OWN
 
 
 def ended(ranks: Path, script: str) -> tuple[int, int]:
