@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
@@ -18,6 +18,7 @@ from ipexctl.model.facts import Core, NumaNode
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
+MOST_THREADS = 8  # of one core of any processor: POWER8 to POWER10
 _MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
@@ -46,8 +47,15 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
     return [block for block in blocks if block]
 
 
-def read_topology(bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str]) -> Topology:
-    return _read_sysfs(bundle, processors) or _read_lscpu(lscpu, processors) or _read_cpuinfo(processors)
+def read_topology(
+    bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MOST_THREADS
+) -> Topology:
+    """``most_threads`` of one core: if a source states more (dom0 of Xen), its cores are not the machine's."""
+    topology = _read_sysfs(bundle, processors) or _read_lscpu(lscpu, processors) or _read_cpuinfo(processors)
+    threads = max([topology.threads_per_core or 1, *(len(core.cpus) for core in topology.cores)])
+    if threads <= most_threads:
+        return topology
+    return replace(topology, cores_per_socket=None, threads_per_core=None, physical_cores=None, cores=())
 
 
 def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topology | None:
@@ -143,7 +151,8 @@ def _read_lscpu(fields: Mapping[str, str], processors: list[dict[str, str]]) -> 
         return Topology(sockets=sockets, online=online, offline=offline)
     cores = per_socket * sockets
     if threads * cores == len(online):
-        return Topology(sockets, per_socket, threads, cores, online, offline)
+        mean = threads > 2 and offline  # of older versions: 1, 4 and 4 on-line threads are 3 to them
+        return Topology(sockets, per_socket, None if mean else threads, cores, online, offline)
     if cores == len(online):  # the siblings are off line
         return Topology(sockets, per_socket, 1, cores, online, offline)
     # Its numbers are means or maxima. With one socket, or more threads than fit, the cores at least were counted.
@@ -186,13 +195,17 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
         for block in processors
     )
     counted = [_parse_count(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
+    cores = _group_cores(packages, sum(counted))
+    if cores:  # siblings by cores is a mean
+        sizes = {len(core.cpus) for core in cores}
+        threads = sizes.pop() if len(sizes) == 1 else None
     return Topology(
         sockets=len(packages),
         cores_per_socket=max(counted),
-        threads_per_core=threads if uniform else None,
+        threads_per_core=threads if uniform or cores else None,
         physical_cores=sum(counted),
         online=tuple(sorted(number for number in numbers if number is not None)),
-        cores=_group_cores(packages, sum(counted)),
+        cores=cores,
     )
 
 
@@ -244,7 +257,7 @@ def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, topology: Topology) -
     if p_cpus and e_cpus:
         return {"p_cpus": p_cpus, "e_cpus": e_cpus}
     sizes = {len(core.cpus) for core in topology.cores}
-    if not of_family or sizes != {1, 2} or topology.offline:
+    if not of_family or sizes != {1, 2} or topology.offline != ():  # a core with one thread may have a sibling off line
         return None
     return {
         "p_cpus": tuple(sorted(cpu for core in topology.cores for cpu in core.cpus if len(core.cpus) == 2)),

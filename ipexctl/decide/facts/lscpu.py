@@ -54,12 +54,13 @@ def _parse_text(text: str) -> dict[str, str]:
 def _join_wrapped(lines: list[str]) -> str:
     """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All lines but
     the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
-    first = re.sub(r"^\s*[^:]+:\s*", "", lines[0])
+    head = re.match(r"\s*[^:]+:\s*", lines[0])
+    column = head.end() if head else 0
+    value = lines[0][column:]
     if len(lines) == 1:
-        return first.strip()
+        return value.strip()
     width = max(len(line) for line in lines[:-1])
     cut = all(len(line) >= width - 1 for line in lines[:-1])
-    value = first
-    for before, line in pairwise(lines):
-        value += ("" if cut and len(before) == width else " ") + line.strip()
+    for before, line in pairwise(lines):  # a blank at either end of a cut line belongs to the value
+        value += line[column:] if cut and len(before) == width else " " + line.strip()
     return value.strip()

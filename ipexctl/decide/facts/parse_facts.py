@@ -52,7 +52,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         if flags and arch in ("x86_64", "i686", "i586", "i386")
         else (None, {})
     )
-    topology = cpu.read_topology(bundle, processors, fields)
+    topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else cpu.MOST_THREADS)
     groups = read_cgroup(bundle)
     allowed = groups.cpuset
     if allowed is not None and topology.online is not None:

@@ -11,12 +11,13 @@ from ipexctl.model.toml import parse_toml
 @dataclass(frozen=True, slots=True)
 class Uarch:
     """``level`` is what the silicon has; ``hybrid``: the family has models with two kinds of cores; ``needs``: a flag
-    that tells it from another with the same numbers."""
+    that tells it from another with the same numbers; ``threads``: the most that one core has."""
 
     name: str
     level: str
     hybrid: bool = False
     needs: str = ""
+    threads: int = 2
 
 
 _Range = tuple[int, int]
@@ -56,7 +57,7 @@ def parse_uarchs(text: str) -> Uarchs:
             (
                 _ranges(cpu["models"]),
                 _ranges(cpu.get("steppings", ())),
-                Uarch(cpu["name"], cpu["level"], cpu.get("hybrid", False), cpu.get("needs", "")),
+                Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")}),
             )
             for cpu in family["cpus"]
         )
