@@ -1,0 +1,133 @@
+"""Beside the main job: a lab on this machine, Accelerate's configuration, measurements, and the way from IPEX."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import typer
+
+from ipexctl.cli.command import HostSelection, command
+
+if TYPE_CHECKING:
+    from ipexctl.act.context import Context
+    from ipexctl.cli.options import AccelerateFlags, DemoFlags, DryRunFlags, LabFlags, MigrateFlags
+    from ipexctl.loop import Workflow
+    from ipexctl.model.tasks import Bench
+
+app = typer.Typer()
+lab_app = typer.Typer(no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback.")
+accelerate_app = typer.Typer(no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts.")
+app.add_typer(lab_app, name="lab")
+app.add_typer(accelerate_app, name="accelerate")
+
+
+@command(lab_app, "up", examples=("ipexctl lab up", "ipexctl lab up --hosts 4"))
+def lab_up(context: Context, flags: LabFlags) -> Workflow:
+    """Start the lab: SSH servers on loopback, a hostfile, keys."""
+    from ipexctl.verbs.lab import up
+
+    return up(flags.hosts, context.state / "lab")
+
+
+@command(lab_app, "down", examples=("ipexctl lab down", "ipexctl lab down --json"))
+def lab_down(context: Context) -> Workflow:
+    """Stop the lab and everything that was started in it."""
+    from ipexctl.verbs.lab import down
+
+    return down(context.state / "lab")
+
+
+@command(lab_app, "status", examples=("ipexctl lab status", "ipexctl lab status --json"))
+def lab_status(context: Context) -> Workflow:
+    """Print which hosts of the lab are up."""
+    from ipexctl.verbs.lab import status
+
+    return status(context.state / "lab")
+
+
+@command(app, "demo", acting=True, hidden=True)
+@command(lab_app, "demo", acting=True, examples=("ipexctl lab demo", "ipexctl lab demo --hosts 3 --keep"))
+def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
+    """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
+    from ipexctl.verbs.demo import demo
+
+    return demo(flags.hosts, context, os.environ, keep=flags.keep)
+
+
+@command(
+    accelerate_app,
+    "config",
+    examples=(
+        "ipexctl accelerate config --file default_config.yaml",
+        "ipexctl accelerate config --hosts node0,node1 --accelerate-version 1.10.0",
+    ),
+)
+def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateFlags) -> Workflow:
+    """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
+    from ipexctl.decide.launch.accelerate import AccelerateConfig
+    from ipexctl.verbs.accelerate import accelerate_config
+
+    config = AccelerateConfig(
+        precision=flags.precision,
+        ipex=not flags.no_ipex,
+        port=flags.port,
+        hostfile=flags.mpirun_hostfile or "",
+        workers=flags.ccl_workers,
+    )
+    return accelerate_config(
+        config,
+        hosts.inventory(),
+        context,
+        n=flags.n,
+        ppn=flags.ppn,
+        version=flags.accelerate_version,
+        venv=flags.venv,
+        file=flags.file,
+    )
+
+
+@command(
+    app,
+    "bench",
+    acting=True,
+    examples=("ipexctl bench bert", "ipexctl bench --size tiny --mode infer --no-cluster", "ipexctl bench --dry-run"),
+)
+def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlags) -> Workflow:
+    """Measure BERT on the hosts, in fp32 and bf16. With stock torch, torch.compile and IPEX."""
+    from ipexctl.verbs.bench import bench
+
+    return bench(task, hosts.inventory(), context, os.environ, dry=flags.dry_run)
+
+
+@command(
+    app,
+    "migrate",
+    acting=lambda flags: flags.compare,
+    script=True,
+    examples=("ipexctl migrate train.py", "ipexctl migrate --compare --native-venv ~/native train.py --epochs 1"),
+)
+def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
+    """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.migrate import Comparison, migrate
+
+    if not flags.compare:
+        needless = {
+            "--migrated": flags.migrated,
+            "--ipex-venv": flags.ipex_venv,
+            "--native-venv": flags.native_venv,
+            "arguments": flags.args,
+        }
+        if given := [name for name, value in needless.items() if value]:
+            raise UsageError(f"{', '.join(given)}: only with --compare", hint="nothing is run without it")
+        return migrate(flags.script, None, context, os.environ)
+    if flags.native_venv is None:
+        raise UsageError(
+            "--compare needs two environments: the one without IPEX is --native-venv",
+            hint="ipexctl install --track native --torch 2.13.0 --venv PATH",
+        )
+    comparison = Comparison(
+        hosts.inventory(), flags.migrated or flags.script, flags.ipex_venv, flags.native_venv, flags.ppn, flags.args
+    )
+    return migrate(flags.script, comparison, context, os.environ)
