@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.releases.runtime import Runtime
@@ -138,7 +139,7 @@ def find(attempt: Attempt, names: tuple[str, ...]) -> int:
 def test_the_emitted_script_runs_by_itself_as_the_plan_says(start: Start, tmp_path: Path) -> None:
     attempt = start(str(tmp_path), "two words", "$(touch x)", script="tell.py")
     script = tmp_path / "launch.sh"
-    script.write_text(write_launch(attempt.launch, "sh"))
+    script.write_text(write_launch(attempt.launch, "sh", read_data("emit.j2")))
     mine = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "STRANGE": "leaks"}
     done = subprocess.run(["/bin/sh", script], env=mine, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()

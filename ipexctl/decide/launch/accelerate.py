@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ipexctl.decide.launch import hydra
+from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.releases.framework_options import FrameworkOption, supports_option
@@ -204,14 +205,8 @@ def start_with_accelerate(
 ) -> Launch:
     """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
     version = packages.get("accelerate", "")
-    counts = {len(node.ranks) for node in launch.nodes}
-    if len(counts) > 1:
-        raise UsageError(
-            "Accelerate starts mpirun with as many ranks on every host",
-            reasons=[f"{node.host}: {len(node.ranks)}" for node in launch.nodes],
-            hint="give --ppn, or a configuration without mpirun_config",
-            exit=Exit.STEP,
-        )
+    sentence = "Accelerate starts mpirun with as many ranks on every host"
+    require_equal_ppn(launch, sentence, "give --ppn, or a configuration without mpirun_config")
     if launch.dialect != "impi":
         raise UsageError(
             f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}",

@@ -13,7 +13,7 @@ from itertools import islice, zip_longest
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
-from ipexctl.model.launch import RankPlacement
+from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.notes import Note
 
 _ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
@@ -127,6 +127,13 @@ def place_ranks(
             places.append(RankPlacement(len(places), host, local, cpus[:split], cpus[split:], nodes))
         taken[machine] = taken.get(machine, 0) + count
     return tuple(places), tuple(dict.fromkeys(warnings))
+
+
+def require_equal_ppn(launch: Launch, sentence: str, hint: str) -> None:
+    """Raises `UsageError` with this sentence if hosts have different numbers of ranks."""
+    if len({len(node.ranks) for node in launch.nodes}) > 1:
+        reasons = [f"{node.host}: {len(node.ranks)}" for node in launch.nodes]
+        raise UsageError(sentence, reasons=reasons, hint=hint, exit=Exit.STEP)
 
 
 def _divide_cores(cores: Cores, ranks: int) -> list[tuple[int, ...]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from ipexctl.decide.launch.uniform_env import require_equal_ppn
 from ipexctl.model.launch import Launch, Setting
 
 # Of the variables that nobody asked for, those that hold in any pod.
@@ -27,8 +26,8 @@ _SOURCED = (
 
 
 def write_pytorchjob(launch: Launch) -> str:
-    """YAML for ``kubectl apply``. Raises `UsageError` where hosts have different numbers of ranks."""
-    ranks, pods, name = require_equal_ppn(launch, "pytorchjob"), len(launch.nodes), _job_name(launch.title)
+    """YAML for ``kubectl apply``, of a launch with the same number of ranks on every host."""
+    ranks, pods, name = len(launch.head.ranks), len(launch.nodes), _job_name(launch.title)
     words = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     words += ["--no-python", "python", *launch.argv[1:]]
     if launch.backend == "ccl":

@@ -20,6 +20,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.build import HostRuntime
@@ -87,7 +88,7 @@ def run(
     attempt = make_attempt(prepared, context)
     launch = attempt.launch
     if emit:
-        yield Answer(EmitAnswer(write_launch(launch, emit), launch.public()))
+        yield Answer(EmitAnswer(write_launch(launch, emit, read_data("emit.j2")), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ipexctl.data import read_data
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, NodePlan, Setting
@@ -32,15 +33,19 @@ def example(form: str, engine: str = "impi") -> Launch:
     return launch(task, {"HF_TOKEN": SECRET, "ODD": ODD}, engine=engine, first=first)
 
 
+def written(launch: Launch, form: str) -> str:
+    return write_launch(launch, form, read_data("emit.j2"))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_as_it_was_read_last(form: str) -> None:
-    assert write_launch(example(form), form) == (GOLDEN / f"{form}.txt").read_text()
+    assert written(example(form), form) == (GOLDEN / f"{form}.txt").read_text()
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
 def test_no_form_holds_a_secret_and_all_ask_for_it(form: str, engine: str) -> None:
-    text = write_launch(example(form, engine), form)
+    text = written(example(form, engine), form)
     assert "hunter2" not in text
     assert "HF_TOKEN" in text
 
@@ -50,9 +55,9 @@ def test_impi_is_written_only_for_what_starts_an_mpirun(form: str) -> None:
     two = launch(Run(script="train.py", ppn=2, backend="impi"), impi=True)
     if form in {"sbatch", "torchrun", "pytorchjob"}:
         with pytest.raises(UsageError, match="without mpirun"):
-            write_launch(two, form)
+            written(two, form)
     else:
-        assert "IPEXCTL_BACKEND" in write_launch(two, form)
+        assert "IPEXCTL_BACKEND" in written(two, form)
 
 
 def many(count: int, engine: str) -> Launch:
@@ -69,31 +74,29 @@ def many(count: int, engine: str) -> Launch:
 
 def test_a_script_for_hundreds_of_hosts_starts(tmp_path: Path) -> None:
     """A word of a command may have 128 KiB, and all of them what the stack allows."""
-    text = write_launch(many(400, "impi"), "sh").replace("$(/opt/ai/bin/python", f"$({sys.executable}")
+    text = written(many(400, "impi"), "sh").replace("$(/opt/ai/bin/python", f"$({sys.executable}")
     done = subprocess.run(["/bin/sh"], input=text, text=True, capture_output=True, env={"HF_TOKEN": "x"}, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("engine", ["mpich", "openmpi"])
 def test_an_mpirun_that_takes_one_word_for_all_hosts_is_not_given_more_than_fits(engine: str) -> None:
-    assert "$each" in write_launch(many(16, engine), "sh")
+    assert "$each" in written(many(16, engine), "sh")
     with pytest.raises(UsageError, match="more than fits into one word") as refused:
-        write_launch(many(400, engine), "sh")
+        written(many(400, engine), "sh")
     assert refused.value.exit == Exit.STEP
     assert "ansible" in (refused.value.hint or "")
 
 
 def test_accelerate_is_told_that_a_module_is_one() -> None:
-    text = write_launch(launch(Run(script="pkg.train", launcher="module", args=("--x", "1"), ppn=2)), "accelerate")
+    text = written(launch(Run(script="pkg.train", launcher="module", args=("--x", "1"), ppn=2)), "accelerate")
     assert text.rstrip().endswith('--mpirun_hostfile "$directory/hostfile" --module pkg.train --x 1')
 
 
 @pytest.mark.parametrize("form", SCRIPTS)
 @pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
 def test_a_shell_can_read_each_script(form: str, engine: str) -> None:
-    done = subprocess.run(
-        ["/bin/sh", "-n"], input=write_launch(example(form, engine), form), text=True, capture_output=True
-    )
+    done = subprocess.run(["/bin/sh", "-n"], input=written(example(form, engine), form), text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -103,7 +106,7 @@ def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
         pass
 
     Reader.add_constructor("!unsafe", lambda loader, node: str(node.value))
-    copy, start = yaml.load(write_launch(example("ansible", engine), "ansible"), Reader)  # a safe loader
+    copy, start = yaml.load(written(example("ansible", engine), "ansible"), Reader)  # a safe loader
     each = copy["tasks"][1]["ansible.builtin.copy"]["content"]
     assert subprocess.run(["/bin/sh", "-n"], input=each, text=True, capture_output=True).returncode == 0
     argv = start["tasks"][0]["ansible.builtin.command"]["argv"]
@@ -114,18 +117,18 @@ def test_the_playbook_is_yaml_with_the_same_words(engine: str) -> None:
 @pytest.mark.parametrize("form", ["torchrun", "accelerate", "pytorchjob"])
 def test_a_form_that_wants_equal_hosts_refuses_others(form: str) -> None:
     with pytest.raises(UsageError) as refused:
-        write_launch(launch(), form)
+        written(launch(), form)
     assert list(refused.value.reasons) == ["node0: 2", "node1: 1"]
 
 
 if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for form in FORMS:
-        (GOLDEN / f"{form}.txt").write_text(write_launch(example(form), form))
+        (GOLDEN / f"{form}.txt").write_text(written(example(form), form))
 
 
 def test_a_job_for_kubernetes_has_a_pod_a_host_and_nothing_of_the_hosts() -> None:
-    job = yaml.safe_load(write_launch(example("pytorchjob"), "pytorchjob"))
+    job = yaml.safe_load(written(example("pytorchjob"), "pytorchjob"))
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("kubeflow.org/v1", "PyTorchJob", "train")
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     elastic = job["spec"]["elasticPolicy"]
@@ -145,7 +148,7 @@ def test_a_job_for_kubernetes_has_a_pod_a_host_and_nothing_of_the_hosts() -> Non
 
 def test_a_job_for_kubernetes_sources_the_variables_of_oneccl() -> None:
     two = launch(Run(script="/a/9 Train!.py", ppn=2, backend="ccl"), module="oneccl_bindings_for_pytorch")
-    job = yaml.safe_load(write_launch(two, "pytorchjob"))
+    job = yaml.safe_load(written(two, "pytorchjob"))
     assert job["metadata"]["name"] == "job-9-train"
     (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     shell, flag, line = container["command"]
@@ -160,7 +163,7 @@ def test_threads_that_the_user_has_chosen_are_the_pods_too() -> None:
     two = launch(
         Run(script="train.py", ppn=2, backend="gloo"), {"OMP_NUM_THREADS": Setting("1", "--env", by_user=True)}
     )
-    job = yaml.safe_load(write_launch(two, "pytorchjob"))
+    job = yaml.safe_load(written(two, "pytorchjob"))
     (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     assert [one for one in container["env"] if one["name"] == "OMP_NUM_THREADS"] == [
         {"name": "OMP_NUM_THREADS", "value": "1"}

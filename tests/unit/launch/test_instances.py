@@ -112,5 +112,5 @@ def test_a_form_without_mpirun_is_refused_before_any_host_is_asked_where_impi_is
     emit.check_form(run(backend="impi"), "sh")
     emit.check_form(run(), "torchrun")
     with pytest.raises(UsageError, match="starts ranks without mpirun") as refused:
-        emit.write_launch(launch(run(), impi=True), "torchrun")
+        emit.write_launch(launch(run(), impi=True), "torchrun", "")
     assert refused.value.exit is Exit.STEP
