@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast
 
 from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
@@ -29,11 +29,9 @@ class DamagedRecordError(ValueError):
     """A line of a record that is not an event: one phrase says why."""
 
 
-def _name(cls: type) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
-
-
-_CLASSES: Mapping[str, type] = {_name(cls): cls for cls in Event.__subclasses__()}
+_CLASSES: Mapping[str, type] = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower(): cls for cls in Event.__subclasses__()
+}
 _NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
 
@@ -113,9 +111,12 @@ def decode(line: Mapping[str, Any]) -> Stamped:
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
     keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in line}
     values = {name: line[key] for name, key in keys.items() if key in line}
-    data = {key: _read_bytes(key, line) for key in values if _hints(cls)[key] is bytes}
-    event = _read(cls, values)
-    return Stamped(at, replace(event, **data) if data else event)
+    exact = {key: line[f"{key}_base64"] for key in values if f"{key}_base64" in line}
+    try:
+        data = {key: base64.b64decode(coded, validate=True) for key, coded in exact.items()}
+    except (ValueError, TypeError):
+        raise DamagedRecordError(f"{', '.join(exact)} is not base64") from None
+    return Stamped(at, replace(_read(cls, values), **data))
 
 
 def _read_answer(line: Mapping[str, Any]) -> AnyAnswer:
@@ -126,8 +127,7 @@ def _read_answer(line: Mapping[str, Any]) -> AnyAnswer:
     kind = ANSWERS.get(str(line.get("kind")))
     if kind is None:
         return UnknownAnswer(value)
-    answer: AnyAnswer = _read(kind, value)
-    return answer
+    return cast(AnyAnswer, _read(kind, value))
 
 
 def _read(cls: type, values: Mapping[str, Any]) -> Any:
@@ -146,16 +146,3 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(cls)
-
-
-@cache
-def _hints(cls: type) -> Mapping[str, Any]:
-    return get_type_hints(cls)
-
-
-def _read_bytes(name: str, line: Mapping[str, Any]) -> bytes:
-    coded, text = line.get(f"{name}_base64"), line[name]
-    try:
-        return text.encode("utf-8", "surrogatepass") if coded is None else base64.b64decode(coded, validate=True)
-    except (ValueError, TypeError, AttributeError):
-        raise DamagedRecordError(f"{name} is not text" if coded is None else f"{name}_base64 is not base64") from None
