@@ -15,7 +15,8 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, labelled, sentences, text
+from ipexctl.show.sanitise import one_line
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, labelled, outcome, sentences, text
 
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
@@ -33,20 +34,15 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
             rows.setdefault(_cells(entry.facts), []).append(entry.host)
         else:
             unprobed.append(entry.host)
-    items: list[RenderableType] = []
-    if rows:
-        items += [_HostsTable(rows), ""]
+    items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
     findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
     explained = {host for finding in findings for host in finding.hosts}
     if unknown := [host for host in unprobed if host not in explained]:
-        items += [Line(text(("✗ ", BAD), f"nothing is known of {phrases.hosts(unknown)}"), 2), ""]
-    if findings:
-        items += [line for finding in findings for line in _finding(finding, len(answer.hosts))]
-        items.append("")
-    if answer.speed:
-        items += [*speed(answer.speed), ""]
-    for fix in answer.fixed or ():
-        items.append(labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.action}"))
+        items += [outcome(False, f"nothing is known of {phrases.hosts(unknown)}"), ""]
+    items += [line for finding in findings for line in _finding(finding, len(answer.hosts))]
+    items += [""] if findings else []
+    items += [*speed(answer.speed), ""] if answer.speed else []
+    items += [labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()]
     if answer.common_isa:
         items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
@@ -55,10 +51,8 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     parts = [pluralize(counts[level], level) for level in _COUNTED if counts[level]]
     parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
-    items.append(
-        labelled("fit" if fit else "not fit", (", ".join(parts) or "no error, no warning", GOOD if fit else BAD))
-    )
-    return items
+    count = (", ".join(parts) or "no error, no warning", GOOD if fit else BAD)
+    return [*items, labelled("fit" if fit else "not fit", count)]
 
 
 _COUNTED: tuple[Level, ...] = ("error", "warning")
@@ -146,7 +140,7 @@ def _finding(finding: Finding, count: int) -> list[RenderableType]:
     else:
         who = phrases.hosts(names)
     code = f"{mark}  {finding.code:<6}  "
-    title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), _one_line(finding.title))
+    title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), one_line(finding.title))
     evidence, fix = finding.evidence, finding.fix
     if finding.level == "info":  # good to know, in one line: --explain and --json have the details
         evidence, fix = "", fix if finding.action else ""
@@ -154,12 +148,12 @@ def _finding(finding: Finding, count: int) -> list[RenderableType]:
     items: list[RenderableType] = [Line(title, hang)]
     items += sentences(evidence, hang, QUIET) if evidence else []
     if fix:
-        items.append(Line(text(" " * hang, "fix: ", _one_line(fix)), hang, copied=True))
+        items.append(Line(text(" " * hang, "fix: ", one_line(fix)), hang, copied=True))
     return items
 
 
 _BARS = 16  # hosts that have a row each; of more, the slowest and the median
-_FIGURES = (("fp32", "fp32", 1.0), ("bf16", "bf16", 1.0), ("memory", "memory", 1e9), ("network", "network", 1e6))
+_FIGURES = {"fp32": 1.0, "bf16": 1.0, "memory": 1e9, "network": 1e6}  # and their units
 
 
 def speed(check: SpeedCheck) -> list[RenderableType]:
@@ -172,21 +166,21 @@ def speed(check: SpeedCheck) -> list[RenderableType]:
         for name in (pair.first, pair.second):
             if name in rows:
                 rows[name]["network"] = max(rows[name]["network"], pair.rate or 0.0)
-    best = {key: max((row[key] for row in rows.values()), default=0.0) for key, *_ in _FIGURES}
-    columns = [(key, title, unit) for key, title, unit in _FIGURES if best[key]]
+    best = {key: max((row[key] for row in rows.values()), default=0.0) for key in _FIGURES}
+    columns = [key for key in _FIGURES if best[key]]
     if not columns:
         return []
     names = list(rows)
     if len(rows) > _BARS:
-        names.sort(key=lambda name: min(rows[name][key] / best[key] for key, *_ in columns))
-        rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key, *_ in columns}
+        names.sort(key=lambda name: min(rows[name][key] / best[key] for key in columns))
+        rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key in columns}
         names = [*names[: _BARS // 2], "median"]
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(len(columns) + 1):
+    for _ in ("host", *columns):
         grid.add_column(no_wrap=True)
-    grid.add_row(text(("speed", QUIET)), *(text((_headed(key, title, best[key]), QUIET)) for key, title, _ in columns))
+    grid.add_row(text(("speed", QUIET)), *(text((_headed(key, best[key]), QUIET)) for key in columns))
     for name in names:
-        grid.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], unit) for key, _, unit in columns))
+        grid.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
     items: list[RenderableType] = [grid]
     if len(check.hosts) > _BARS:
         items.append(text((f"the {_BARS // 2} slowest of {len(check.hosts)} hosts", QUIET)))
@@ -197,9 +191,9 @@ def speed(check: SpeedCheck) -> list[RenderableType]:
     return items
 
 
-def _headed(key: str, title: str, best: float) -> str:
+def _headed(key: str, best: float) -> str:
     units = {"memory": "GB/s", "network": "MB/s"}
-    return f"{title} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
+    return f"{key} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
 
 
 def _bar(value: float, best: float, unit: float) -> Text:
@@ -211,7 +205,3 @@ def _bar(value: float, best: float, unit: float) -> Text:
     number = f"{shown:.2f}" if shown < 10 else f"{shown:.1f}" if shown < 100 else f"{shown:.0f}"
     slow = value < 0.85 * best
     return text((bar, WARN if slow else GOOD), " " * (9 - len(bar)), number)
-
-
-def _one_line(value: str) -> str:
-    return " ".join(value.splitlines())

@@ -12,9 +12,9 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.sanitise import visible, visible_lines
+from ipexctl.show.sanitise import one_line, visible, visible_lines
 from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, labelled, sentences, text, whole
+from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, labelled, outcome, sentences, text, whole
 
 
 def card(run: RunOutcome) -> list[RenderableType]:
@@ -22,8 +22,7 @@ def card(run: RunOutcome) -> list[RenderableType]:
     ranks = run.ranks
     took = phrases.duration(run.ended - run.started)
     by = {rank.rank: rank for rank in ranks}
-    hosts = list(dict.fromkeys(rank.host for rank in ranks))
-    many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len(hosts), 'host')}"
+    many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
     if run.first is not None:
         items += _first_failure(by[run.first], run)
@@ -33,12 +32,11 @@ def card(run: RunOutcome) -> list[RenderableType]:
         if run.stopped:
             items.append(labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}"))
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
-        items.append(text(("✓ ", GOOD), f"{many} ended well after {took}"))
-        items.append(_summary(ranks))
+        items += [outcome(True, f"{many} ended well after {took}"), _summary(ranks)]
     elif not run.reason:
         items.append(text(f"run {run.run} goes on: {many} (ipexctl attach {run.run})"))
     else:
-        items.append(text(("✗ ", BAD), f"{_REASONS[run.reason]} after {took}"))
+        items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
         items += sentences(run.detail, 2) if run.detail else []
         if run.stopped:
             items.append(labelled("  ended", f"by us: {phrases.ranks(run.stopped)}"))
@@ -63,9 +61,8 @@ _REASONS = {
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     after = phrases.duration(rank.at - run.started)
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
-    items: list[RenderableType] = [
-        Line(text(("✗ ", BAD), (f"rank {rank.rank} on {rank.host} {how(rank)}", STRONG), f" after {after}{first}"), 2)
-    ]
+    who = f"rank {rank.rank} on {rank.host} {how(rank)}"
+    items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = visible_lines(output, "drop")[-_LAST_WORDS:]
     if lines and lines != [""]:
@@ -124,18 +121,13 @@ def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
     for _ in range(3):
         grid.add_column(no_wrap=True)
     grid.add_column(overflow="ellipsis", no_wrap=True)
-    by_host: dict[str, list[RankOutcome]] = {}
-    for rank in ranks:
-        by_host.setdefault(rank.host, []).append(rank)
-    if len(ranks) <= 16:
-        for rank in ranks:
-            grid.add_row(f"  rank {rank.rank}", text(rank.host), "exit 0", text((_last(rank), QUIET)))
-    else:
-        for host, members in list(by_host.items())[:16]:
-            numbers = phrases.ranks([rank.rank for rank in members])
-            grid.add_row(f"  {numbers}", text(host), "exit 0", text((_last(members[0]), QUIET)))
-        if len(by_host) > 16:
-            grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
+    by_host = phrases.group(ranks, lambda rank: rank.host)
+    few = len(ranks) <= 16
+    for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
+        numbers = f"rank {members[0].rank}" if few else phrases.ranks([rank.rank for rank in members])
+        grid.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_last(members[0]), QUIET)))
+    if not few and len(by_host) > 16:
+        grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
     return grid
 
 
@@ -149,7 +141,7 @@ def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
     items: list[RenderableType] = []
     for host, pids in cleanup.orphans.items():
         left = f"{pluralize(len(pids), 'process')} left on {host}: "
-        items.append(Line(text(("✗ ", BAD), (left, STRONG), " ".join(map(str, pids))), 2))
+        items.append(outcome(False, (left, STRONG), " ".join(map(str, pids))))
     if cleanup.orphans:
         items.append(labelled("  hint", f"ipexctl stop --orphans {run}", copied=True))
     elif cleanup.clean:
@@ -165,15 +157,12 @@ def runs(value: PsAnswer) -> list[RenderableType]:
     answered = [host for host in value.hosts if host not in silent]
     items: list[RenderableType] = [_Runs(value.runs)] if value.runs else []
     if not items and answered:
-        which = f"the {pluralize(len(answered), 'host')} that answered" if silent else _these(len(value.hosts))
+        these = "this host" if len(value.hosts) == 1 else f"these {len(value.hosts)} hosts"
+        which = f"the {pluralize(len(answered), 'host')} that answered" if silent else these
         items.append(text(f"no runs on {which}"))
     if value.orphans:
         items += ["", Rows(to_json(value.orphans))] if items else [Rows(to_json(value.orphans))]
     return items
-
-
-def _these(count: int) -> str:
-    return "this host" if count == 1 else f"these {count} hosts"
 
 
 class _Runs:
@@ -188,11 +177,10 @@ class _Runs:
     @staticmethod
     def _shown(row: ListedRun) -> dict[str, str]:
         state = f"{row.state} ({row.reason})" if row.reason else row.state
-        hosts, few = (phrases.hosts(row.hosts, most) for most in (3, 1))
-        cells: dict[str, object] = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts}
-        cells |= {"started": row.started, "head": row.head, "owner": row.owner, "watchers": row.watchers}
-        cells |= {"title": row.title, "few": few}
-        return {name: _one_line(cell) for name, cell in cells.items()}
+        hosts, few = (phrases.hosts(row.hosts, most=most) for most in (3, 1))
+        cells = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts, "started": row.started}
+        cells |= {"head": row.head, "owner": row.owner, "watchers": row.watchers, "title": row.title, "few": few}
+        return {name: one_line(cell) for name, cell in cells.items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows, names = self._rows, [name for name in self._rows[0] if name != "few"]
@@ -215,7 +203,3 @@ class _Runs:
     def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
         widths = {name: max(phrases.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
         return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2
-
-
-def _one_line(value: object) -> str:
-    return " ".join(str(value).splitlines())

@@ -15,7 +15,7 @@ from ipexctl.show import phrases
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
 from ipexctl.show.tables import generic
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, labelled, paragraphs, text, whole
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, labelled, outcome, paragraphs, text, whole
 
 
 def answer(value: a.AnyAnswer) -> list[RenderableType]:
@@ -49,28 +49,16 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
             return [*generic({"run": value.run, "reason": value.reason}), *proof(value.run, value)]
         case a.ReapAnswer():
             return [*generic({"removed": value.removed}), *proof("", value)]
-        case (
-            a.StacksAnswer()
-            | a.StacksWhyAnswer()
-            | a.EmitAnswer()
-            | a.HostsAnswer()
-            | a.BenchAnswer()
-            | a.MigrateAnswer()
-        ):
+        case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
+            return whole(value.text)
+        case a.BenchAnswer() | a.MigrateAnswer():
             return whole(value.text)
         case a.AccelerateAnswer() if value.text is not None:
             return whole(value.text)
-        case (
-            a.UninstallAnswer()
-            | a.WheelsAnswer()
-            | a.LintAnswer()
-            | a.InitAnswer()
-            | a.LabAnswer()
-            | a.AccelerateAnswer()
-        ):
-            return generic(to_json(value))
         case a.UnknownAnswer():
             return generic(value.value)
+        case _:  # those without a screen of their own
+            return generic(to_json(value))
 
 
 def ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
@@ -103,16 +91,9 @@ def install(value: a.InstallAnswer) -> list[RenderableType]:
         parts = [f"{name} {version}" for name, version in versions if version]
         parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
         items.append(text((" · ".join(parts), STRONG)))
-    for name, hosts, style in (
-        ("changed", value.changed, GOOD),
-        ("unchanged", value.unchanged, QUIET),
-        ("failed", tuple(value.failed), BAD),
-    ):
-        if hosts:
-            items.append(labelled(name, (phrases.hosts(hosts), style)))
-    if value.venv:
-        items.append(labelled("venv", value.venv))
-    return items
+    groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
+    items += [labelled(name, (phrases.hosts(hosts), style)) for name, hosts, style in groups if hosts]
+    return [*items, labelled("venv", value.venv)] if value.venv else items
 
 
 def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:
@@ -127,8 +108,8 @@ def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTrans
             groups.setdefault((_amount(transfer), into, name), []).append(host)
     items: list[RenderableType] = []
     for (what, into, each), names in groups.items():
-        directory = into + (phrases.hosts(names) if each else "")
-        items.append(Line(text(("✓ ", GOOD), (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"), 2))
+        directory = into + phrases.hosts(names if each else ())
+        items.append(outcome(True, (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"))
     return items
 
 
@@ -156,23 +137,19 @@ def verified(value: a.VerifyAnswer) -> list[RenderableType]:
             groups.setdefault((str(stack or "no name"), failed), []).append(host)
     items: list[RenderableType] = []
     for (stack_name, failed), names in groups.items():
-        mark: Part = ("✗ ", BAD) if failed else ("✓ ", GOOD)
         same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"
-        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {stack_name}{same}"), 2))
+        items.append(outcome(not failed, (phrases.hosts(names), STRONG), f"  {stack_name}{same}"))
     return items
 
 
 def commands(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[RenderableType]:
     """What a command wrote on each host; hosts where it wrote the same share an entry."""
-    groups: dict[tuple[int, str, str], list[str]] = {}
-    for row in rows:
-        if isinstance(row, a.CommandOutput):
-            groups.setdefault((row.status, row.out, row.err), []).append(row.host)
+    outputs = [row for row in rows if isinstance(row, a.CommandOutput)]
     items: list[RenderableType] = []
-    for (status, *output), names in groups.items():
-        mark: Part = ("✗ ", BAD) if status else ("✓ ", GOOD)
-        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f" exit {status}" if status else ""), 2))
-        items += [line for part in output if part.strip() for line in whole(part, 2)]
+    for (status, *output), group in phrases.group(outputs, lambda row: (row.status, row.out, row.err)).items():
+        names = phrases.hosts(row.host for row in group)
+        items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
+        items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
     return items
 
 
@@ -189,28 +166,30 @@ def steps(rows: Sequence[a.PlayedStep]) -> list[RenderableType]:
 
 def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
-    rows: dict[tuple[tuple[int, ...], str, int], list[str]] = {}
-    for index, host in enumerate(hosts):
-        counts: tuple[int, ...] = (host.ok, host.changed, host.unreachable, host.failed, host.skipped)
-        alone = index if len(hosts) <= 24 else 0
-        rows.setdefault((counts, _why(host), alone), []).append(host.host)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    for _ in _COUNTS:
-        grid.add_column(no_wrap=True)
+    alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
+    rows = phrases.group(hosts, lambda host: (_counts(host), _why(host), alone.get(host.host)))
+    grid = Table.grid("", *_COUNTS, padding=(0, 2, 0, 0))
+    for column in grid.columns:
+        column.no_wrap = True
     grid.add_column(overflow="fold")
-    trouble = any(counts[2] or counts[3] for counts, _, _ in rows)
-    for (counts, why, _), names in rows.items():
-        mark = "✗ " if counts[2] or counts[3] else "  " if trouble else ""
+    trouble = not all(host.good for host in hosts)
+    for (counts, why, _), group in rows.items():
+        mark = "  " if trouble else ""
+        mark = mark if group[0].good else "✗ "
         cells = [
             text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
             for key, count in zip(_COUNTS, counts, strict=True)
         ]
-        grid.add_row(text((mark + phrases.hosts(names), BAD if mark.strip() else STRONG)), *cells, text(why))
+        names = phrases.hosts(host.host for host in group)
+        grid.add_row(text((mark + names, STRONG if group[0].good else BAD)), *cells, text(why))
     return [grid]
 
 
 _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
+
+
+def _counts(host: HostOutcome) -> tuple[int, ...]:
+    return host.ok, host.changed, host.unreachable, host.failed, host.skipped
 
 
 def _why(host: HostOutcome) -> str:

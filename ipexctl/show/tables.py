@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import phrases
-from ipexctl.show.sanitise import visible
+from ipexctl.show.sanitise import one_line, visible
 from ipexctl.show.typeset import QUIET, Line, labelled, lines, text
 
 
@@ -37,8 +37,7 @@ class Rows:
     """
 
     def __init__(self, rows: Sequence[JsonObject]) -> None:
-        shown = [{visible(str(n)): " ".join(flat(v).splitlines()) for n, v in row.items()} for row in rows]
-        self._rows = [{name.replace("_", " "): visible(cell) for name, cell in row.items()} for row in shown]
+        self._rows = [{one_line(n).replace("_", " "): one_line(flat(v)) for n, v in row.items()} for row in rows]
         every = dict.fromkeys(name for row in self._rows for name in row)
         self._names = [name for name in every if any(row.get(name) for row in self._rows)]
 

@@ -22,13 +22,7 @@ GOOD, BAD, WARN, QUIET, STRONG = "green", "bold red", "yellow", "dim", "bold"
 
 def text(*parts: Part) -> Text:
     """Words in a row, harmless whatever they hold."""
-    line = Text()
-    for part in parts:
-        if isinstance(part, str):
-            line.append(visible(part))
-        else:
-            line.append(visible(part[0]), style=part[1])
-    return line
+    return Text.assemble(*(visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) for part in parts))
 
 
 def block(words_: str, style: str = "") -> Text:
@@ -57,6 +51,11 @@ class Line:
             part.pad_left(self._hang if index else 0)
             part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
             yield part
+
+
+def outcome(good: bool, *parts: Part) -> Line:
+    """A line that begins with ✓ or ✗."""
+    return Line(text(("✓ ", GOOD) if good else ("✗ ", BAD), *parts), 2)
 
 
 def whole(words_: str, indent: int = 0, style: str = "") -> list[RenderableType]:
