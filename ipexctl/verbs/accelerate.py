@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
+from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch import accelerate, placement
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
-from ipexctl.verbs.common.framework_options import load_framework_options
 from ipexctl.verbs.common.probe import probe_hosts
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
@@ -61,7 +62,7 @@ def accelerate_config(
         if config.ipex and config.precision == "bf16" and weak:
             where = join_names(weak, 1)
             yield Message(f"IPEX refuses bf16 on {where}, without AVX-512: --precision no, or --no-ipex", "warning")
-    text, warnings = accelerate.write_config(config, version, load_framework_options())
+    text, warnings = accelerate.write_config(config, version, parse_options(read_data("options.toml")))
     for sentence in warnings:
         yield Message(sentence, "warning")
     if file:

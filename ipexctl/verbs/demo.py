@@ -10,7 +10,7 @@ from ipexctl.act.context import Context
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Message, Started
 from ipexctl.verbs import lab
-from ipexctl.verbs.common.nested import forward_events, run_nested
+from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.select import read_playbook, select_hosts
 from ipexctl.verbs.play.play import play
 
@@ -29,7 +29,7 @@ def demo(
     exit = Exit.OK
     try:
         workflow = play(book, inventory, context, environ)  # its answer is the demo's
-        exit = yield from forward_events(workflow, lambda event: not isinstance(event, Ended))
+        exit = yield from run_nested(workflow, lambda event: not isinstance(event, Ended))
     finally:
         context.links.close()
         if keep:

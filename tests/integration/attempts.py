@@ -23,8 +23,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 from ipexctl.remote.agent import procs
-from ipexctl.verbs.run.attempt import Attempt
-from ipexctl.verbs.run.restart import run_attempts
+from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
 RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., Attempt]

@@ -41,8 +41,7 @@ from ipexctl.model.reports import CommandReport, RankOutcome
 from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
-from ipexctl.verbs.run.attempt import Attempt
-from ipexctl.verbs.run.restart import run_attempts
+from ipexctl.verbs.run.attempt import Attempt, run_attempts
 from tests.integration.attempts import RANKS, Start, left_behind, of, run_alone, until, written
 
 

@@ -35,7 +35,7 @@ from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import printable
-from ipexctl.verbs.common.nested import forward_events
+from ipexctl.verbs.common.nested import run_nested
 
 Workflow = Generator[Event, None, object]
 
@@ -331,5 +331,5 @@ def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None
                 pass
         return not isinstance(event, Ended)
 
-    yield from forward_events(workflow, take)
+    yield from run_nested(workflow, take)
     return folding.report()

@@ -1,8 +1,9 @@
-"""One start of one launch, from its directories on the hosts to the proof that no process of it is left."""
+"""One start of one launch, from its directories on the hosts to the proof that no process of it is left; and starting
+again when a run failed: the script goes on from its own checkpoint (``$IPEXCTL_RESTART`` counts)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
 from ipexctl.act import run_control
@@ -10,9 +11,8 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.decide.launch.run_spec import Identity
-from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Failure, Interrupted
-from ipexctl.model.events import Answer, Ended, Event
+from ipexctl.model.events import Event, Message, Planned
 from ipexctl.model.launch import Launch
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
@@ -56,12 +56,6 @@ class Attempt:
             yield from self.watcher.prove_ended()
         return detached
 
-    def conclude(self, detached: bool) -> Generator[Event, None, None]:
-        """The command's answer and end."""
-        ended = self.watcher.run_ended
-        yield Answer(RunAnswer(self.launch.run, ended.reason if ended else None, detached))
-        yield Ended("run", self.watcher.exit)
-
     def start(self) -> Generator[Event, None, bool]:
         """Makes the directories, starts the keeper on the head, then a guard on every host; False when one failed."""
         run_dirs, run = self.run_dirs, self.launch.run
@@ -92,3 +86,32 @@ class Attempt:
             self.watcher.wait_for_end()
             return False
         return True
+
+
+def run_attempts(
+    attempt: Attempt, make_attempt: Callable[[int, frozenset[str]], Attempt], restarts: int, min_hosts: int | None
+) -> Generator[Event, None, None]:
+    """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left.
+
+    ``make_attempt`` is given the number of the restart and the hosts to leave out: hosts that were lost, if at least
+    ``min_hosts`` others remain; without ``min_hosts`` none is left out.
+    """
+    without: frozenset[str] = frozenset()
+    for restart in range(1, restarts + 2):
+        detached = yield from attempt.execute()
+        watcher = attempt.watcher
+        ended, lost = watcher.run_ended, watcher.lost_hosts if min_hosts is not None else set()
+        remaining = {plan.host for plan in attempt.launch.nodes} - lost
+        too_few = bool(lost) and len(remaining) < (min_hosts or 0)
+        failed = ended is not None and ended.reason in {"rank", "lost"} and watcher.interrupted is None
+        if detached or not failed or too_few or restart > restarts:
+            yield from watcher.conclude("run", detached)
+            return
+        if lost:
+            without |= lost
+            yield Message(f"going on without {', '.join(sorted(lost))}", "warning", code="hosts-left-out")
+        why = ended.detail if ended and ended.detail else "the run failed"
+        text = f"{why}: starting again ({restart} of {restarts}) from the script's own checkpoint"
+        yield Message(text, "warning", code="restart")
+        attempt = make_attempt(restart, without)
+        yield Planned("run", str(attempt.launch))

@@ -10,7 +10,7 @@ from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
-from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, RunAnswer, StopAnswer
+from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
 from ipexctl.model.hosts import Inventory
@@ -26,9 +26,7 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
     survey = yield from find_runs(inventory, context)
-    orphans = tuple(
-        OrphanDirectory(host, row.run, row.directory) for host, rows in survey.orphans.items() for row in rows
-    )
+    orphans = tuple(OrphanDirectory(host, row.run, row.directory) for host, row in survey.list_orphans())
     if orphans:
         text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
         yield Message(text, "warning", code="orphans")
@@ -54,25 +52,18 @@ def _list_run(run: DiscoveredRun) -> ListedRun:
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
-    yield Started("attach", prefix or "", inventory.names)
-    watcher = yield from _find_watcher(prefix, inventory, context)
-    if watcher is None:
-        yield Ended("attach", Exit.OK)
-        return
-    detached = yield from watcher.follow()
-    if not detached:
-        yield from watcher.prove_ended()
-    reason = watcher.run_ended.reason if watcher.run_ended else None
-    yield Answer(RunAnswer(watcher.running.run, reason, detached))
-    yield Ended("attach", watcher.exit)
+    watcher = yield from _find_watcher("attach", prefix, inventory, context)
+    if watcher is not None:
+        detached = yield from watcher.follow()
+        if not detached:
+            yield from watcher.prove_ended()
+        yield from watcher.conclude("attach", detached)
 
 
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
-    yield Started("stop", prefix or "", inventory.names)
-    watcher = yield from _find_watcher(prefix, inventory, context)
+    watcher = yield from _find_watcher("stop", prefix, inventory, context)
     if watcher is None:
-        yield Ended("stop", Exit.OK)
         return
     watcher.send_order(KillRun("ipexctl stop") if kill else StopRun("ipexctl stop"))
     yield Message(f"stop request sent to run {watcher.running.run}")
@@ -98,15 +89,15 @@ def logs(
     follow: bool = False,
 ) -> Workflow:
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing."""
-    yield Started("logs", prefix or "", inventory.names)
-    watcher = yield from _find_watcher(prefix, inventory, context)
-    if watcher is not None:
-        for event in watcher.read_files(follow=follow):
-            if isinstance(event, RunStarted | Message | HostFailed) or (
-                isinstance(event, Output) and (ranks is None or event.rank in ranks)
-            ):
-                yield event
-    yield Ended("logs", watcher.exit if watcher else Exit.OK)
+    watcher = yield from _find_watcher("logs", prefix, inventory, context)
+    if watcher is None:
+        return
+    for event in watcher.read_files(follow=follow):
+        if isinstance(event, RunStarted | Message | HostFailed) or (
+            isinstance(event, Output) and (ranks is None or event.rank in ranks)
+        ):
+            yield event
+    yield Ended("logs", watcher.exit)
 
 
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
@@ -140,16 +131,14 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
 def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
     """Run → host → the directory to remove on it."""
     chosen: dict[str, dict[str, str]] = {}
+    runs = [run for run in survey.runs if run.over and not prefix]
     if prefix and any(run.run.startswith(prefix) for run in survey.runs):
         runs = [choose_run(survey, prefix)]
-    else:
-        runs = [run for run in survey.runs if run.over and not prefix]
     for run in runs:
         chosen.setdefault(run.run, {})[run.head] = run.row.directory
-    for host, rows in survey.orphans.items():
-        for row in rows:
-            if not prefix or row.run.startswith(prefix):
-                chosen.setdefault(row.run, {})[host] = row.directory
+    for host, row in survey.list_orphans():
+        if not prefix or row.run.startswith(prefix):
+            chosen.setdefault(row.run, {})[host] = row.directory
     if prefix and not chosen:
         chosen[prefix] = {}  # its directories may be gone and its processes not
     return chosen
@@ -176,12 +165,15 @@ def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], _Re
 
 
 def _find_watcher(
-    prefix: str | None, inventory: Inventory, context: Context
+    verb: str, prefix: str | None, inventory: Inventory, context: Context
 ) -> Generator[Event, None, RunWatcher | None]:
-    """A watcher of the run that ``prefix`` names; None where its head cannot be reached, which is reported."""
+    """Begins a command; a watcher of the run that ``prefix`` names. Where its head cannot be reached, that is reported,
+    the command ends and the answer is None."""
+    yield Started(verb, prefix or "", inventory.names)
     discovered = choose_run((yield from find_runs(inventory, context)), prefix)
     try:
         return make_watcher(discovered, inventory, context)
     except LinkError as error:
         yield HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
+        yield Ended(verb, Exit.OK)
         return None

@@ -11,7 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
 from ipexctl.model.json_values import JsonObject
-from ipexctl.verbs.common.nested import forward_events, is_inner
+from ipexctl.verbs.common.nested import is_inner, run_nested
 
 _KEPT = 1 << 20  # bytes of each rank's output that are looked through
 
@@ -31,7 +31,7 @@ class RunMetrics:
 def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
     """Passes on the events of a nested run; returns what its ranks measured."""
     collected = _CollectedEvents()
-    yield from forward_events(run, collected.take)
+    yield from run_nested(run, collected.take)
     return collected.metrics()
 
 

@@ -87,36 +87,29 @@ def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0
-    try:
-        for count, raw in enumerate(lines, 1):
-            if not raw.endswith(b"\n"):
-                yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
-                break
-            try:
-                line = _parse_object(raw)
-                if line.get("event") == "gap":
-                    yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
-                    continue
-                stamped = None if "offset" in line else event_json.decode(line)
-                if stamped is None:
-                    for stamped in ranks.read(line):
-                        yield stamped
-                    shown += 1
-                    continue
-            except event_json.DamagedRecordError as error:
-                yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
+    for count, raw in enumerate(lines, 1):
+        if not raw.endswith(b"\n"):
+            yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
+            break
+        try:
+            line = _parse_object(raw)
+            if line.get("event") == "gap":
+                yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
                 continue
-            at = stamped.at
+            if "offset" in line:
+                yield from ranks.read(line)
+            else:
+                stamped = event_json.decode(line)
+                at, ended = stamped.at, isinstance(stamped.event, e.Ended)
+                yield stamped
             shown += 1
-            ended = isinstance(stamped.event, e.Ended)
-            yield stamped
-        if not shown:
-            raise UsageError(f"{visible(str(directory))} holds no event that can be read")
-        yield from ranks.read_unreferenced(at)
-        if not ended:
-            yield _warn(at, "the record ends here, without the command's own end")
-    finally:
-        ranks.close()
+        except event_json.DamagedRecordError as error:
+            yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
+    if not shown:
+        raise UsageError(f"{visible(str(directory))} holds no event that can be read")
+    yield from ranks.read_unreferenced(at)
+    if not ended:
+        yield _warn(at, "the record ends here, without the command's own end")
 
 
 def _warn(at: float, text: str) -> Stamped:
@@ -145,11 +138,8 @@ def _open_regular_file(path: Path) -> int:
 class _RankFiles:
     """The ranks' files of one record, and how far each has been shown."""
 
-    _AT_ONCE = 64
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._open: dict[tuple[int, str], int] = {}
         self._shown: dict[tuple[int, str], int] = {}
         self._hosts: dict[int, str] = {}
 
@@ -178,42 +168,26 @@ class _RankFiles:
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
         for (rank, stream), shown in sorted(self._shown.items()):
-            try:
-                size = os.fstat(self._descriptor((rank, stream))).st_size
-            except OSError:
+            first = next(self._pieces((rank, stream), shown, shown + _PIECE), None)
+            if first is None or first[1].startswith(MARK):  # only the mark of a gap that was reported above
                 continue
-            pieces = list(self._pieces((rank, stream), shown, min(size, shown + 2 * _PIECE)))
-            if pieces and pieces[0][1].startswith(MARK):  # only the mark of a gap that was reported above
-                continue
-            if pieces:
-                yield _warn(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
-                for _, data in self._pieces((rank, stream), shown, size):
-                    yield Stamped(at, e.Output(rank, self._hosts[rank], _STREAMS[stream], data, partial=True))
-
-    def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
+            size = (self._directory / f"{rank}.{stream}").stat().st_size
+            yield _warn(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+            for _, data in self._pieces((rank, stream), shown, size):
+                yield Stamped(at, e.Output(rank, self._hosts[rank], _STREAMS[stream], data, partial=True))
 
     def _pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Pieces end with a line where they can."""
-        while offset < end:
-            try:
-                data = os.pread(self._descriptor(key), min(_PIECE, end - offset), offset)
-            except OSError:
-                return
-            if not data:
-                return
-            if offset + len(data) < end:
-                data = data[: data.rfind(b"\n") + 1 or len(data)]
-            yield offset, data
-            offset += len(data)
-
-    def _descriptor(self, key: tuple[int, str]) -> int:
-        if key not in self._open:
-            if len(self._open) >= self._AT_ONCE:
-                os.close(self._open.pop(next(iter(self._open))))
-            self._open[key] = _open_regular_file(self._directory / f"{key[0]}.{key[1]}")
-        return self._open[key]
+        """Pieces of one file and where each begins; they end with a line where they can."""
+        try:
+            number = _open_regular_file(self._directory / f"{key[0]}.{key[1]}")
+        except OSError:
+            return
+        with os.fdopen(number, "rb"):
+            while offset < end and (data := os.pread(number, min(_PIECE, end - offset), offset)):
+                if offset + len(data) < end:
+                    data = data[: data.rfind(b"\n") + 1 or len(data)]
+                yield offset, data
+                offset += len(data)
 
 
 _STREAMS: dict[str, e.Stream] = {"out": "out", "err": "err"}

@@ -29,6 +29,7 @@ from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.launch.user_env import parse_user_env
 from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
 from ipexctl.model.errors import Exit, UsageError
@@ -40,14 +41,12 @@ from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
 from ipexctl.protocol.paths import RUNS
-from ipexctl.verbs.common.framework_options import load_framework_options
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.files.sync import resolve_directory, sync
-from ipexctl.verbs.run.attempt import Attempt
-from ipexctl.verbs.run.restart import run_attempts
+from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ def launch_for(
         _remote_script(task, prepared.script),
         {**prepared.settings, **restarts},
         config=prepared.config,
-        options=load_framework_options(),
+        options=parse_options(read_data("options.toml")),
     )
     return launch, {host: runtime.runtime.python for host, runtime in runtimes.items()}
 

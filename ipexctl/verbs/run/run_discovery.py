@@ -46,6 +46,10 @@ class RunSurvey:
     orphans: Mapping[str, tuple[OrphanDirectory, ...]]
     unreachable: tuple[str, ...]
 
+    def list_orphans(self) -> list[tuple[str, OrphanDirectory]]:
+        """Each with its host."""
+        return [(host, row) for host, rows in self.orphans.items() for row in rows]
+
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
     """Asks every host for its runs; hosts that do not answer are reported as failures."""

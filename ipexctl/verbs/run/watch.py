@@ -13,8 +13,9 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import BACK, GAVE_UP, LOST, Frame, RemoteRunDir, RunFollower
 from ipexctl.decide.runlog import RunLog
+from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind, UnwatchedRunError
-from ipexctl.model.events import CleanupChecked, Event, HostFailed, Message, RunEnded
+from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
 from ipexctl.protocol import frames
@@ -65,27 +66,31 @@ class RunWatcher:
 
     def follow(self) -> Generator[Event, None, bool]:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
-        follower = RunFollower(self.context, self.head, timings=self.timings)
         log = RunLog(self.nonce, self.running)
         interrupts = self.context.interrupts
-        try:
-            with naming_run(self.running.run), interrupts.deferring():
-                while self.run_ended is None:
-                    yield from self._take_signal()
-                    yield from self._send_pending_order()
-                    if self.interrupted and self.interrupted.number == signal.SIGHUP:
-                        return True
-                    frame = follower.take(0.2)
-                    if frame is not None and frame.kind == GAVE_UP:
-                        yield HostFailed(self._lost_connection(frame.data.decode()))
-                        return True
-                    if frame is not None:
-                        yield from self._read_frame(frame, log)
-                    if interrupts.detach.is_set() or (self.detach and log.launched):
-                        return True
-        finally:
-            follower.close()
+        with naming_run(self.running.run), interrupts.deferring(), closing(self._read_frames()) as received:
+            for frame in received:
+                if frame is not None and frame.kind == GAVE_UP:
+                    yield HostFailed(self._lost_connection(frame.data.decode()))
+                    return True
+                if frame is not None:
+                    yield from self._read_frame(frame, log)
+                if self.run_ended is not None:
+                    return False
+                yield from self._take_signal()
+                yield from self._send_pending_order()
+                hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
+                if hung_up or interrupts.detach.is_set() or (self.detach and log.launched):
+                    return True
         return False
+
+    def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
+        """The frames of the run's files, up to the last; None where there was none for a moment."""
+        with closing(RunFollower(self.context, self.head, once=once, timings=self.timings)) as follower:
+            frame = None
+            while frame is None or frame.kind not in {frames.END, GAVE_UP}:
+                frame = follower.take(0.2)
+                yield frame
 
     def _take_signal(self) -> Generator[Event, None, None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
@@ -148,25 +153,25 @@ class RunWatcher:
 
     def wait_for_end(self) -> None:
         """Waits up to 20 seconds without showing anything: for a run that could not be started everywhere."""
-        follower = RunFollower(self.context, self.head, timings=self.timings)
         deadline = time.monotonic() + 20.0
-        while time.monotonic() < deadline:
-            frame = follower.take(0.5)
-            if frame and frame.kind in {frames.END, GAVE_UP}:
-                break
-        follower.close()
+        with closing(self._read_frames()) as received:
+            for _ in received:
+                if time.monotonic() >= deadline:
+                    break
 
     def read_files(self, *, follow: bool) -> Generator[Event, None, None]:
         """The contents of the run's files as events; ``follow`` goes on to the run's end. Sends no orders."""
-        follower = RunFollower(self.context, self.head, once=not follow, timings=self.timings)
         log = RunLog(self.nonce, self.running)
-        try:
-            while (frame := follower.take(0.2)) is None or frame.kind not in {frames.END, GAVE_UP}:
-                if frame is not None:
+        with closing(self._read_frames(once=not follow)) as received:
+            for frame in received:
+                if frame is not None and frame.kind not in {frames.END, GAVE_UP}:
                     yield from self._read_frame(frame, log)
             yield from log.end()
-        finally:
-            follower.close()
+
+    def conclude(self, verb: str, detached: bool) -> Generator[Event, None, None]:
+        """The answer and the end of a command that watched the run."""
+        yield Answer(RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached))
+        yield Ended(verb, self.exit)
 
     def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
