@@ -15,7 +15,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.show.line_buffer import from_latest, latest
-from ipexctl.show.sanitise import boundary, decode, visible
+from ipexctl.show.sanitise import boundary, decode, visible, without_colours
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
 _OPEN = 1 << 12  # bytes kept of a line that has not ended
@@ -110,7 +110,7 @@ class RankView:
 def shown(line: bytes) -> str:
     """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
     state = latest(line)
-    return visible(decode(state[: boundary(state)]), "drop").replace("\t", "    ")
+    return visible(without_colours(decode(state[: boundary(state)]))).replace("\t", "    ")
 
 
 @dataclass(slots=True)

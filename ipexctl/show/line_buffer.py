@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.show.sanitise import Colours, boundary, decode, visible
+from ipexctl.show.sanitise import boundary, decode, visible, without_colours
 
 LIMIT = 1 << 16  # bytes of one line held at most; a longer one is shown in pieces
 MORE = "…"  # marks both sides of a cut
@@ -22,10 +22,9 @@ def from_latest(rest: bytes) -> bytes:
 class Lines:
     """Holds the unfinished line, at most `LIMIT` bytes. A bar that redraws itself is held as its latest state."""
 
-    __slots__ = ("_colours", "_continued", "_held")
+    __slots__ = ("_continued", "_held")
 
-    def __init__(self, colours: Colours = "drop") -> None:
-        self._colours = colours
+    def __init__(self) -> None:
         self._held = b""
         self._continued = False
 
@@ -55,13 +54,13 @@ class Lines:
         return line
 
     def _text(self, line: bytes) -> str:
-        return (MORE if self._continued else "") + visible(decode(line), self._colours)
+        return (MORE if self._continued else "") + visible(without_colours(decode(line)))
 
     @property
     def current(self) -> str:
         """The unfinished line as it stands, without a character that is not complete yet."""
         line = latest(self._held)
-        return visible(decode(line[: boundary(line)]), self._colours)
+        return visible(without_colours(decode(line[: boundary(line)])))
 
     @property
     def redraws(self) -> bool:

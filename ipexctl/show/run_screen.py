@@ -12,7 +12,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.sanitise import one_line, visible, visible_lines
+from ipexctl.show.sanitise import one_line, visible, visible_lines, without_colours
 from ipexctl.show.tables import Rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, labelled, outcome, sentences, text, whole
 
@@ -64,7 +64,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     who = f"rank {rank.rank} on {rank.host} {how(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
-    lines = visible_lines(output, "drop")[-_LAST_WORDS:]
+    lines = visible_lines(without_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
     if rank.error and rank.error not in output:
@@ -133,7 +133,7 @@ def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
 
 def _last(rank: RankOutcome) -> str:
     lines = [line for line in rank.tail.replace("\r", "\n").split("\n") if line.strip()]
-    return visible(lines[-1], "drop") if lines else ""
+    return visible(without_colours(lines[-1])) if lines else ""
 
 
 def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:

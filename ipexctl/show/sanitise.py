@@ -8,10 +8,8 @@ here knows markup: carry the result in `rich.text.Text`, never in a markup strin
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Colours = Literal["drop", "keep", "show"]
-"""Plain colours (SGR): dropped, kept and reset at the end of the line, or shown as text like any other sequence."""
+from ipexctl.model.text import escape
 
 _PLAIN = bytes([9, 10, *range(0x20, 0x7F)])
 
@@ -28,7 +26,6 @@ _UNSAFE_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_REST}]")
 # Colours, bold, dim, italic, underline, inverse and their ends; not blink (5, 6) and not conceal (8).
 _SGR_CODE = r"(?:[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|[34][0-79]|9[0-7]|10[0-7]|2[2347]|0?[012347]|)"
 _SGR = re.compile(rf"\x1b\[{_SGR_CODE}(?:;{_SGR_CODE})*m")
-_RESET = "\x1b[0m"
 
 
 def is_plain(data: bytes) -> bool:
@@ -42,7 +39,8 @@ def is_harmless(text: str) -> bool:
 
 
 def without_colours(text: str) -> str:
-    """A text of several lines without its plain colours; not harmless by that alone."""
+    """A text without its plain colours (SGR). To be made harmless after that: what the removal brings together, as in
+    ``\\x1b[\\x1b[0m31m``, may be a sequence itself."""
     return _SGR.sub("", text) if "\x1b[" in text else text
 
 
@@ -63,30 +61,9 @@ def boundary(data: bytes) -> int:
     return len(data)
 
 
-def _shown(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte itself
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def visible(text: str, colours: Colours = "show") -> str:
+def visible(text: str) -> str:
     r"""One line, harmless. A newline inside is shown as ``\x0a``: split lines first."""
-    if _UNSAFE.search(text) is None:
-        return text
-    if colours == "show" or "\x1b[" not in text:
-        return _UNSAFE.sub(_shown, text)
-    if colours == "drop":
-        # Once, and what the removal brings together is escaped below: "\x1b[\x1b[0m31m" cannot become a colour.
-        return _UNSAFE.sub(_shown, _SGR.sub("", text))
-    parts: list[str] = []
-    start = 0
-    for match in _SGR.finditer(text):
-        parts += [_UNSAFE.sub(_shown, text[start : match.start()]), match.group()]
-        start = match.end()
-    coloured = len(parts) > 0
-    parts.append(_UNSAFE.sub(_shown, text[start:]))
-    return "".join(parts) + (_RESET if coloured else "")
+    return text if _UNSAFE.search(text) is None else _UNSAFE.sub(lambda match: escape(match.group()), text)
 
 
 def one_line(value: object) -> str:
@@ -94,6 +71,6 @@ def one_line(value: object) -> str:
     return visible(" ".join(str(value).splitlines()))
 
 
-def visible_lines(text: str, colours: Colours = "show") -> list[str]:
+def visible_lines(text: str) -> list[str]:
     r"""A text of several lines (a traceback, last words), harmless line by line. CR LF counts as one end."""
-    return [visible(line.removesuffix("\r"), colours) for line in text.split("\n")]
+    return [visible(line.removesuffix("\r")) for line in text.split("\n")]

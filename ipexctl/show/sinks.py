@@ -17,7 +17,7 @@ from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import amount, failure_lines, refusal_lines
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import Colours, decode, is_harmless, is_plain, visible, visible_lines, without_colours
+from ipexctl.show.sanitise import decode, is_harmless, is_plain, visible, visible_lines, without_colours
 
 
 class Sink(Protocol):
@@ -49,12 +49,11 @@ class Plain:
         err: Pipe,
         *,
         label: Literal["rank", "host"] = "rank",
-        colours: Colours = "drop",
         raw: bool = False,
         results: bool = True,
     ) -> None:
         self._out, self._err = out, err
-        self._label, self._colours, self._raw, self._results = label, colours, raw, results
+        self._label, self._raw, self._results = label, raw, results
         self._width = 1
         self._lines: dict[tuple[int, str], tuple[Lines, str]] = {}
         self._unfinished: dict[tuple[int, str], bytes] = {}
@@ -98,7 +97,8 @@ class Plain:
                 self._prefixes.clear()
                 self._print(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
             case e.LauncherOutput(data=data):
-                self._print(*("mpirun│" + line for line in visible_lines(decode(data.rstrip(b"\n")), self._colours)))
+                lines = visible_lines(without_colours(decode(data.rstrip(b"\n"))))
+                self._print(*("mpirun│" + line for line in lines))
             case e.RankEnded(rank=rank):
                 self._flush(rank)
             case e.RunEnded():
@@ -142,15 +142,13 @@ class Plain:
                 pipe.send(start + data[:-1].replace(b"\n", b"\n" + start) + b"\n")
                 pipe.flush()
                 return
-            text = decode(data)
-            if self._colours == "drop":
-                text = without_colours(text)
+            text = without_colours(decode(data))
             if is_harmless(text):
                 pipe.write(prefix + text[:-1].replace("\n", "\n" + prefix) + "\n")
                 pipe.flush()
                 return
         if held is None:
-            held = self._lines[key] = (Lines(self._colours), prefix)
+            held = self._lines[key] = (Lines(), prefix)
         lines = held[0]
         done = lines.feed(data)
         if not event.partial and not data.endswith(b"\n"):

@@ -9,7 +9,7 @@ from ipexctl.show.line_buffer import LIMIT, MORE, Lines, latest
 
 
 def fed(pieces: list[bytes]) -> list[str]:
-    lines = Lines("show")
+    lines = Lines()
     return [line for piece in pieces for line in lines.feed(piece)] + lines.flush()
 
 

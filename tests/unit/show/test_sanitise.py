@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.show.sanitise import boundary, decode, is_harmless, is_plain, visible, visible_lines
+from ipexctl.show.sanitise import boundary, decode, is_harmless, is_plain, visible, visible_lines, without_colours
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))
 NASTY = st.lists(
     st.sampled_from(["\x1b", "[", "]", "0", "1", ";", "3", "m", "P", "\\", "\x9b", "\x07", "\u202e", "é", "x", "\r"])
 ).map("".join)
-OWN_SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def is_shown_as_it_is(text: str) -> bool:
@@ -32,16 +30,8 @@ BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069
 
 @given(ANY_TEXT | NASTY)
 def test_nothing_that_steers_a_terminal_is_left_in_any_text(text: str) -> None:
-    for colours in ("show", "drop"):
-        assert is_shown_as_it_is(visible(text, colours))
-
-
-@given(ANY_TEXT | NASTY)
-def test_kept_colours_are_the_only_sequences_and_are_reset_at_the_end(text: str) -> None:
-    shown = visible(text, "keep")
-    assert is_shown_as_it_is(OWN_SGR.sub("", shown))
-    if OWN_SGR.search(shown):
-        assert shown.endswith("\x1b[0m")
+    assert is_shown_as_it_is(visible(text))
+    assert is_shown_as_it_is(visible(without_colours(text)))
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))))
@@ -96,18 +86,18 @@ def test_control_characters_are_shown_as_escapes(raw: str, shown: str) -> None:
 
 
 def test_plain_colours_can_be_dropped_and_everything_else_is_shown() -> None:
-    assert visible("\x1b[1;31mred\x1b[0m \x1b[2J", "drop") == r"red \x1b[2J"
+    assert visible(without_colours("\x1b[1;31mred\x1b[0m \x1b[2J")) == r"red \x1b[2J"
 
 
 def test_dropping_colours_does_not_build_new_ones() -> None:
-    assert visible("\x1b[\x1b[0m31mred", "drop") == r"\x1b[31mred"
+    assert visible(without_colours("\x1b[\x1b[0m31mred")) == r"\x1b[31mred"
 
 
 @pytest.mark.parametrize("code", ["5", "6", "8", "1;8", "38;5;1000", "99", "300"])
 def test_blinking_and_hidden_text_are_not_plain_colours(code: str) -> None:
-    assert visible(f"\x1b[{code}mx", "keep") == rf"\x1b[{code}mx"
+    assert without_colours(f"\x1b[{code}mx") == f"\x1b[{code}mx"
 
 
 @pytest.mark.parametrize("code", ["", "0", "01;32", "38;5;208", "48;2;1;2;3", "97", "107", "1;4;7;22;24;27;39;49"])
-def test_plain_colours_can_be_kept(code: str) -> None:
-    assert visible(f"\x1b[{code}mx", "keep") == f"\x1b[{code}mx\x1b[0m"
+def test_plain_colours_are_known_in_every_form(code: str) -> None:
+    assert without_colours(f"\x1b[{code}mx") == "x"
