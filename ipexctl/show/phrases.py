@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.facts import cpu_list
 from ipexctl.show.sanitise import visible, visible_lines
 
 T = TypeVar("T")
@@ -66,13 +67,7 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 def ranges(numbers: Iterable[int]) -> str:
     """``0-8,10-31``."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return cpu_list(tuple(numbers))
 
 
 def ranks(numbers: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 
 from ipexctl.act.context import Context
@@ -24,14 +24,6 @@ from ipexctl.model.text import printable
 VENV = "~/.local/share/ipexctl/env"  # where install puts the environment by default
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """The facts of one host, and the text they were parsed from, if it was to be kept."""
-
-    facts: Facts
-    bundle: ProbeOutput | None = None
-
-
 def probe_hosts(
     inventory: Inventory,
     context: Context,
@@ -39,34 +31,20 @@ def probe_hosts(
     venv: str | None = None,
     workdir: str | None = None,
     timeout: float = 10.0,
+    names: Sequence[str] = (),
+    bundles: dict[str, ProbeOutput] | None = None,
+    once: bool = False,
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
     """The facts of every host, or why there are none, by name in the order of the inventory.
 
     ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
-    and ``workdir=``. ``timeout`` in seconds bounds each question to a host. Yields `FactsRead` per host.
-    """
-    results = yield from collect_probe_results(inventory, context, venv=venv, workdir=workdir, timeout=timeout)
-    return {host: result.facts if isinstance(result, ProbeResult) else result for host, result in results.items()}
-
-
-def collect_probe_results(
-    inventory: Inventory,
-    context: Context,
-    *,
-    venv: str | None = None,
-    workdir: str | None = None,
-    timeout: float = 10.0,
-    names: Sequence[str] = (),
-    keep: bool = False,
-    once: bool = False,
-) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
-    """As `probe_hosts`; ``names`` are resolved on every host, and ``keep`` keeps the text.
-
-    ``once`` closes each link after its answer, for commands that ask nothing more: hundreds need not stay open.
+    and ``workdir=``. ``timeout`` in seconds bounds each question to a host; ``names`` are resolved on every host. The
+    text that the facts were parsed from is put into ``bundles``. ``once`` closes each link after its answer, for
+    commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host.
     """
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
 
-    def probe_host(link: Link, emit: Emit) -> ProbeResult | Failure:
+    def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         nonce = secrets.token_hex(16)
         paths = {
             "venv": venv or link.host.vars.get("venv") or VENV,
@@ -82,7 +60,9 @@ def collect_probe_results(
             return _make_no_probe_failure(link.host, completed.last_words(1))
         facts = _measure_clock(parse_facts(bundle, uarchs), begun, ended)
         emit(FactsRead(link.host.name, facts))
-        return ProbeResult(facts, bundle if keep else None)
+        if bundles is not None:
+            bundles[link.host.name] = bundle
+        return facts
 
     return (yield from run_on_hosts(context, inventory, "probe", probe_host, outcome=_describe_outcome))
 
@@ -104,5 +84,5 @@ def _measure_clock(facts: Facts, begun: float, ended: float) -> Facts:
     return replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
 
 
-def _describe_outcome(result: ProbeResult) -> tuple[StepOutcome, str]:
-    return "ok", "; ".join(f"{item}: {why}" for item, why in result.facts.unread.items())
+def _describe_outcome(facts: Facts) -> tuple[StepOutcome, str]:
+    return "ok", "; ".join(f"{item}: {why}" for item, why in facts.unread.items())

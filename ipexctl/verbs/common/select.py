@@ -13,7 +13,7 @@ from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.plays import Play
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 FAILED = "@failed"
@@ -64,8 +64,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
     if not failed:
         raise UsageError(f"--limit {FAILED}: no host failed in the last command, {command}")
     if not known:
-        names = ", ".join(failed[:8]) + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
-        source = printable(inventory.source)
+        names, source = join_names(failed, 8), printable(inventory.source)
         raise UsageError(f"--limit {FAILED}: {names}, which failed in {command}, are not among the hosts of {source}")
     return parsing.limit_inventory(inventory, limit.replace(FAILED, ",".join(known)))
 
@@ -87,7 +86,7 @@ def _last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
 def suggest_limit(hosts: Sequence[str]) -> str:
     """The option that leaves these hosts out of the same command."""
     if len(hosts) > 4:
-        return f"without {', '.join(hosts[:4])} and {len(hosts) - 4} more: --limit '!NAME,!NAME'"
+        return f"without {join_names(hosts, 4)}: --limit '!NAME,!NAME'"
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 

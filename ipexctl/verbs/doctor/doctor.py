@@ -37,11 +37,12 @@ from ipexctl.model.answers import (
 )
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Message, Started
+from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.probe import ProbeResult, collect_probe_results, load_uarchs
+from ipexctl.verbs.common.probe import load_uarchs, probe_hosts
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -76,11 +77,9 @@ def doctor(
     allowed = _asking(task, ask)
     yield Started("doctor", pluralize(len(inventory), "host"), inventory.names)
     once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
-    seen = yield from _seen(task, inventory, context, once=once)
+    bundles: dict[str, ProbeOutput] = {}
+    seen = yield from _seen(task, inventory, context, bundles, once=once)
     if task.save_bundle is not None:
-        bundles = {
-            host: found.bundle for host, found in seen.items() if isinstance(found, ProbeResult) and found.bundle
-        }
         yield Message(_save(Path(task.save_bundle), bundles))
     cluster = _cluster(inventory, seen)
     known = catalogue()
@@ -95,7 +94,7 @@ def doctor(
         )
         if fixed:  # findings of before the fixes are out of date
             there = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
-            seen |= yield from _seen(task, there, context)
+            seen |= yield from _seen(task, there, context, {})
             cluster = _cluster(inventory, seen)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     meeting, measured = ConnectivityReport(), None
@@ -133,25 +132,25 @@ def _asking(task: Doctor, ask: Ask | None) -> Ask | None:
 
 
 def _seen(
-    task: Doctor, inventory: Inventory, context: Context, *, once: bool = False
-) -> Generator[Event, None, dict[str, ProbeResult | Failure]]:
+    task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, once: bool = False
+) -> Generator[Event, None, dict[str, Facts | Failure]]:
     names = [host.address for host in inventory][: len(inventory) if len(inventory) <= LOOKED_UP else 1]
     return (
-        yield from collect_probe_results(
+        yield from probe_hosts(
             inventory,
             context,
             venv=task.venv,
             workdir=task.workdir,
             timeout=task.timeout,
             names=_lookups(names),
-            keep=task.save_bundle is not None,
+            bundles=None if task.save_bundle is None else bundles,
             once=once,
         )
     )
 
 
-def _cluster(inventory: Inventory, seen: Mapping[str, ProbeResult | Failure]) -> Cluster:
-    facts = {host: found.facts for host, found in seen.items() if isinstance(found, ProbeResult)}
+def _cluster(inventory: Inventory, seen: Mapping[str, Facts | Failure]) -> Cluster:
+    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
     failures = {host: found for host, found in seen.items() if isinstance(found, Failure)}
     return Cluster(inventory, facts, failures, versions())
 

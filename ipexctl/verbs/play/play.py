@@ -241,18 +241,18 @@ def _filter_by_facts(
 ) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
     """The hosts for which ``when`` is true; the others are skipped. Probes hosts whose facts are not known yet."""
     from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, needs_facts
-    from ipexctl.verbs.common.probe import collect_probe_results
+    from ipexctl.verbs.common.probe import probe_hosts
 
     unprobed = [host for host in active if host.name not in state.facts] if needs_facts(step.when) else []
     failures: list[Failure] = []
     if unprobed:
-        results = yield from collect_probe_results(Inventory(tuple(unprobed), hosts.source), context)
+        results = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), context)
         for name, result in results.items():
             if isinstance(result, Failure):
                 failures.append(result)
                 state.lost[name] = f"failed before {step.title}"
             else:
-                state.facts[name] = result.facts
+                state.facts[name] = result
     matching: list[Host] = []
     for host in active:
         if host.name in state.lost:
