@@ -15,16 +15,14 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.config import SSHConfigDict
 
-from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent, TokenConfig
+from ipexctl.act.ssh.paramiko_internals import BufferedSocket, OutputEvent, QuietTransport, SharedAgent
 from tests.contract.sshd import Server, keygen
 
 PACKAGE = Path(__file__).parents[2] / "ipexctl"
 PRIVATE = (
-    r"\b_channel_handler_table\b|\b_handler_table\b|\b_check_banner\b|\b_parse_debug\b|\b_expand_variables\b"
-    r"|\b_pattern_matches\b|\b_tokenize\b|\b_handle_request\b|\bstart_handshake\b|\bcompletion_event\b|\bclear_to_send\b"
-    r"|\bin_stderr_buffer\b"
+    r"\b_channel_handler_table\b|\b_handler_table\b|\b_check_banner\b|\b_parse_debug\b|\b_handle_request\b"
+    r"|\bstart_handshake\b|\bcompletion_event\b|\bclear_to_send\b|\bin_stderr_buffer\b"
 )
 
 
@@ -172,26 +170,3 @@ def test_several_threads_share_one_agent(tmp_path: Path, monkeypatch: pytest.Mon
     finally:
         process.terminate()
         process.wait()
-
-
-@pytest.mark.parametrize(
-    ("patterns", "target", "matches"),
-    [
-        (["node*"], "node7", True),
-        (["node*", "!node7"], "node7", False),
-        ("head,node*", "node7", True),
-        ("a", "b", False),
-    ],
-)
-def test_pattern_matches_as_in_ssh_config(patterns: list[str] | str, target: str, matches: bool) -> None:
-    assert TokenConfig().matches(patterns, target) is matches
-
-
-def test_expand_variables_replaces_tokens() -> None:
-    options: Any = SSHConfigDict({"hostname": "10.0.0.7", "port": "2222", "proxycommand": "nc %h %p"})
-    assert TokenConfig().expand(options, "node7")["proxycommand"] == "nc 10.0.0.7 2222"
-
-
-def test_tokenize_replaces_the_tokens_of_match_exec() -> None:
-    options: Any = SSHConfigDict({"hostname": "10.0.0.7"})
-    assert TokenConfig().expand_command(options, "node7", "test %h = %n") == "test 10.0.0.7 = node7"

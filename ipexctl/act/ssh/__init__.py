@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 __all__ = ["Links", "LocalLink"]
 
 
+@dataclass(kw_only=True)
 class Links:
     """Opens hosts on first use and keeps one connection each; see `Opener`.
 
@@ -34,20 +36,13 @@ class Links:
     ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked.
     """
 
-    def __init__(
-        self,
-        *,
-        connect_timeout: float = 10.0,
-        accept_new: bool = False,
-        known_hosts: Path | None = None,
-        config: Path | None = Path("~/.ssh/config"),
-        ask: Callable[[str], str | None] | None = None,
-    ) -> None:
-        self._timeout = connect_timeout
-        self._accept_new = accept_new
-        self._known_hosts = known_hosts
-        self._config = config
-        self._ask = ask
+    connect_timeout: float = 10.0
+    accept_new: bool = False
+    known_hosts: Path | None = None
+    config: Path | None = Path("~/.ssh/config")
+    ask: Callable[[str], str | None] | None = None
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._openings: dict[_Key, _Opening] = {}
         self._dialler: Dialler | None = None
@@ -81,15 +76,11 @@ class Links:
             return LocalLink(host)
         from ipexctl.act.ssh.connect import Dialler  # Paramiko and Fabric take a quarter of a second to import
         from ipexctl.act.ssh.link import SSHLink
+        from ipexctl.act.ssh.settings import SSHSettings
 
         if self._dialler is None:
-            self._dialler = Dialler(
-                timeout=self._timeout,
-                accept_new=self._accept_new,
-                known_hosts=self._known_hosts,
-                config=self._config,
-                ask=self._ask,
-            )
+            settings = SSHSettings(self.config, known_hosts=self.known_hosts)
+            self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
         return SSHLink(host, self._dialler)
 
 

@@ -13,8 +13,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import paramiko
 
@@ -30,29 +31,39 @@ from ipexctl.model.text import printable
 
 _REMEMBERED = 5.0  # seconds for which a jump host that could not be reached is not tried again
 _GRACE = 0.3  # seconds after the deadline in which the transport may still say why
-_GLOBAL_KNOWN = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
-_USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Connecting to one host, or to one jump host on the way to it."""
+
+    settings: Settings
+    deadline: float  # on the monotonic clock
+    limit: float  # seconds, for messages
+    opening: Callable[[Any], None]
+    notes: list[str]  # for the user
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, and a moment at least."""
+        return max(0.1, self.deadline - time.monotonic())
+
+    def late_error(self, what: str, code: str = "timeout") -> ConnectError:
+        return ConnectError(code, f"{what} {self.limit:g} s ({self.settings.at})")
 
 
 class Dialler:
     """Connects hosts; keeps what several of them share: settings, known hosts, keys, connections to jump hosts."""
 
     def __init__(
-        self,
-        *,
-        timeout: float,
-        accept_new: bool,
-        known_hosts: Path | None,
-        config: Path | None,
-        ask: Callable[[str], str | None] | None,
+        self, timeout: float, accept_new: bool, settings: SSHSettings, ask: Callable[[str], str | None] | None
     ) -> None:
         self._timeout = timeout
         self._accept_new = accept_new
-        self._known_path = known_hosts
-        self._settings = SSHSettings(config)
+        self._settings = settings
         self._keys = Keys(ask)
         self._known: dict[tuple[Path, ...], KnownHosts] = {}
-        self._jumps: dict[tuple[str, ...], _JumpConnection] = {}
+        self._jumps: dict[Settings, _JumpConnection] = {}
         self._proxies: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
@@ -61,11 +72,12 @@ class Dialler:
 
         ``opening`` gets each socket while it is being connected, so that it can be shut down from outside.
         """
-        settings = self._settings.find_settings(host)
-        limit = min(self._timeout, settings.timeout or self._timeout)
         notes: list[str] = []
         try:
-            return self._connect(settings.jumps, settings, time.monotonic() + limit, limit, opening, notes), notes
+            settings = self._settings.find_settings(host)
+            limit = min(self._timeout, settings.timeout or self._timeout)
+            attempt = _Attempt(settings, time.monotonic() + limit, limit, opening, notes)
+            return self._connect(attempt), notes
         except ConnectError as error:
             failure = Failure(host.name, Kind.UNREACHABLE, error.what, error.hint, error.code)
             raise LinkError(failure) from None
@@ -82,59 +94,25 @@ class Dialler:
             proxy.wait()
         self._keys.close()
 
-    def _connect(
-        self,
-        jumps: tuple[str, ...],
-        settings: Settings,
-        deadline: float,
-        limit: float,
-        opening: Callable[[Any], None],
-        notes: list[str],
-    ) -> Transport:
-        if settings.command:
-            return self._log_in(self._start_proxy_command(settings.command), settings, deadline, limit, opening, notes)
-
-        def open_socket() -> Any:
-            if not jumps:
-                return open_tcp(settings, deadline, limit, opening)
-            return self._open_jump_channel(
-                self._connect_jump(jumps, deadline, limit, notes), jumps[-1], settings, deadline, limit
-            )
-
+    def _connect(self, attempt: _Attempt) -> Transport:
+        if attempt.settings.command:
+            return self._log_in(self._start_proxy_command(attempt.settings.command), attempt)
         pause = 0.1
         while True:
+            jump = attempt.settings.jump
             try:
-                return self._log_in(open_socket(), settings, deadline, limit, opening, notes)
+                if jump is None:
+                    sock: Any = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.opening)
+                else:
+                    sock = _open_jump_channel(self._connect_jump(jump, attempt), jump.name, attempt)
+                return self._log_in(sock, attempt)
             except EOFError:
                 # A busy sshd closes connections at random before they begin (MaxStartups): try again, later.
                 pause = pause * 2 + random.random() * 0.2
-                if time.monotonic() + pause > deadline or pause > 2:
-                    raise ConnectError("banner", f"connection closed before a banner came ({settings.at})") from None
+                if time.monotonic() + pause > attempt.deadline or pause > 2:
+                    what = f"connection closed before a banner came ({attempt.settings.at})"
+                    raise ConnectError("banner", what) from None
                 time.sleep(pause)
-
-    def _open_jump_channel(
-        self, jump: Transport, name: str, settings: Settings, deadline: float, limit: float
-    ) -> paramiko.Channel:
-        """A channel to the host through the jump host of that name."""
-        try:
-            return jump.open_channel(
-                "direct-tcpip",
-                (settings.address, settings.port),
-                ("", 0),
-                timeout=max(0.1, deadline - time.monotonic()),
-            )
-        except paramiko.ChannelException as error:
-            if error.code == 1:
-                what = f"jump host {name} forbids forwarding to {settings.at}"
-                raise ConnectError("jump", what, "AllowTcpForwarding on the jump host") from None
-            why = printable(str(error.text), 80).lower()
-            raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
-        except (paramiko.SSHException, EOFError, OSError):
-            if jump.is_active():
-                raise ConnectError(
-                    "timeout", f"no answer within {limit:g} s through jump host {name} ({settings.at})"
-                ) from None
-            raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
 
     def _start_proxy_command(self, command: str) -> socket.socket:
         """Starts a ProxyCommand in a shell, as OpenSSH does; returns a socket to it."""
@@ -151,166 +129,99 @@ class Dialler:
             self._proxies.append(process)
         return local_end
 
-    def _connect_jump(self, jumps: tuple[str, ...], deadline: float, limit: float, notes: list[str]) -> Transport:
+    def _connect_jump(self, settings: Settings, behind: _Attempt) -> Transport:
         """The shared connection to a jump host; the first thread makes it, the others wait for it."""
         with self._lock:
-            jump = self._jumps.get(jumps)
+            jump = self._jumps.get(settings)
             first = jump is None or jump.is_unusable
             if jump is None or first:
-                jump = self._jumps[jumps] = _JumpConnection()
+                jump = self._jumps[settings] = _JumpConnection()
         if first:
             try:
-                hop = self._settings.find_jump_settings(jumps[-1])
-                jump.transport = self._connect(jumps[:-1], hop, deadline, limit, jump.opening, notes)
+                jump.transport = self._connect(replace(behind, settings=settings, opening=jump.opening))
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is
-                what = error.what if named else f"jump host {jumps[-1]}: {error.what}"
+                what = error.what if named else f"jump host {settings.name}: {error.what}"
                 code = error.code if error.code.startswith("host-key") else "jump"
                 jump.error = ConnectError(code, what, error.hint)
             finally:
                 jump.until = time.monotonic() + _REMEMBERED
                 jump.done.set()
-        if not jump.done.wait(max(0.1, deadline - time.monotonic())):
-            raise ConnectError("jump", f"jump host {jumps[-1]}: no answer within {limit:g} s")
+        if not jump.done.wait(behind.left):
+            raise ConnectError("jump", f"jump host {settings.name}: no answer within {behind.limit:g} s")
         if jump.transport is None:
-            raise jump.error or ConnectError("jump", f"jump host {jumps[-1]}: the connection was lost")
+            raise jump.error or ConnectError("jump", f"jump host {settings.name}: the connection was lost")
         return jump.transport
 
-    def _log_in(
-        self,
-        sock: Any,
-        settings: Settings,
-        deadline: float,
-        limit: float,
-        opening: Callable[[Any], None],
-        notes: list[str],
-    ) -> Transport:
+    def _log_in(self, sock: Any, attempt: _Attempt) -> Transport:
         """Exchanges keys, verifies the host's key and authenticates. Raises `EOFError` if the connection closes before
         a banner, else `ConnectError`."""
-        known, name, other_name = self._known_hosts_of(settings)
+        settings = attempt.settings
+        with self._lock:
+            if settings.known_hosts not in self._known:
+                self._known[settings.known_hosts] = KnownHosts(settings.known_hosts)
+            known = self._known[settings.known_hosts]
+        # A key that is known without the port is good for every port of a host.
+        name = settings.alias.lower() if settings.alias else known_host_name(settings.address, settings.port)
+        other_name = "" if settings.alias or settings.port == 22 else settings.address.lower()
         transport = Transport(sock)
-        opening(transport)
+        attempt.opening(transport)
         try:
-            transport.deadline = deadline
+            transport.deadline = attempt.deadline
             transport.set_algorithms(known.key_types(name) or known.key_types(other_name))
-            left = max(0.1, deadline - time.monotonic())
-            transport.banner_timeout = transport.handshake_timeout = left
+            transport.banner_timeout = transport.handshake_timeout = attempt.left
             ready = threading.Event()
             transport.start_client(event=ready)
-            ready.wait(left + _GRACE)
+            ready.wait(attempt.left + _GRACE)
             try:
                 key = transport.get_remote_server_key()
             except paramiko.SSHException:  # there is none yet, or the connection has ended
-                _raise_session_error(transport, settings, limit, greeted=bool(transport.remote_version))
-            self._verify_host_key(key, settings, known, name, other_name, notes)
-            self._authenticate(transport, settings, deadline, limit)
+                raise _explain_session_end(transport, attempt) from None
+            with self._lock:
+                accept_new = self._accept_new or settings.accept_new
+                attempt.notes.extend(_verify_host_key(key, known, name, other_name, accept_new=accept_new))
+            self._authenticate(transport, attempt)
             transport.start_keepalive()
             return transport
         except BaseException:
             transport.end()
             raise
 
-    def _known_hosts_of(self, settings: Settings) -> tuple[KnownHosts, str, str]:
-        """The known_hosts files of a host, its name in them, and its name without a port."""
-        own = settings.known_hosts or _USER_KNOWN
-        if self._known_path and not settings.own_known_hosts:
-            own = (str(self._known_path),)
-        files = (*(Path(name).expanduser() for name in own if name.lower() != "none"), *_GLOBAL_KNOWN)
-        with self._lock:
-            if files not in self._known:
-                self._known[files] = KnownHosts(files)
-            known = self._known[files]
-        if settings.alias:
-            return known, settings.alias.lower(), ""
-        return (
-            known,
-            known_host_name(settings.address, settings.port),
-            settings.address.lower() if settings.port != 22 else "",
-        )
-
-    def _verify_host_key(
-        self, key: paramiko.PKey, settings: Settings, known: KnownHosts, name: str, other_name: str, notes: list[str]
-    ) -> None:
-        blob, kind = key.asbytes(), key.get_name()
-        shown_key = f"{kind} {fingerprint(blob)}"
-        with self._lock:
-            verdict = known.judge_key(name, blob, also=other_name)
-            problems, known.problems = known.problems, []
-            notes += [f"skipped a line of known hosts: {problem}" for problem in problems]
-            entry = verdict.entry
-            if verdict.state == "ok":
-                return
-            if verdict.state == "revoked" and entry:
-                raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
-            if verdict.state == "changed" and entry:
-                was = f"{entry.kind} {fingerprint(entry.blob)}"
-                raise ConnectError(
-                    "host-key-changed",
-                    f"host key CHANGED: it is {shown_key}, known is {was} ({entry.file}:{entry.line})",
-                    f"if it was really set up anew: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}",
-                )
-            if verdict.state == "unknown" and (self._accept_new or settings.accept_new):
-                try:
-                    path = known.record_key(name, kind, blob)
-                except OSError as error:
-                    raise ConnectError(
-                        "host-key-unknown", f"{known.files[0]} cannot be written: {error.strerror}"
-                    ) from None
-                notes.append(f"new host key {shown_key} of {name} recorded in {path}")
-                return
-        why = f"unknown host key {shown_key}"
-        if verdict.state == "certificate":
-            why += "; certificates of hosts are not supported"
-        line = shlex.quote(format_known_host(name, kind, blob))
-        raise ConnectError(
-            "host-key-unknown", why, f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
-        )
-
-    def _authenticate(self, transport: Transport, settings: Settings, deadline: float, limit: float) -> None:
+    def _authenticate(self, transport: Transport, attempt: _Attempt) -> None:
+        user = attempt.settings.user
         tried: list[str] = []
         unusable: list[UnusableKey] = []
-        for key in self._keys.keys_for(settings):
+        for key in self._keys.keys_for(attempt.settings):
             if isinstance(key, UnusableKey):
                 unusable.append(key)
                 continue
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise ConnectError("timeout", f"login took longer than {limit:g} s ({settings.at})")
-            transport.auth_timeout = left
+            if time.monotonic() >= attempt.deadline:
+                raise attempt.late_error("login took longer than")
+            transport.auth_timeout = attempt.left
             tried.append(key.name)
             try:
-                further = transport.auth_publickey(settings.user, key.key)
+                further = transport.auth_publickey(user, key.key)
             except paramiko.BadAuthenticationType as error:
                 accepts = printable(", ".join(error.allowed_types), 80)
-                raise ConnectError(
-                    "auth", f"login as {settings.user} refused: the host accepts only {accepts}"
-                ) from None
-            except paramiko.AuthenticationException:
-                if transport.is_active() and time.monotonic() < deadline:
-                    continue
-                if transport.is_active():
-                    raise ConnectError("timeout", f"login took longer than {limit:g} s ({settings.at})") from None
-                break
-            except (paramiko.SSHException, EOFError, OSError):
+                raise ConnectError("auth", f"login as {user} refused: the host accepts only {accepts}") from None
+            except (paramiko.SSHException, EOFError, OSError) as error:
                 if not transport.is_active():
                     break
+                if isinstance(error, paramiko.AuthenticationException) and time.monotonic() >= attempt.deadline:
+                    raise attempt.late_error("login took longer than") from None
                 continue
             if not further:
                 return
             needs = printable(", ".join(further), 80)
-            raise ConnectError("auth", f"login as {settings.user}: key accepted, but the host also wants {needs}")
+            raise ConnectError("auth", f"login as {user}: key accepted, but the host also wants {needs}")
         reasons = [key.why for key in unusable]
         if tried:
-            what = f"login as {settings.user} refused; tried {', '.join(tried)}"
-            raise ConnectError(
-                "auth", "; ".join([what, *reasons]), next((key.hint for key in unusable if key.hint), None)
-            )
+            what = f"login as {user} refused; tried {', '.join(tried)}"
+            hint = next((key.hint for key in unusable if key.hint), None)
+            raise ConnectError("auth", "; ".join([what, *reasons]), hint)
         if unusable:
-            first = unusable[0]
-            raise ConnectError(first.code, "; ".join(reasons), first.hint)
-        raise ConnectError(
-            "auth", f"no key to log in as {settings.user} with", "ssh-keygen -t ed25519, then ssh-copy-id"
-        )
+            raise ConnectError(unusable[0].code, "; ".join(reasons), unusable[0].hint)
+        raise ConnectError("auth", f"no key to log in as {user} with", "ssh-keygen -t ed25519, then ssh-copy-id")
 
 
 class _JumpConnection:
@@ -339,20 +250,69 @@ class _JumpConnection:
         abort(self._socket)
 
 
-def _raise_session_error(transport: Transport, settings: Settings, limit: float, *, greeted: bool) -> NoReturn:
-    error = transport.get_exception()
+def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramiko.Channel:
+    """A channel to the host through the jump host of that name."""
+    settings = attempt.settings
+    try:
+        place = (settings.address, settings.port)
+        return jump.open_channel("direct-tcpip", place, ("", 0), timeout=attempt.left)
+    except paramiko.ChannelException as error:
+        if error.code == 1:
+            what = f"jump host {name} forbids forwarding to {settings.at}"
+            raise ConnectError("jump", what, "AllowTcpForwarding on the jump host") from None
+        why = printable(str(error.text), 80).lower()
+        raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
+    except (paramiko.SSHException, EOFError, OSError):
+        if jump.is_active():
+            what = f"no answer within {attempt.limit:g} s through jump host {name} ({settings.at})"
+            raise ConnectError("timeout", what) from None
+        raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
+
+
+def _verify_host_key(
+    key: paramiko.PKey, known: KnownHosts, name: str, other_name: str, *, accept_new: bool
+) -> list[str]:
+    """Notes for the user. A new key is recorded if that is allowed. Raises `ConnectError` for one that is not known."""
+    blob, kind = key.asbytes(), key.get_name()
+    shown_key = f"{kind} {fingerprint(blob)}"
+    verdict, entry = known.judge_key(name, blob, also=other_name)
+    problems, known.problems = known.problems, []
+    notes = [f"skipped a line of known hosts: {problem}" for problem in problems]
+    if verdict == "ok":
+        return notes
+    if verdict == "revoked" and entry:
+        raise ConnectError("host-key-revoked", f"host key {shown_key} is revoked ({entry.file}:{entry.line})")
+    if verdict == "changed" and entry:
+        was = f"{entry.kind} {fingerprint(entry.blob)}"
+        what = f"host key CHANGED: it is {shown_key}, known is {was} ({entry.file}:{entry.line})"
+        hint = f"if it was really set up anew: ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
+        raise ConnectError("host-key-changed", what, hint)
+    if verdict == "unknown" and accept_new:
+        try:
+            path = known.record_key(name, kind, blob)
+        except OSError as error:
+            raise ConnectError("host-key-unknown", f"{known.files[0]} cannot be written: {error.strerror}") from None
+        return [*notes, f"new host key {shown_key} of {name} recorded in {path}"]
+    why = "; certificates of hosts are not supported" if verdict == "certificate" else ""
+    line = shlex.quote(format_known_host(name, kind, blob))
+    hint = f"if it is right: echo {line} >> {shlex.quote(str(known.files[0]))}"
+    raise ConnectError("host-key-unknown", f"unknown host key {shown_key}{why}", hint)
+
+
+def _explain_session_end(transport: Transport, attempt: _Attempt) -> Exception:
+    """Why there was no key exchange: a `ConnectError`, or an `EOFError` if the connection closed without a banner."""
+    error, settings, greeted = transport.get_exception(), attempt.settings, bool(transport.remote_version)
     if isinstance(error, ConnectError):
-        raise ConnectError(error.code, f"{error.what} ({settings.at})")
+        return ConnectError(error.code, f"{error.what} ({settings.at})")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        raise ConnectError("not-ssh", f"no common algorithm: {printable(str(error), 100)}")
+        return ConnectError("not-ssh", f"no common algorithm: {printable(str(error), 100)}")
     if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
         if greeted:
-            raise ConnectError("timeout", f"no key exchange within {limit:g} s ({settings.at})")
-        raise ConnectError("banner", f"no SSH banner within {limit:g} s ({settings.at})")
-    if not greeted:
-        if settings.command:
-            raise ConnectError(
-                "jump", f"the ProxyCommand ended without a connection ({printable(settings.command, 60)})"
-            )
-        raise EOFError
-    raise ConnectError("lost", f"connection closed during the key exchange ({settings.at})")
+            return attempt.late_error("no key exchange within")
+        return attempt.late_error("no SSH banner within", "banner")
+    if greeted:
+        return ConnectError("lost", f"connection closed during the key exchange ({settings.at})")
+    if settings.command:
+        what = f"the ProxyCommand ended without a connection ({printable(settings.command, 60)})"
+        return ConnectError("jump", what)
+    return EOFError()

@@ -14,10 +14,10 @@ import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 
@@ -33,8 +33,7 @@ class Entry:
     blob: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The state of a host key. ``entry`` is the line that decided, None for an unknown key.
 
     "certificate": only a certificate authority is known for the host, and host certificates are not supported.
@@ -120,7 +119,7 @@ class KnownHosts:
         """All lines for a host, by its name from `known_host_name`."""
         with self._lock:
             entries = list(self._plain.get(name, ()))
-            entries += [entry for names, entry in self._patterns if _matches_patterns(name, names)]
+            entries += [entry for names, entry in self._patterns if matches_patterns(name, names)]
             coded = name.encode()
             entries += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
         return entries
@@ -142,9 +141,9 @@ class KnownHosts:
         for entry in entries + others:
             if not entry.marker and entry.blob == blob:
                 return Verdict("ok", entry)
-        plain = [entry for entry in entries if not entry.marker]
-        if plain:
-            return Verdict("changed", plain[0])
+        for entry in entries:
+            if not entry.marker:
+                return Verdict("changed", entry)
         authority = next((entry for entry in entries + others if entry.marker == "@cert-authority"), None)
         return Verdict("certificate", authority) if authority else Verdict("unknown")
 
@@ -179,7 +178,8 @@ def _is_key_blob(kind: str, blob: bytes) -> bool:
     )
 
 
-def _matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
+def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name matches a list of patterns with ``*`` and ``?``, of which those with ``!`` exclude."""
     matched = False
     for pattern in patterns:
         negated = pattern.startswith("!")

@@ -15,8 +15,6 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
-- ``SSHConfig._expand_variables``, ``_pattern_matches``, ``_tokenize``: token expansion and host patterns without
-  Paramiko's parser, which reads less than OpenSSH does (see `sshconfig`).
 - ``Channel.in_buffer``, ``Channel.in_stderr_buffer``: the public API cannot wait for both outputs at once.
 """
 
@@ -25,13 +23,12 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
 from paramiko.agent import Agent
 from paramiko.common import MSG_CHANNEL_REQUEST, MSG_REQUEST_FAILURE, MSG_REQUEST_SUCCESS, cMSG_GLOBAL_REQUEST
-from paramiko.config import SSHConfig
 from paramiko.message import Message
 
 _READ_AHEAD = 4 << 10  # bytes; each idle connection has a buffer of this size waiting
@@ -154,19 +151,3 @@ class SharedAgent(Agent):
     def _send_message(self, msg: Message) -> tuple[int, Message]:
         with self._request_lock:
             return super()._send_message(msg)  # type: ignore[misc,no-any-return]
-
-
-class TokenConfig(SSHConfig):
-    """Paramiko's host patterns and token expansion (``%h``, ``%p`` …), for a parser of one's own."""
-
-    def matches(self, patterns: Sequence[str] | str, target: str) -> bool:
-        """Whether ``target`` matches a list of patterns, of which those with ``!`` exclude."""
-        return bool(self._pattern_matches(patterns, target))  # type: ignore[attr-defined]
-
-    def expand(self, options: Any, hostname: str) -> Any:
-        """``options`` of ``hostname`` with their tokens replaced, in place."""
-        return self._expand_variables(options, hostname)  # type: ignore[attr-defined]
-
-    def expand_command(self, options: Any, hostname: str, command: str) -> str:
-        """A command of ``Match exec`` with its tokens replaced."""
-        return str(self._tokenize(options, hostname, "match-exec", command))  # type: ignore[attr-defined]

@@ -1,26 +1,25 @@
-"""Where and how a host is reached: the user's ssh_config, read as OpenSSH reads it, resolved by Fabric's `Connection`.
+"""Where and how a host is reached: the user's ssh_config (see `sshconfig`), by the precedence of Fabric's `Connection`.
 
 docs/decisions/0012-fabric.md says what Fabric is used for, and what not.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import stat
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import fabric
 
-from ipexctl.act.ssh.sshconfig import File, OpenSSHConfig, read_config
-from ipexctl.model.errors import UsageError
+from ipexctl.act.ssh.sshconfig import Hop, HostOptions, OpenSSHConfig, read_config
+from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
+from ipexctl.model.text import printable
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
+_USER_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of ever new names
+_GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +34,11 @@ class Settings:
     certificates: tuple[str, ...]
     only_these_keys: bool  # IdentitiesOnly
     alias: str | None  # HostKeyAlias
-    known_hosts: tuple[str, ...] | None  # UserKnownHostsFile; None: the default ones
-    own_known_hosts: bool  # they were named for this very host
+    known_hosts: tuple[Path, ...]  # new keys are recorded in the first
     accept_new: bool  # StrictHostKeyChecking accept-new
     timeout: float | None  # ConnectTimeout, seconds
     command: str | None  # ProxyCommand
-    jumps: tuple[str, ...]  # ProxyJump, the first hop first
+    jump: Settings | None  # the jump host before it, which may have one of its own
 
     @property
     def at(self) -> str:
@@ -51,101 +49,70 @@ class Settings:
 class SSHSettings:
     """Reads ssh_config once (``path``, then the ``system``'s; without a path neither) and answers for hosts.
 
-    Raises `UsageError` for a file that cannot be read as ssh_config, or that others can write.
+    ``known_hosts`` replaces the user's files. Raises `UsageError` for a file that cannot be read as ssh_config, or that
+    others can write; `ConnectError` for a host that cannot be reached as it says.
     """
 
-    def __init__(self, path: Path | None, system: Path = _SYSTEM) -> None:
-        files: tuple[File, ...] = ()
-        if path is not None:
-            user_path = path.expanduser()
-            if user_path.exists():
-                _require_safe(user_path)
-            files = (read_config(user_path, user_path.parent), read_config(system, system.parent))
-        self._config = OpenSSHConfig(*files)
-        # Lazy: no fabric.yml of anybody is read. Shared by all connections, because building one costs a millisecond.
-        # Fabric merges into it while a connection is made, so two threads may not do that at once.
-        self._fabric = fabric.Config(ssh_config=self._config, lazy=True)
-        self._lock = threading.Lock()
-        self._resolved: dict[tuple[object, ...], Settings] = {}  # hosts differ in their address only, nearly always
+    def __init__(self, path: Path | None, system: Path = _SYSTEM, known_hosts: Path | None = None) -> None:
+        paths = [path.expanduser(), system] if path else []
+        self._config = OpenSSHConfig(*(read_config(place, place.parent) for place in paths))
+        self._known_hosts = known_hosts
 
     def find_settings(self, host: Host) -> Settings:
-        return self._lookup(host.address, host.user, host.port, host.name, host.key, host.vars)
-
-    def find_jump_settings(self, jump: str) -> Settings:
-        """``user@host:port`` of a ProxyJump."""
-        user, _, place = jump.removeprefix("ssh://").rpartition("@")
-        match = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", place)
-        address = next((match[group] for group in (1, 3, 5) if match and match[group]), place)
-        port = (match[2] or match[4]) if match else None
-        return self._lookup(address, user or None, int(port) if port else None, jump, None, {})
-
-    def _lookup(
-        self, address: str, user: str | None, port: int | None, name: str, key: str | None, vars: Mapping[str, str]
-    ) -> Settings:
-        options = self._config.lookup(address)
-        others = {option: str(value) for option, value in options.items() if option != "hostname"}
-        question = (user, port, key, vars.get("known_hosts"), *sorted(others.items()))
-        settings = self._resolved.get(question)
-        if settings is None or not re.fullmatch(r"[\w.-]+", address):
-            settings = self._resolved[question] = self._resolve(address, user, port, name, key, vars)
-            return settings
-        return replace(settings, name=name, address=options["hostname"])
+        hop = Hop(host.name, host.address, host.user, host.port)
+        return self._resolve(hop, (), (), host.key, host.vars.get("known_hosts"))
 
     def _resolve(
-        self, address: str, user: str | None, port: int | None, name: str, key: str | None, vars: Mapping[str, str]
+        self, host: Hop, jumps: tuple[Hop, ...], behind: tuple[Hop, ...], key: str | None, known_hosts: str | None
     ) -> Settings:
-        with self._lock:
-            connection = fabric.Connection(
-                address,
-                user=user,
-                port=port,
-                config=self._fabric,
-                gateway=False,  # the dialler connects jump hosts: Fabric's gateways accept every host key
-                forward_agent=False,  # never, whatever the file says
-                connect_timeout=0,
-                connect_kwargs={"key_filename": []},  # or Fabric collects the keys of all hosts in the shared config
-            )
-        options = connection.ssh_config
-        if (user or port) and (options.get("proxycommand") or "%" in options.get("proxyjump", "")):
-            # What the user says beats the file, also where the file refers to it as %r and %p.
-            given = {option: str(value) for option, value in (("user", user), ("port", port)) if value}
-            options = self._config.lookup(address, given)
-        known_hosts = options.get("userknownhostsfile")
-        if vars.get("known_hosts"):
-            known_hosts = shlex.quote(vars["known_hosts"])
-        jump = options.get("proxyjump") or "none"
-        jumps = () if jump.lower() == "none" else tuple(hop.strip() for hop in jump.split(","))
+        """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it.
+
+        A jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly.
+        """
+        options = self._config.lookup(host.host, host.user, host.port)
+        user, port = _find_login(host.user, host.port, options.word("user"), options.word("port"))
+        try:
+            jumps = jumps or tuple(map(Hop.parse, options.proxy("proxyjump")))
+        except ValueError:
+            raise ConnectError("jump", f"its ProxyJump names no host: {printable(options.word('proxyjump'))}") from None
+        behind = (*behind, host)
+        if not jumps or jumps[-1] in behind or len(behind) > _MOST_JUMPS:
+            jump = None
+        else:
+            jump = self._resolve(jumps[-1], jumps[:-1], behind, None, None)
         return Settings(
-            name=name,
-            address=connection.host,
-            user=connection.user,
-            port=connection.port,
-            keys=(key,) if key else tuple(options.get("identityfile", ())),
-            certificates=tuple(_split_words(options.get("certificatefile", ""))),
-            only_these_keys=bool(key) or options.get("identitiesonly", "no").lower() == "yes",
-            alias=options.get("hostkeyalias"),
-            known_hosts=tuple(_split_words(known_hosts)) if known_hosts else None,
-            own_known_hosts=bool(vars.get("known_hosts")),
-            accept_new=options.get("stricthostkeychecking", "").lower() == "accept-new",
-            timeout=_parse_seconds(options.get("connecttimeout")),
-            command=None if jumps else options.get("proxycommand"),
-            jumps=jumps,
+            name=host.text,
+            address=options.host,
+            user=user,
+            port=port,
+            keys=(key,) if key else options.paths("identityfile"),
+            certificates=options.paths("certificatefile"),
+            only_these_keys=bool(key) or options.word("identitiesonly") == "yes",
+            alias=options.word("hostkeyalias") or None,
+            known_hosts=self._list_known_hosts(options, known_hosts),
+            accept_new=options.word("stricthostkeychecking") == "accept-new",
+            timeout=float(options.word("connecttimeout", "0")) or None,
+            command=None if jumps else next(iter(options.proxy("proxycommand")), None),
+            jump=jump,
         )
 
+    def _list_known_hosts(self, options: HostOptions, named: str | None) -> tuple[Path, ...]:
+        """``named`` are those of the host itself."""
+        if named or self._known_hosts:
+            own: tuple[str, ...] = (named or str(self._known_hosts),)
+        else:
+            own = options.paths("userknownhostsfile") or _USER_KNOWN
+        own = tuple("/dev/null" if name.lower() == "none" else name for name in own)
+        system = options.words("globalknownhostsfile") or _GLOBAL_KNOWN
+        return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name.lower() != "none"))
 
-def _split_words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
 
-
-def _parse_seconds(text: str | None) -> float | None:
-    return float(text) if text and text.isdigit() and int(text) > 0 else None
-
-
-def _require_safe(path: Path) -> None:
-    """As OpenSSH: a configuration that others can write may not say which programs we start."""
-    status = path.stat()
-    if status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH:
-        raise UsageError(f"{path} can be written by others", hint=f"chmod go-w {shlex.quote(str(path))}")
+@lru_cache
+def _find_login(user: str | None, port: int | None, config_user: str, config_port: str) -> tuple[str, int]:
+    """User and port by Fabric's precedence: what the user says, then ssh_config, then the local user and 22."""
+    configured = {"user": config_user, "port": int(config_port or 0)}
+    overrides = {name: value for name, value in configured.items() if value}
+    # Lazy: no fabric.yml of anybody is read. Its ssh_config is empty, and it opens no connection.
+    config = fabric.Config(overrides=overrides, lazy=True)
+    connection = fabric.Connection("host", user=user, port=port, config=config, gateway=False, forward_agent=False)
+    return connection.user, connection.port

@@ -1,70 +1,65 @@
-"""The files of ssh_config, read as OpenSSH reads them: scopes, Include, Match and the second pass.
+"""ssh_config, read as OpenSSH reads it: quoting, scopes, Include, Match, tokens and the second pass.
 
 Paramiko's own reader knows no Include, takes Match criteria it has never heard of for true, and refuses the line
 ``Match final all`` that RHEL, Fedora and openEuler ship in /etc/ssh/ssh_config.d/50-redhat.conf (its issue 2361).
-Paramiko still holds names against patterns, makes them canonical, and puts in what ``%h`` and its kin stand for.
 
-As in OpenSSH, the first value of an option counts. A scope (a Host or Match line) reaches to the next one or to the end
-of its file: an included file begins in the scope of its Include line, which holds again after it. CanonicalizeHostname,
-or ``final`` in any Match line, asks for a second pass, in which ``final`` and ``canonical`` are true and Host lines are
-held against the HostName that was found; it adds what the first one did not set.
+The first value of an option counts. A scope (a Host or Match line) reaches to the next one or to the end of its file:
+an included file begins in the scope of its Include line, which holds again after it. CanonicalizeHostname, or ``final``
+in any Match line, asks for a second pass, in which ``final`` and ``canonical`` are true and Host lines are compared
+with the HostName that was found; it adds what the first one did not set.
 
-Unlike in OpenSSH, a Match line never holds when one of its criteria is not among ``all``, ``canonical``, ``final``,
-``host``, ``originalhost``, ``user``, ``localuser`` and ``exec``, also negated: we cannot judge ``localnetwork``,
-``sessiontype``, ``tagged`` or what comes next, and what stands below them is not meant for every host.
+docs/ssh.md lists the differences; tests/unit/test_ssh_config_differential.py compares with ``ssh -G``.
 """
 
 from __future__ import annotations
 
 import getpass
 import glob
+import hashlib
 import os
 import re
 import shlex
+import socket
+import stat
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from paramiko.config import SSHConfigDict
-
-from ipexctl.act.ssh.paramiko_internals import TokenConfig
-from ipexctl.model.errors import UsageError
+from ipexctl.act.ssh.hostkeys import matches_patterns
+from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.text import printable
 
-_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
-_UNCOMMENTED = re.compile(r'(?:"[^"]*"|\S|\s(?!\s*#))*')
-_WHOLE_LINE = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")  # "#" and all
+_LINE = re.compile(r'"?([^\s"=]+)"?(?:\s*=\s*|\s+)(.+)', re.DOTALL)
+_HOP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\w+))?/?")
 _DEEP = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
-_JUDGED = ("host", "originalhost", "user", "localuser", "exec")
 _PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
+    """``place`` is its file and line, for messages."""
+
     name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Hosts:
-    """A Host line."""
-
-    patterns: tuple[str, ...]
+    words: tuple[str, ...]
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Criterion:
+    """One of a Match line; a Host line is one of the kind "target"."""
+
     kind: str
-    value: str
+    patterns: tuple[str, ...]  # of "exec": the command
     negated: bool
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
-    """A Match line; all of its criteria must be true."""
+class _Scope:
+    """A Host or Match line; all of its criteria must be true."""
 
     criteria: tuple[_Criterion, ...]
 
@@ -76,78 +71,130 @@ class _Include:
     files: tuple[File, ...]
 
 
-File = tuple[_Option | _Hosts | _Match | _Include, ...]
+File = tuple[_Option | _Scope | _Include, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    """One pass over the files for one host; it adds to ``options``. ``original`` is the name that the user gave."""
+class Hop:
+    """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port]``."""
 
-    original: str
-    target: str
-    final: bool
-    options: Any  # an SSHConfigDict; its stubs know of no lists
+    text: str = field(compare=False)
+    host: str
+    user: str | None
+    port: int | None
 
-    def subject(self, kind: str) -> str | None:
-        """What the patterns of a criterion are held against; None for one that cannot be judged."""
-        if kind == "host":
-            return str(self.options.get("hostname", self.target))
-        if kind == "originalhost":
-            return self.original
-        if kind == "user":
-            return str(self.options.get("user") or getpass.getuser())
-        return getpass.getuser() if kind == "localuser" else None
+    @classmethod
+    def parse(cls, text: str) -> Hop:
+        match = _HOP.fullmatch(text)
+        if not match:
+            raise ValueError("not a jump host")
+        port = int(parse_port(match["port"])) if match["port"] else None
+        return cls(text, match["v6"] or match["host"], match["user"], port)
+
+
+# files --------------------------------------------------------------------------------------------------------------
 
 
 def read_config(path: Path, base: Path, depth: int = 0) -> File:
     """A file, empty if there is none; relative names in Include lines are below ``base``.
 
-    Raises `UsageError` for what cannot be read, with its line.
+    Raises `UsageError` for what others can write, and for what cannot be read, with its line.
     """
     if depth > _DEEP:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
-        lines = path.read_text("utf-8", "surrogateescape").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
+        data = _read_safely(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return ()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     file = []
-    for number, line in enumerate(map(str.strip, lines), 1):
+    for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
+        line = line.strip(" \t\r\f")
         if not line or line.startswith("#"):
             continue
-        match = _LINE.match(line)
         try:
-            if not match:
-                raise ValueError("a keyword without a value")
-            file.append(_parse_line(match[1].lower(), match[2], base, depth))
+            entry = _parse_line(line, f"{path}:{number}", base, depth)
         except ValueError as error:
-            why = printable(f"{error} in '{line}'", 120)
-            raise UsageError(f"the SSH configuration cannot be read: {path}:{number}: {why}") from None
+            raise _refuse(f"{path}:{number}", str(error), line) from None
+        if entry:
+            file.append(entry)
     return tuple(file)
 
 
-def _parse_line(keyword: str, value: str, base: Path, depth: int) -> _Option | _Hosts | _Match | _Include:
+def _read_safely(path: Path) -> bytes:
+    """As OpenSSH: a file that others can write may not say which programs are started. Raises `UsageError`."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        quoted = shlex.quote(str(path))
+        if status.st_uid not in (0, os.getuid()):
+            hint = f"sudo chown {shlex.quote(getpass.getuser())} {quoted} && chmod go-w {quoted}"
+            raise UsageError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint)
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+            raise UsageError(f"{path} can be written by others ({mode})", hint=f"chmod go-w {quoted}")
+        return file.read()
+
+
+def _refuse(place: str, why: str, text: str) -> UsageError:
+    return UsageError(f"the SSH configuration cannot be read: {place}: {printable(f'{why} in {text!r}', 120)}")
+
+
+def _parse_line(line: str, place: str, base: Path, depth: int) -> _Option | _Scope | _Include | None:
+    """None for a keyword that is not used here. Raises `ValueError`."""
+    match = _LINE.fullmatch(line)
+    if not match:
+        raise ValueError("a keyword without a value")
+    keyword, text = match[1].lower(), match[2]
+    if keyword not in _READERS and keyword not in ("host", "match", "include"):
+        return None
+    words = tuple(_split_words(text))
+    if re.search("[\0\udc80-\udcff]", text if keyword in _WHOLE_LINE else "".join(words)):
+        raise ValueError("bytes that are not UTF-8 text")
+    if "" in words:
+        raise ValueError("an empty word")
     if keyword == "host":
-        return _Hosts(tuple(_split_words(value)))
+        return _Scope((_Criterion("target", words, False, place),))
     if keyword == "match":
-        return _Match(tuple(_parse_criteria(_split_words(value))))
+        return _Scope(tuple(_parse_criteria(list(words), place)))
     if keyword == "include":
-        return _Include(
-            tuple(
-                read_config(path, base, depth + 1)
-                for word in _split_words(value)
-                for path in _find_included(word, base)
-            )
-        )
-    if keyword not in _WHOLE_LINE:
-        value = _UNCOMMENTED.match(value)[0]  # type: ignore[index]  # it matches anything
-    return _Option(keyword, value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value)
+        paths = [path for word in words for path in _find_included(word, base)]
+        return _Include(tuple(read_config(path, base, depth + 1) for path in paths))
+    if keyword in _WHOLE_LINE:
+        words = (text.lstrip(" \t="),)
+    elif len(words) != 1 and keyword not in _LISTS:
+        raise ValueError("more than one word" if words else "a keyword without a value")
+    return _Option(keyword, _READERS[keyword](words), place)
 
 
-def _split_words(value: str) -> list[str]:
-    """Raises `ValueError` for a quotation mark without its partner."""
-    return shlex.split(value, comments=True)
+def _split_words(text: str) -> Iterator[str]:
+    """The words of a line, as OpenSSH splits them: both kinds of quotation marks, ``\\`` before one, comments.
+
+    Raises `ValueError` for a quotation mark without its partner.
+    """
+    position, word, quote = 0, None, ""
+    while position < len(text):
+        char, following = text[position], text[position + 1 : position + 2]
+        position += 1
+        if not quote and char in " \t":
+            if word is not None:
+                yield word
+            word = None
+            continue
+        if word is None and char == "#":
+            return
+        word = word or ""
+        if char == "\\" and following and (following in "'\"\\" or (following == " " and not quote)):
+            word += following
+            position += 1
+        elif char in ("'", '"') and quote in ("", char):
+            quote = "" if quote else char
+        else:
+            word += char
+    if quote:
+        raise ValueError("a quotation mark without its partner")
+    if word is not None:
+        yield word
 
 
 def _find_included(pattern: str, base: Path) -> list[Path]:
@@ -156,73 +203,205 @@ def _find_included(pattern: str, base: Path) -> list[Path]:
     return [Path(name) for name in sorted(glob.glob(str(base / pattern)))]  # noqa: PTH207
 
 
-def _parse_criteria(words: list[str]) -> list[_Criterion]:
-    criteria = []
+def _parse_criteria(words: list[str], place: str) -> Iterator[_Criterion]:
+    if not words:
+        raise ValueError("Match without a criterion")
     while words:
         kind, equals, value = words.pop(0).partition("=")
         bare = kind.removeprefix("!").lower()
         if bare not in _WITHOUT_VALUE and not equals:
-            if not words and bare in _JUDGED:
+            if not words and bare in (*_SUBJECTS, "exec"):
                 raise ValueError(f"Match {bare} without a value")
             value = words.pop(0) if words else ""
-        criteria.append(_Criterion(bare, value, kind.startswith("!")))
-    return criteria
+        if bare in ("host", "originalhost"):
+            value = value.lower()
+        yield _Criterion(bare, (value,) if bare == "exec" else tuple(value.split(",")), kind.startswith("!"), place)
 
 
-class OpenSSHConfig(TokenConfig):
-    """Files that were `read`, in the order of their weight; Fabric and Paramiko may ask it as they ask their own."""
+# values -------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, *files: File) -> None:
-        super().__init__()
-        self._files = files
-        self._two_passes = any(map(_has_final, files))
 
-    def lookup(self, hostname: str, given: Mapping[str, str] | None = None) -> SSHConfigDict:
-        """The options for a host, names in lower case; ``given`` are options given beforehand, which beat the files."""
-        options: Any = SSHConfigDict(given or {})
-        self._run_pass(_Pass(hostname, hostname, False, options))
-        target = options.setdefault("hostname", hostname)
-        canonical = options.get("canonicalizehostname") in ("yes", "always")
-        if canonical and target.count(".") <= int(options.get("canonicalizemaxdots", 1)):
-            target = options["hostname"] = self.canonicalize(
-                target, options, options.get("canonicaldomains", "").split()
-            )
-        if canonical or self._two_passes:
-            self._run_pass(_Pass(hostname, target, True, options))
-        expanded: SSHConfigDict = self.expand(options, hostname)
-        return expanded
+def parse_port(text: str) -> str:
+    """The number of a port, which may be the name of a service. Raises `ValueError`."""
+    try:
+        number = int(text) if re.fullmatch(r"\+?\d+", text) else socket.getservbyname(text, "tcp")
+    except OSError:
+        number = 0
+    if not 0 < number < 65536:
+        raise ValueError("not a port")
+    return str(number)
 
-    def _run_pass(self, current: _Pass) -> None:
-        for file in self._files:
-            self._apply_file(file, current)
 
-    def _apply_file(self, file: File, current: _Pass) -> None:
-        """A file whose Include line counts: what it says, scope by scope."""
+def _parse_seconds(text: str) -> str:
+    parts = re.findall(r"\+?(\d+)([smhdw]?)", text.lower())
+    if not re.fullmatch(r"(?:\+?\d+[smhdw]?)+", text.lower()):
+        raise ValueError("not a time")
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds >= 1 << 31:
+        raise ValueError("not a time")
+    return str(seconds)
+
+
+def _parse_seconds_or_none(words: tuple[str, ...]) -> tuple[str, ...]:
+    return () if words[0] == "none" else (_parse_seconds(words[0]),)  # which leaves it to a later line
+
+
+def _parse_jumps(words: tuple[str, ...]) -> tuple[str, ...]:
+    text = re.split(r"[\s#]", words[0])[0]
+    if text.lower() == "none":
+        return ("none",)
+    return tuple(Hop.parse(hop).text for hop in text.split(","))
+
+
+def _parse_files(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(words) > 1 and "none" in map(str.lower, words):
+        raise ValueError("'none' beside other files")
+    if not words:
+        raise ValueError("a keyword without a value")
+    return words
+
+
+def _choice(**values: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    choices = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
+    choices |= {name.replace("_", "-"): value for name, value in values.items()}
+
+    def parse(words: tuple[str, ...]) -> tuple[str, ...]:
+        if words[0].lower() not in choices:
+            raise ValueError("not one of " + ", ".join(choices))
+        return (choices[words[0].lower()],)
+
+    return parse
+
+
+_READERS: Mapping[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
+    **dict.fromkeys(("hostname", "user", "hostkeyalias", "identityfile", "certificatefile", "proxycommand"), tuple),
+    "port": lambda words: (parse_port(words[0]),),
+    "connecttimeout": _parse_seconds_or_none,
+    "identitiesonly": _choice(),
+    "stricthostkeychecking": _choice(ask="ask", off="no", accept_new="accept-new"),
+    "canonicalizehostname": _choice(always="always"),
+    "canonicalizefallbacklocal": _choice(),
+    "canonicalizemaxdots": lambda words: (str(int(words[0])),),
+    "canonicaldomains": _parse_files,
+    "userknownhostsfile": _parse_files,
+    "globalknownhostsfile": _parse_files,
+    "proxyjump": _parse_jumps,
+}
+_LISTS = ("canonicaldomains", "userknownhostsfile", "globalknownhostsfile")
+_WHOLE_LINE = ("proxycommand", "proxyjump")
+_COLLECTED = ("identityfile", "certificatefile")  # each line adds one
+
+
+_SUBJECTS: Mapping[str, Callable[[HostOptions], str]] = {  # what the patterns of a criterion are compared with
+    "target": lambda options: options.target,
+    "host": lambda options: options.host.lower(),
+    "originalhost": lambda options: options.original.lower(),
+    "user": lambda options: options.user,
+    "localuser": lambda options: getpass.getuser(),
+}
+
+# hosts --------------------------------------------------------------------------------------------------------------
+
+
+class HostOptions:
+    """What applies to one host. ``original`` is the name that was asked for; user and port were given beforehand."""
+
+    def __init__(self, original: str, user: str | None, port: int | None) -> None:
+        self.original: str = original
+        self.target: str = original
+        self.final = False
+        given = {"user": user, "port": str(port) if port else None}
+        self._options = {name: [_Option(name, (word,), "")] for name, word in given.items() if word}
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The words of an option; () where it is not set."""
+        return tuple(word for option in self._options.get(name, ()) for word in option.words)
+
+    def word(self, name: str, default: str = "") -> str:
+        return next(iter(self.words(name)), default)
+
+    @property
+    def user(self) -> str:
+        return self.word("user", getpass.getuser())
+
+    @property
+    def host(self) -> str:
+        """The name or address to connect to, as far as it is known."""
+        options = self._options.get("hostname", ())
+        return next((_expand(option.words[0], {"h": self.original}, option.place) for option in options), self.target)
+
+    def paths(self, name: str) -> tuple[str, ...]:
+        """The words of an option that names files, their tokens and ``${VARIABLES}`` replaced. Raises `UsageError`."""
+        options, tokens = self._options.get(name, ()), self._tokens()
+        return tuple(_expand(word, tokens, option.place, os.environ) for option in options for word in option.words)
+
+    def proxy(self, name: str) -> tuple[str, ...]:
+        """ProxyCommand or ProxyJump, their tokens replaced; () for "none". Raises `UsageError`."""
+        options, tokens = self._options.get(name, ()), self._tokens()
+        tokens = {token: tokens[token] for token in "hknpr"}
+        words = (_expand(word, tokens, option.place) for option in options for word in option.words)
+        return tuple(word for word in words if word.lower() != "none")
+
+    def _tokens(self) -> Mapping[str, str]:
+        local, port, jump = socket.gethostname(), self.word("port", "22"), self.word("proxyjump").replace("none", "")
+        connection = f"{local}{self.host}{port}{self.user}{jump}"
+        return {
+            "C": hashlib.sha1(connection.encode(), usedforsecurity=False).hexdigest(),
+            "L": local.partition(".")[0],
+            "d": str(Path.home()),
+            "h": self.host,
+            "i": str(os.getuid()),
+            "j": jump,
+            "k": self.word("hostkeyalias", self.original),
+            "l": local,
+            "n": self.original,
+            "p": port,
+            "r": self.user,
+            "u": getpass.getuser(),
+        }
+
+    def apply(self, file: File) -> None:
+        """A file, scope by scope."""
         counts = True
         for entry in file:
-            if isinstance(entry, _Hosts):
-                counts = self.matches(entry.patterns, current.target)
-            elif isinstance(entry, _Match):
-                counts = all(self._criterion_matches(criterion, current) for criterion in entry.criteria)
+            if isinstance(entry, _Scope):
+                counts = all(map(self._matches, entry.criteria))
             elif counts and isinstance(entry, _Include):
                 for included in entry.files:
-                    self._apply_file(included, current)
+                    self.apply(included)
             elif counts and isinstance(entry, _Option):
-                _apply_option(entry, current)
+                self._set(entry)
 
-    def _criterion_matches(self, criterion: _Criterion, current: _Pass) -> bool:
+    def _set(self, option: _Option) -> None:
+        """The first value counts; identity and certificate files are tried one after the other."""
+        options = self._options.setdefault(option.name, [])
+        if option.name in _COLLECTED:
+            is_new = option.words not in (known.words for known in options)
+        elif option.name == "proxyjump":
+            is_new = not options and not self.words("proxycommand")
+        elif option.name == "proxycommand":
+            is_new = not options and self.word("proxyjump", "none") == "none"
+        else:
+            is_new = not options and bool(option.words)
+        if is_new:
+            options.append(option)
+
+    def begin_second_pass(self, host: str) -> None:
+        self.target, self.final = host, True
+        self._options["hostname"] = [_Option("hostname", (host.replace("%", "%%"),), "")]
+
+    def _matches(self, criterion: _Criterion) -> bool:
         if criterion.kind in _WITHOUT_VALUE:
-            return (criterion.kind == "all" or current.final) != criterion.negated
+            return (criterion.kind == "all" or self.final) != criterion.negated
         if criterion.kind == "exec":
-            return self._exec_succeeds(criterion.value, current) != criterion.negated
-        subject = current.subject(criterion.kind)
-        if subject is None:
-            return False
-        return self.matches(criterion.value, subject) != criterion.negated
+            return self._exec_succeeds(criterion) != criterion.negated
+        if criterion.kind not in _SUBJECTS:
+            return False  # also negated: it cannot be judged, and what stands below is not meant for every host
+        return matches_patterns(_SUBJECTS[criterion.kind](self), criterion.patterns) != criterion.negated
 
-    def _exec_succeeds(self, command: str, current: _Pass) -> bool:
-        """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. Our own input is not for it to read."""
-        line = self.expand_command(current.options, current.original, command)
+    def _exec_succeeds(self, criterion: _Criterion) -> bool:
+        """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. It may not read our own input."""
+        line = _expand(criterion.patterns[0], self._tokens(), criterion.place)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:
@@ -231,25 +410,63 @@ class OpenSSHConfig(TokenConfig):
             return False
 
 
+def _expand(word: str, tokens: Mapping[str, str], place: str, variables: Mapping[str, str] | None = None) -> str:
+    """``word`` with ``%h`` and its like, and ``${NAME}`` if there are variables. Raises `UsageError`."""
+
+    def replace(match: re.Match[str]) -> str:
+        name, known = (match[2], variables or {}) if match[2] else (match[1], {"%": "%", **tokens})
+        if name not in known:
+            raise _refuse(place, f"{match[0]} has no value", word)
+        return known[name]
+
+    return re.sub(r"%(.?)|\$\{(\w+)\}" if variables is not None else r"%(.?)()", replace, word)
+
+
+class OpenSSHConfig:
+    """Files that were `read_config`, in the order of their weight."""
+
+    def __init__(self, *files: File) -> None:
+        self._files = files
+        self._two_passes = any(map(_has_final, files))
+
+    def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> HostOptions:
+        """The options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
+        `ConnectError` for a name that had to be made canonical and cannot be resolved."""
+        options = HostOptions(hostname, user, port)
+        for file in self._files:
+            options.apply(file)
+        canonical = options.word("canonicalizehostname", "no") != "no"
+        if canonical or self._two_passes:
+            options.begin_second_pass(_canonicalize(options) if canonical else options.host.lower())
+            for file in self._files:
+                options.apply(file)
+        return options
+
+
+def _canonicalize(options: HostOptions) -> str:
+    """The full name of a host under one of the CanonicalDomains; its own name where there is none."""
+    host = options.host.lower()
+    proxied = options.proxy("proxycommand") or options.proxy("proxyjump")
+    if (proxied and options.word("canonicalizehostname") != "always") or host.count(".") > int(
+        options.word("canonicalizemaxdots", "1")
+    ):
+        return host
+    for domain in options.words("canonicaldomains"):
+        try:
+            socket.getaddrinfo(f"{host}.{domain}.", None)
+        except (OSError, UnicodeError):
+            continue
+        return f"{host}.{domain}"
+    if options.word("canonicalizefallbacklocal") == "no":
+        raise ConnectError("dns", f"the name {host} cannot be resolved in any of its CanonicalDomains")
+    return host
+
+
 def _has_final(file: File) -> bool:
     """As in OpenSSH: by its mere presence, also where the scope around it does not hold."""
     return any(
         any(criterion.kind == "final" for criterion in entry.criteria)
-        if isinstance(entry, _Match)
+        if isinstance(entry, _Scope)
         else isinstance(entry, _Include) and any(map(_has_final, entry.files))
         for entry in file
     )
-
-
-def _apply_option(option: _Option, current: _Pass) -> None:
-    """The first value counts; identity files are tried one after the other."""
-    name, options = option.name, current.options
-    if name == "identityfile":
-        if option.value not in options.setdefault(name, []):
-            options[name].append(option.value)
-    elif name == "hostname":
-        # At once: `Match host` is held against it.
-        options.setdefault(name, option.value.replace("%h", current.original))
-    else:
-        is_none = name == "proxycommand" and option.value.lower() == "none"
-        options.setdefault(name, None if is_none else option.value)
