@@ -1,21 +1,24 @@
-"""Running a command to its end over a channel: capped outputs, one deadline. The same for local and SSH links."""
+"""What links over SSH and to this machine share: commands with capped outputs, one deadline, a log, and an end."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
+from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET = 0.5  # seconds of silence after which such outputs count as ended
 _SMALL = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
-
+_OPENING = 30.0  # seconds a host may take to start a command
 
 _log = logging.getLogger(__name__)
 
@@ -37,25 +40,131 @@ class CommandLog:
             _log.info("%s: status %s after %.3f s: %s", self._host, seen, time.monotonic() - self._begun, self._line)
 
 
-class ReadableCommand(Protocol):
-    """A running command that can be read with a time limit."""
+class CommandChannel(ABC):
+    """A running command; see `Channel`."""
 
-    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
-        """What has come, [] when nothing came within ``timeout`` seconds, None when both outputs have ended."""
-
+    @abstractmethod
+    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None: ...
+    @abstractmethod
     def ended(self) -> bool: ...
+    @abstractmethod
     def write(self, data: bytes) -> None: ...
+    @abstractmethod
     def end_input(self) -> None: ...
+    @abstractmethod
     def status(self) -> int: ...
+    @abstractmethod
     def close(self) -> None: ...
 
+    def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
+        while (pieces := self.read(None)) is not None:
+            yield from pieces
 
-class TimedOut(Exception):
+    def __enter__(self) -> CommandChannel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+AnyChannel = TypeVar("AnyChannel", bound=CommandChannel)
+
+
+class CommandLink(ABC, Generic[AnyChannel]):
+    """A link that can start and stop commands; see `Link`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._running: set[AnyChannel] = set()  # what `run` waits for
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed
+
+    @abstractmethod
+    def connect(self) -> None: ...
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]: ...
+    @abstractmethod
+    def _start(self, command: Command, patience: float) -> AnyChannel:
+        """Starts a command within ``patience`` seconds. Raises `LinkError`."""
+
+    @abstractmethod
+    def _disconnect(self) -> None: ...
+
+    @abstractmethod
+    def _stop(self, channel: AnyChannel) -> str:
+        """Stops a command; returns what may still run, or ""."""
+
+    def run(self, command: Command) -> Completed:
+        deadline = time.monotonic() + command.timeout
+        channel = self._start_checked(command, min(command.timeout, _OPENING))
+        with self._lock:
+            self._running.add(channel)
+        try:
+            completed = _collect(channel, command, deadline)
+        except _TimedOut:
+            alive = self._stop(channel)
+            words = str(command)
+            what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
+            kind = Kind.RESIDUE if alive else Kind.STEP
+            failure = Failure(self.host.name, kind, f"{what}; {alive}" if alive else what, code="timeout-command")
+            raise LinkError(failure) from None
+        except BaseException as error:
+            if not isinstance(error, LinkError):
+                self._stop(channel)
+            if self._closed:
+                raise self._lost_error() from None
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(channel)
+            channel.close()
+        if self._closed:
+            raise self._lost_error()
+        return completed
+
+    def stream(self, command: Command) -> AnyChannel:
+        channel = self._start_checked(command, _OPENING)
+        if command.stdin:
+            channel.write(command.stdin)
+        return channel
+
+    def _start_checked(self, command: Command, patience: float) -> AnyChannel:
+        channel = self._start(command, patience)
+        if self._closed:
+            self._stop(channel)
+            channel.close()
+            raise self._lost_error()
+        return channel
+
+    def close(self) -> None:
+        """Stops the commands that `run` waits for, then ends the connection."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            running = list(self._running)
+        for channel in running:
+            self._stop(channel)
+        self._disconnect()
+
+    def _lost_error(self, what: str = "the connection was lost") -> LinkError:
+        return make_lost_error(self.host.name, "the link was closed" if self._closed else what)
+
+
+def make_lost_error(host: str, what: str) -> LinkError:
+    return LinkError(Failure(host, Kind.UNREACHABLE, what, code="lost"))
+
+
+class _TimedOut(Exception):
     """The command outlived its timeout; it still runs."""
 
 
-def collect(channel: ReadableCommand, command: Command, deadline: float) -> Completed:
-    """Feeds the input, reads both outputs and waits for the end. Raises `TimedOut` at ``deadline`` (monotonic)."""
+def _collect(channel: CommandChannel, command: Command, deadline: float) -> Completed:
+    """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
     if len(command.stdin) <= _SMALL:
         _feed_input(channel, command.stdin)
     else:
@@ -65,11 +174,9 @@ def collect(channel: ReadableCommand, command: Command, deadline: float) -> Comp
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimedOut
+            raise _TimedOut
         pieces = channel.read(min(left, _QUIET))
-        if pieces is None:
-            break
-        if not pieces and channel.ended():
+        if pieces is None or (not pieces and channel.ended()):
             break
         for stream, data in pieces:
             room = command.cap - len(outputs[stream])
@@ -77,23 +184,15 @@ def collect(channel: ReadableCommand, command: Command, deadline: float) -> Comp
             outputs[stream] += data[:room]
     while not channel.ended():  # it closed its outputs and lives on
         if time.monotonic() > deadline:
-            raise TimedOut
+            raise _TimedOut
         time.sleep(0.01)
     return Completed(channel.status(), bytes(outputs["out"]), bytes(outputs["err"]), truncated)
 
 
-def _feed_input(channel: ReadableCommand, data: bytes) -> None:
+def _feed_input(channel: CommandChannel, data: bytes) -> None:
     try:
         if data:
             channel.write(data)
         channel.end_input()
     except (BrokenPipeError, LinkError, ValueError):
         pass  # it ended without reading all: its status says how; a lost link is met by the reader
-
-
-def timeout_error(host: str, command: Command, alive: str = "") -> LinkError:
-    """``alive`` names what may still be running."""
-    words = str(command)
-    what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
-    kind = Kind.RESIDUE if alive else Kind.STEP
-    return LinkError(Failure(host, kind, f"{what}; {alive}" if alive else what, code="timeout-command"))

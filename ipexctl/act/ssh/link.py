@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
+from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, make_stop_script, new_nonce, shell_line, wrap_command
 from ipexctl.act.ssh.transport import ConnectError, Transport, abort
-from ipexctl.model.commands import Command, Completed
+from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
@@ -24,11 +22,10 @@ from ipexctl.model.text import printable
 
 _PIECE = 1 << 20
 _PACKET = 1 << 15  # bytes sshd takes in one packet
-_OPENING = 30.0  # seconds a host may take to open a channel on a connection that lives
 _STOPPING = 4.0  # seconds to stop a command on a host
 
 
-class SSHChannel:
+class SSHChannel(CommandChannel):
     """A running remote command; see `Channel`."""
 
     def __init__(self, host: str, channel: paramiko.Channel, nonce: bytes, log: CommandLog) -> None:
@@ -49,11 +46,6 @@ class SSHChannel:
     def has_begun(self) -> bool:
         """Whether the login shell has started the command."""
         return any(splitter.started for splitter in self._splitters.values())
-
-    def startup_output(self) -> str:
-        """The output of startup files."""
-        output = b"\n".join(bytes(splitter.noise) for splitter in self._splitters.values())
-        return output.decode("utf-8", "replace").strip()
 
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
         """See `Pieces`. Raises `LinkError` when the connection was lost."""
@@ -78,15 +70,13 @@ class SSHChannel:
     def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
         try:
-            if self._channel.recv_ready() and (data := self._splitters["out"].feed(self._channel.recv(_PIECE))):
-                pieces.append(("out", data))
-            if self._channel.recv_stderr_ready() and (
-                data := self._splitters["err"].feed(self._channel.recv_stderr(_PIECE))
-            ):
-                pieces.append(("err", data))
+            if self._channel.recv_ready():
+                pieces.append(("out", self._splitters["out"].feed(self._channel.recv(_PIECE))))
+            if self._channel.recv_stderr_ready():
+                pieces.append(("err", self._splitters["err"].feed(self._channel.recv_stderr(_PIECE))))
         except (paramiko.SSHException, EOFError, OSError):
             pass  # the acknowledgement could not be sent: the data is valid, the next read reports the loss
-        return pieces
+        return [(stream, data) for stream, data in pieces if data]
 
     def _check_end(self) -> None:
         """Raises `LinkError` if the outputs ended because the connection did, or before the command started."""
@@ -94,13 +84,10 @@ class SSHChannel:
             raise self.lost_error()
         if not self.has_begun:
             self._channel.status_event.wait(1.0)
-            output = printable(self.startup_output().splitlines()[-1] if self.startup_output() else "", 80)
+            noise = b"\n".join(bytes(splitter.noise) for splitter in self._splitters.values())
+            output = printable(noise.decode("utf-8", "replace").strip().rpartition("\n")[2], 80)
             what = "the login shell ended before it started a command" + (f": {output}" if output else "")
             raise LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="no-shell"))
-
-    def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
-        while (pieces := self.read(None)) is not None:
-            yield from pieces
 
     def ended(self) -> bool:
         return bool(self._channel.status_event.is_set() or self._channel.closed)
@@ -135,9 +122,7 @@ class SSHChannel:
         return 255
 
     def lost_error(self) -> LinkError:
-        error = self._channel.get_transport().get_exception()
-        what = error.what if isinstance(error, ConnectError) else "the connection was lost"
-        return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
+        return make_lost_error(self._host, _describe_loss(self._channel.get_transport()))
 
     def close(self) -> None:
         self._closed = True
@@ -148,31 +133,16 @@ class SSHChannel:
         except (paramiko.SSHException, EOFError, OSError):
             pass
 
-    def __enter__(self) -> SSHChannel:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class SSHLink:
+class SSHLink(CommandLink[SSHChannel]):
     """One host over SSH. `connect` must have been called."""
 
     def __init__(self, host: Host, dialler: Dialler) -> None:
-        self._host = host
+        super().__init__(host)
         self._dialler = dialler
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
         self._notes: tuple[str, ...] = ()
-        self._running: set[SSHChannel] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @property
-    def host(self) -> Host:
-        return self._host
 
     @property
     def alive(self) -> bool:
@@ -186,7 +156,7 @@ class SSHLink:
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self._host, self._set_opening)
+            transport, notes = self._dialler.dial(self.host, self._set_opening)
         except LinkError:
             if self._closed:
                 raise self._lost_error() from None
@@ -202,71 +172,32 @@ class SSHLink:
         if self._closed:
             abort(opening)
 
-    def run(self, command: Command) -> Completed:
-        deadline = time.monotonic() + command.timeout
-        channel = self._start_command(command, command.timeout, owned=True)
-        try:
-            completed = collect(channel, command, deadline)
-        except TimedOut:
-            raise timeout_error(self._host.name, command, self._stop_remote(channel)) from None
-        except BaseException as error:
-            if not isinstance(error, LinkError):
-                self._stop_remote(channel)
-            if self._closed:
-                raise self._lost_error() from None
-            raise
-        finally:
-            with self._lock:
-                self._running.discard(channel)
-            channel.close()
-        if self._closed:
-            raise self._lost_error()
-        return completed
-
-    def stream(self, command: Command) -> SSHChannel:
-        channel = self._start_command(command, _OPENING, owned=False)
-        if command.stdin:
-            channel.write(command.stdin)
-        return channel
-
-    def close(self) -> None:
-        """Stops the commands that `run` waits for, then ends the connection."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            running = list(self._running)
-        for channel in running:
-            self._stop_remote(channel)
+    def _disconnect(self) -> None:
         abort(self._opening)
         if self._transport is not None:
             self._transport.end()
 
-    def _start_command(self, command: Command, patience: float, *, owned: bool) -> SSHChannel:
+    def _start(self, command: Command, patience: float) -> SSHChannel:
         nonce = new_nonce()
         shell = wrap_command(shell_line(command), nonce)
         transport = self._transport
         if transport is None or self._closed:
             raise self._lost_error()
         try:
-            raw = transport.open_session(timeout=min(patience, _OPENING))
-            channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
-            if owned:
-                with self._lock:
-                    self._running.add(channel)
+            raw = transport.open_session(timeout=patience)
+            channel = SSHChannel(self.host.name, raw, nonce, CommandLog(self.host.name, command))
             raw.exec_command(shell.line)
         except paramiko.ChannelException as error:
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
-            raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
-        except (ConnectError, paramiko.SSHException, EOFError, OSError) as error:  # Paramiko raises what ended it again
-            raise self._lost_error(error) from None
+            raise LinkError(Failure(self.host.name, Kind.STEP, what, hint, "sessions")) from None
+        except (ConnectError, paramiko.SSHException, EOFError, OSError):  # Paramiko raises what ended it again
+            raise self._lost_error(_describe_loss(transport)) from None
         if shell.stdin:
             channel.write(shell.stdin)
         return channel
 
-    def _stop_remote(self, channel: SSHChannel) -> str:
-        """Stops a command on its host; returns what may still run, or ""."""
+    def _stop(self, channel: SSHChannel) -> str:
         if not channel.pid:
             return "" if channel.has_begun else "its login shell did not start the command"
         transport = self._transport
@@ -287,10 +218,7 @@ class SSHLink:
             pass
         return f"process {channel.pid} may still be running"
 
-    def _lost_error(self, error: BaseException | None = None) -> LinkError:
-        if self._closed:
-            what = "the link was closed"
-        else:
-            saved = self._transport.get_exception() if self._transport else error
-            what = saved.what if isinstance(saved, ConnectError) else "the connection was lost"
-        return LinkError(Failure(self._host.name, Kind.UNREACHABLE, what, code="lost"))
+
+def _describe_loss(transport: paramiko.Transport) -> str:
+    error = transport.get_exception()
+    return error.what if isinstance(error, ConnectError) else "the connection was lost"

@@ -7,25 +7,21 @@ import selectors
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from types import TracebackType
+from collections.abc import Mapping
 from typing import cast
 
-from ipexctl.act.ssh.collect import CommandLog, TimedOut, collect, timeout_error
+from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import fit_line, make_stop_script, shell_line
-from ipexctl.model.commands import Command, Completed
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
 
 # What sshd would give a session too. Nothing else of the user's environment reaches a command.
 _KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "PATH", "LANG", "LC_ALL", "TZ")
 _PIECE = 1 << 18
 
 
-class LocalChannel:
+class LocalChannel(CommandChannel):
     """A running local command; see `Channel`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: CommandLog) -> None:
@@ -64,10 +60,6 @@ class LocalChannel:
                     self._selector.unregister(key.fileobj)
                     self._open -= 1
             return pieces if pieces or self._open else None
-
-    def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
-        while (pieces := self.read(None)) is not None:
-            yield from pieces
 
     def ended(self) -> bool:
         return self._process.poll() is not None
@@ -113,32 +105,13 @@ class LocalChannel:
                 if end:
                     end.close()
 
-    def __enter__(self) -> LocalChannel:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class LocalLink:
+class LocalLink(CommandLink[LocalChannel]):
     """Commands on this machine. ``env`` replaces the environment of a login (`_KEPT` of ours)."""
 
     def __init__(self, host: Host, *, env: Mapping[str, str] | None = None) -> None:
-        self._host = host
+        super().__init__(host)
         self._env = dict(env) if env is not None else {key: os.environ[key] for key in _KEPT if key in os.environ}
-        self._running: set[LocalChannel] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @property
-    def host(self) -> Host:
-        return self._host
-
-    @property
-    def alive(self) -> bool:
-        return not self._closed
 
     def connect(self) -> None:
         """Nothing to do here."""
@@ -146,42 +119,11 @@ class LocalLink:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def run(self, command: Command) -> Completed:
-        deadline = time.monotonic() + command.timeout
-        channel = self._start(command)
-        try:
-            completed = collect(channel, command, deadline)
-        except TimedOut:
-            raise timeout_error(self._host.name, command, _stop_process_group(channel)) from None
-        except BaseException:
-            _stop_process_group(channel)
-            raise
-        finally:
-            with self._lock:
-                self._running.discard(channel)
-            channel.close()
+    def _start(self, command: Command, patience: float) -> LocalChannel:
         if self._closed:
-            raise self._gone()
-        return completed
-
-    def stream(self, command: Command) -> LocalChannel:
-        channel = self._start(command, owned=False)
-        if command.stdin:
-            channel.write(command.stdin)
-        return channel
-
-    def close(self) -> None:
-        """Stops what `run` is waiting for."""
-        with self._lock:
-            self._closed = True
-            running = list(self._running)
-        for channel in running:
-            _stop_process_group(channel)
-            channel.close()
-
-    def _start(self, command: Command, *, owned: bool = True) -> LocalChannel:
+            raise self._lost_error()
         way = fit_line(shell_line(command))
-        log = CommandLog(self._host.name, command)
+        log = CommandLog(self.host.name, command)
         home = self._env.get("HOME", "/")
         process = subprocess.Popen(  # without a shell of Python's: sh is a word like others, its line quoted by us
             ("/bin/sh", "-c", way.line),
@@ -194,24 +136,16 @@ class LocalLink:
             bufsize=0,
         )
         channel = LocalChannel(process, log)
-        with self._lock:
-            if self._closed:
-                _stop_process_group(channel)
-                channel.close()
-                raise self._gone()
-            if owned:
-                self._running.add(channel)
         if way.stdin:
             channel.write(way.stdin)
         return channel
 
-    def _gone(self) -> LinkError:
-        return LinkError(Failure(self._host.name, Kind.UNREACHABLE, "the link was closed", code="lost"))
+    def _stop(self, channel: LocalChannel) -> str:
+        """Stops the command's process group."""
+        script = make_stop_script(channel.pid)
+        result = subprocess.run(("/bin/sh", "-c", script), stdin=subprocess.DEVNULL, capture_output=True)
+        channel.ended()  # takes its status, so that no zombie is left
+        return f"process {channel.pid} may still be running" if b"alive" in result.stdout else ""
 
-
-def _stop_process_group(channel: LocalChannel) -> str:
-    """Stops the command's process group; returns what may still run, or ""."""
-    script = make_stop_script(channel.pid)
-    result = subprocess.run(("/bin/sh", "-c", script), stdin=subprocess.DEVNULL, capture_output=True)
-    channel.ended()  # takes its status, so that no zombie is left
-    return f"process {channel.pid} may still be running" if b"alive" in result.stdout else ""
+    def _disconnect(self) -> None:
+        """Nothing to do here."""
