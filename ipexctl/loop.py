@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipexctl.act.interrupts import Interrupts
+from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, worst
-from ipexctl.model.events import (
-    Answer,
-    Event,
-    FactsRead,
-    LauncherOutput,
-    Message,
-    Progress,
-    RankStage,
-    Stamped,
-)
-from ipexctl.model.events import Output as RankOutput
+from ipexctl.model.events import Event, Message, Stamped
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -252,15 +243,16 @@ def _choose_exit(
     return report.exit if report else Exit.INTERNAL
 
 
+_NOT_LOGGED = (events.Answer, events.Output, events.Progress, events.RankStage, events.LauncherOutput)
 _FACTS = ("model_name", "isa_level", "physical_cores", "mem_total_kb", "distribution", "kernel", "glibc", "interfaces",
           "pythons", "installed", "mpi", "unread")  # fmt: skip
 
 
 def log_event(event: Event) -> None:
     """Logs what decisions are made of and what comes of them: of facts a summary, of ranks' output nothing."""
-    if isinstance(event, FactsRead):
+    if isinstance(event, events.FactsRead):
         _log.debug("facts of %s: %s", event.host, {name: getattr(event.facts, name) for name in _FACTS})
-    elif not isinstance(event, Answer | RankOutput | Progress | RankStage | LauncherOutput):
+    elif not isinstance(event, _NOT_LOGGED):
         _log.debug("%r", event)
 
 

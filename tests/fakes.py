@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
@@ -75,9 +74,7 @@ class FakeChannel:
     def __enter__(self) -> FakeChannel:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

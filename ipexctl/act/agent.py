@@ -44,24 +44,28 @@ def hooks() -> dict[str, bytes]:
     return {name: source(module).encode() for name, module in paths.HOOK_FILES.items()}
 
 
+# Finds the modules it holds as texts, and starts one of them.
+_PROGRAM = """import sys, types
+from importlib.machinery import ModuleSpec
+packages, texts = {packages!r}, {texts!r}
+for name in packages:
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name in texts else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(texts[module.__name__], module.__name__, 'exec'), module.__dict__)
+sys.meta_path.insert(0, Finder())
+exec(compile({source!r}, {module!r}, 'exec'))
+"""
+
+
 @cache
-def program(module: str) -> str:
-    """A module as one program, with the protocol in it, for an interpreter that reads it from its input."""
-    texts = {f"ipexctl.{name}": source(name) for name in modules("protocol")}
-    return (
-        "import sys, types\n"
-        "from importlib.machinery import ModuleSpec\n"
-        f"packages, texts = {_PACKAGES!r}, {texts!r}\n"
-        "for name in packages:\n"
-        "    sys.modules[name] = types.ModuleType(name)\n"
-        "    sys.modules[name].__path__ = []\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        return ModuleSpec(name, self) if name in texts else None\n"
-        "    def create_module(self, spec):\n"
-        "        return None\n"
-        "    def exec_module(self, module):\n"
-        "        exec(compile(texts[module.__name__], module.__name__, 'exec'), module.__dict__)\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        f"exec(compile({source(module)!r}, {module!r}, 'exec'))\n"
-    )
+def program(module: str, *others: str) -> str:
+    """A module as one program, with the protocol and ``others`` in it, for an interpreter that gets it as text."""
+    texts = {f"ipexctl.{name}": source(name) for name in (*modules("protocol"), *others)}
+    packages = (*_PACKAGES, "ipexctl.remote.session")
+    return _PROGRAM.format(packages=packages, texts=texts, source=source(module), module=module)

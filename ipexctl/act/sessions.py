@@ -6,34 +6,21 @@ killed, or the link is cut) its input ends, and it undoes what it had not finish
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import contextmanager
 from importlib.resources import files
-from types import TracebackType
 from typing import Any, TypeVar
 
+from ipexctl.act import agent
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
 from ipexctl.model.links import Channel, Link
+from ipexctl.protocol import session as messages
 from ipexctl.protocol.codec import DamagedError, Unreadable, decode
-from ipexctl.protocol.session import (
-    INTERNAL,
-    LONGEST,
-    MALFORMED,
-    Done,
-    Failed,
-    KeepAlive,
-    Message,
-    Progress,
-    Ready,
-    decode_message,
-    encode_request,
-)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -41,28 +28,15 @@ _log = logging.getLogger(__name__)
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
-_SHARED = ("protocol.codec", "protocol.session", "remote.session.loop")
-_START = """import json, sys, types
-for name, text in json.loads(%r):
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(text, '<' + name + '>', 'exec'), module.__dict__)
-module.main()
-"""
 
 
 class SessionProgramError(RuntimeError):
     """A session program of ours has a fault: its exception, with the traceback of the host as a note."""
 
 
-@cache
 def load_program(name: str) -> str:
     """A session program ("install", "netcheck", "bench") as one text, with the modules it imports."""
-    packages = ("", ".protocol", ".remote", ".remote.session")
-    modules = [(f"ipexctl{package}", "") for package in packages]
-    for module in (*_SHARED, f"remote.session.{name}"):
-        source = files("ipexctl").joinpath(module.replace(".", "/") + ".py")
-        modules.append((f"ipexctl.{module}", source.read_text("utf-8")))
-    return _START % json.dumps(modules)
+    return agent.program(f"remote.session.{name}", "remote.session.loop")
 
 
 def load_script(name: str) -> str:
@@ -99,7 +73,7 @@ class Session:
                 pass  # it has ended already: its standard error says why
             with session._awaiting():
                 message = next(session._messages, None)
-            if not isinstance(message, Ready):
+            if not isinstance(message, messages.Ready):
                 raise session._explain_end()
         except BaseException:
             session.close()
@@ -116,14 +90,14 @@ class Session:
         """
         begun = time.monotonic()
         try:
-            self._channel.write(encode_request(do, arguments))
+            self._channel.write(messages.encode_request(do, arguments))
         except (BrokenPipeError, ValueError, OSError):
             raise self._explain_end() from None
         with self._awaiting():
             for message in self._messages:
-                if isinstance(message, Progress) and progress:
+                if isinstance(message, messages.Progress) and progress:
                     progress(message.done, message.total)
-                elif isinstance(message, (Done, Failed, Unreadable)):
+                elif isinstance(message, (messages.Done, messages.Failed, Unreadable)):
                     took, outcome = time.monotonic() - begun, type(message).__name__.lower()
                     _log.info("%s: request %s: %s after %.3f s", self._host, do, outcome, took)
                     return _read_answer(message, do, kind)
@@ -156,12 +130,10 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> Iterator[Message | Unreadable]:
+    def _read(self) -> Iterator[messages.Message | Unreadable]:
         incomplete = b""
         for stream, data in self._channel:
             self._heard = time.monotonic()
@@ -170,10 +142,10 @@ class Session:
                 del self._errors[:-4096]
                 continue
             *lines, incomplete = (incomplete + data).split(b"\n")
-            if len(incomplete) > LONGEST:
+            if len(incomplete) > messages.LONGEST:
                 return
-            for message in map(decode_message, lines):
-                if message is not None and not isinstance(message, KeepAlive):
+            for message in map(messages.decode_message, lines):
+                if message is not None and not isinstance(message, messages.KeepAlive):
                     yield message
 
     def _explain_end(self) -> LinkError:
@@ -184,8 +156,15 @@ class Session:
         what = "lost: its session ended" + (f" with {lines[-1][:300]!r}" if lines else "")
         return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
 
-    def _awaiting(self) -> _Awaiting:
-        return _Awaiting(self)
+    @contextmanager
+    def _awaiting(self) -> Iterator[None]:
+        """While it is entered, silence counts."""
+        self._heard = time.monotonic()
+        self._awaited = True
+        try:
+            yield
+        finally:
+            self._awaited = False
 
     def _watch(self) -> None:
         while not self._closed.wait(1.0):
@@ -195,28 +174,14 @@ class Session:
                 return
 
 
-def _read_answer(message: Done | Failed | Unreadable, do: str, kind: type[T]) -> T:
-    if isinstance(message, Failed) and message.code == INTERNAL:
+def _read_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
+    if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
         raise SessionProgramError(f"{do}: {message.what}\n{message.details.get('traceback', '')}")
-    if isinstance(message, Failed):
+    if isinstance(message, messages.Failed):
         raise RemoteError(message.code, message.what, message.details)
     try:
-        if isinstance(message, Done):
+        if isinstance(message, messages.Done):
             return decode(kind, message.answer)
     except DamagedError:
         pass
-    raise RemoteError(MALFORMED, f"unexpected response from the host to {do}", {})
-
-
-class _Awaiting:
-    """While it is entered, silence counts."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._session._heard = time.monotonic()
-        self._session._awaited = True
-
-    def __exit__(self, *_: object) -> None:
-        self._session._awaited = False
+    raise RemoteError(messages.MALFORMED, f"unexpected response from the host to {do}", {})

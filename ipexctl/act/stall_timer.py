@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
 
@@ -23,9 +22,7 @@ class StallTimer:
     def __enter__(self) -> StallTimer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
 
     def moved(self, patience: float = PATIENCE) -> None:

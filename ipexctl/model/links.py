@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Protocol
 
 from ipexctl.model.commands import Command, Completed
@@ -26,9 +25,7 @@ class Channel(Protocol):
     def status(self) -> int: ...  # waits for the end; 128 + n for signal n
     def close(self) -> None: ...
     def __enter__(self) -> Channel: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Link(Protocol):
