@@ -109,9 +109,8 @@ def _read_quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
 
 def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
     """The CPUs the process may use: from its status, else from the files of its cpuset."""
-    status = re.search(r"^Cpus_allowed_list:\s*(\S+)", bundle.files.get("/proc/self/status", ""), re.MULTILINE)
-    if status:
-        return parse_cpu_list(status[1])
+    if allowed := bundle.search("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)"):
+        return parse_cpu_list(allowed)
     own = (bundle.file("/proc/self/cpuset") or "").rstrip("/")
     group = (path or "").rstrip("/")
     for file in (

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
+from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
 
 _CPU = "/sys/devices/system/cpu"
@@ -236,17 +237,11 @@ def _parse_count(text: str | None) -> int | None:
 def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[NumaNode, ...] | None:
     """Nodes with their CPUs as the machine prints them: ids may have holes, a node may have no CPUs."""
     nodes = _read_cpu_sets(bundle, _NODE, r"node([0-9]{1,4})/", "cpulist", "cpumap")
-    memory = bundle.under(_NODE, r"node([0-9]{1,4})/meminfo")
     if not nodes:
         named = ((re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name), text) for name, text in lscpu.items())
-        nodes, memory = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}, {}
-    numa_nodes = (NumaNode(number, nodes[number], _read_mem_total(memory.get(str(number)))) for number in sorted(nodes))
-    return tuple(numa_nodes) or None
-
-
-def _read_mem_total(meminfo: str | None) -> int | None:
-    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", meminfo or "")
-    return int(match[1]) if match else None
+        nodes = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}
+    memory = {number: read_meminfo(bundle, "MemTotal", f"{_NODE}/node{number}/meminfo") for number in nodes}
+    return tuple(NumaNode(number, nodes[number], memory[number]) for number in sorted(nodes)) or None
 
 
 def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, topology: Topology) -> Mapping[str, tuple[int, ...]] | None:

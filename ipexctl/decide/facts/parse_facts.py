@@ -13,6 +13,7 @@ from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
 from ipexctl.model.facts import Facts
+from ipexctl.model.notes import Note
 
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
 _INVENTED = ("QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM processor")
@@ -27,40 +28,30 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     flags = frozenset(map(sys.intern, (first.get("flags") or fields.get("Flags") or "").split()))
     vendor = first.get("vendor_id") or _get_field(fields, "Vendor ID")
     model_name = first.get("model name") or _get_field(fields, "Model name") or first.get("cpu")  # the last on POWER
-    uarch = None
-    if not (model_name or "").startswith(_INVENTED):
-        uarch = uarchs.find(
-            vendor,
-            parse_integer(first.get("cpu family") or fields.get("CPU family")),
-            parse_integer(first.get("model") or fields.get("Model")),
-            parse_integer(first.get("stepping") or fields.get("Stepping")),
-            flags,
-        )
+    names = ("CPU family", "Model", "Stepping")
+    family, model, stepping = (parse_integer(first.get(name.lower()) or fields.get(name)) for name in names)
+    invented = (model_name or "").startswith(_INVENTED)
+    uarch = None if invented else uarchs.find(vendor, family, model, stepping, flags)
+    silicon = uarch.level if uarch else None
     arch = _detect_arch(bundle, fields, processors, flags)
-    environ = system.read_environment(bundle)
-    path_marks = system.read_path_marks(bundle)
     hypervisor = _detect_hypervisor(bundle, fields)
     is_vm = _detect_vm(flags, hypervisor, fields)
-    container = system.find_container(bundle, path_marks)
-    level, refused = (
-        find_isa_level(
-            flags,
-            uarch.level if uarch else None,
-            f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel",
-            bundle.command("amx").strip(),
-        )
-        if flags and arch in ("x86_64", "i686", "i586", "i386")
-        else (None, {})
-    )
+    level: str | None = None
+    refused: Mapping[str, Note] = {}
+    if flags and arch in ("x86_64", "i686", "i586", "i386"):
+        who = f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel"
+        level, refused = find_isa_level(flags, silicon, who, bundle.command("amx").strip())
     topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else cpu.MOST_THREADS)
     groups = read_cgroup(bundle)
     allowed = groups.cpuset
     if allowed is not None and topology.online is not None:
         allowed = tuple(sorted(set(allowed) & set(topology.online)))
+    environ = system.read_environment(bundle)
+    path_marks = system.read_path_marks(bundle)
     paths = system.read_library_paths(bundle)
     tools = system.read_tools(bundle)
     disks = system.read_disks(bundle)
-    unread = {**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}}
+    load = bundle.search("/proc/loadavg", r"^([0-9]{1,6}\.[0-9]{1,3}) ")
     hostname = bundle.file("/proc/sys/kernel/hostname")
     resolved = system.read_resolved_names(bundle)
     return Facts(
@@ -79,14 +70,14 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         numa=cpu.read_numa_nodes(bundle, fields),
         hybrid=cpu.read_hybrid_cpus(bundle, uarch is not None and uarch.hybrid, topology),
         is_vm=is_vm,
-        mem_total_kb=_read_memory(bundle, "MemTotal"),
+        mem_total_kb=system.read_meminfo(bundle, "MemTotal"),
         cgroup_cpus=groups.quota,
         flags=flags,
         isa_refused=refused,
         cores=topology.cores,
         cpus_allowed=allowed,
         hypervisor=hypervisor,
-        mem_available_kb=_read_memory(bundle, "MemAvailable"),
+        mem_available_kb=system.read_meminfo(bundle, "MemAvailable"),
         mem_limit_kb=groups.memory >> 10 if groups.memory is not None else None,
         shm_free=next((disk.free for disk in disks if disk.path == "/dev/shm"), None),
         hostname=hostname,
@@ -99,18 +90,18 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         shell=environ.get("SHELL"),
         machine_id=_hash_machine_id(bundle),
         boot_id=_hash_boot_id(bundle),
-        kernel=bundle.file("/proc/sys/kernel/osrelease") or _read_kernel_version(bundle),
+        kernel=bundle.file("/proc/sys/kernel/osrelease") or bundle.search("/proc/version", r"^Linux version (\S+)"),
         distribution=system.read_distribution(bundle),
         glibc=system.read_glibc(bundle),
         glibcxx=system.find_glibcxx(paths),
         libraries=system.find_libraries(paths),
         limits=system.read_limits(bundle),
         clock=system.read_clock(bundle),
-        load=system.read_load(bundle),
+        load=float(load) if load else None,
         governor=bundle.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        thp=system.read_thp(bundle),
+        thp=bundle.search("/sys/kernel/mm/transparent_hugepage/enabled", r"\[(\w+)\]"),
         hugepages=system.read_hugepages(bundle),
-        busy=system.read_busy(bundle, environ.get("user")),
+        busy=system.read_busy(bundle),
         pythons=system.read_pythons(bundle),
         installed=system.read_installed(bundle),
         mpi=system.read_launchers(bundle),
@@ -118,12 +109,12 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         tools=tools,
         scheduler=system.find_scheduler(environ, path_marks, tools),
         disks=disks,
-        silicon=uarch.level if uarch else None,
-        container=container,
+        silicon=silicon,
+        container=system.find_container(bundle, path_marks),
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
         ports=system.read_ports(bundle),
         path=environ.get("PATH"),
-        unread=unread,
+        unread={**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}},
     )
 
 
@@ -136,10 +127,11 @@ def _get_field(fields: Mapping[str, str], name: str) -> str | None:
 def _detect_arch(
     bundle: ProbeOutput, fields: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
 ) -> str | None:
-    known = (
-        bundle.file("/proc/sys/kernel/arch") or _get_field(fields, "Architecture") or bundle.command("uname -m").strip()
-    )
-    if known:
+    if (
+        known := bundle.file("/proc/sys/kernel/arch")
+        or _get_field(fields, "Architecture")
+        or bundle.command("uname -m").strip()
+    ):
         return known
     if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
         return "x86_64" if "lm" in flags else "i686"
@@ -149,30 +141,28 @@ def _detect_arch(
     return None
 
 
+_BOARDS = {  # words on virtual mainboards, the first that fits: whose hypervisor it is
+    "VMware": "VMware",
+    "QEMU": "KVM",
+    "KVM": "KVM",
+    "Google Compute Engine": "KVM",
+    "VirtualBox": "Oracle",
+    "Xen": "Xen",
+    "Virtual Machine": "Microsoft",
+    "OpenStack": "KVM",
+    "Bochs": "KVM",
+    "Firecracker": "KVM",
+}
+
+
 def _detect_hypervisor(bundle: ProbeOutput, fields: Mapping[str, str]) -> str | None:
     """Who, where lscpu, Xen or the (virtual) mainboard says so."""
     if vendor := _get_field(fields, "Hypervisor vendor"):
         return vendor
     if bundle.file("/sys/hypervisor/type") == "xen":
         return "Xen"
-    board = " ".join(
-        filter(None, (bundle.file(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")))
-    )
-    for word, name in (
-        ("VMware", "VMware"),
-        ("QEMU", "KVM"),
-        ("KVM", "KVM"),
-        ("Google Compute Engine", "KVM"),
-        ("VirtualBox", "Oracle"),
-        ("Xen", "Xen"),
-        ("Virtual Machine", "Microsoft"),
-        ("OpenStack", "KVM"),
-        ("Bochs", "KVM"),
-        ("Firecracker", "KVM"),
-    ):
-        if word in board:
-            return name
-    return None
+    board = " ".join(bundle.files.get(f"/sys/class/dmi/id/{name}", "") for name in ("sys_vendor", "product_name"))
+    return next((name for word, name in _BOARDS.items() if word in board), None)
 
 
 def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[str, str]) -> bool | None:
@@ -185,16 +175,6 @@ def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[st
     if "lm" in flags or "tsc" in flags:  # x86 says so in each virtual machine; others need not
         return False
     return True if hypervisor else None
-
-
-def _read_kernel_version(bundle: ProbeOutput) -> str | None:
-    match = re.match(r"Linux version (\S+)", bundle.files.get("/proc/version", ""))
-    return match[1] if match else None
-
-
-def _read_memory(bundle: ProbeOutput, name: str) -> int | None:
-    match = re.search(rf"^{name}:\s*([0-9]{{1,15}}) kB", bundle.files.get("/proc/meminfo", ""), re.MULTILINE)
-    return int(match[1]) if match else None
 
 
 def _hash_boot_id(bundle: ProbeOutput) -> str | None:

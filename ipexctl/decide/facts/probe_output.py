@@ -18,6 +18,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_LINES = 4096
 CAP = 1 << 20  # bytes of one frame
 CAP_ASIDE = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
 
@@ -37,6 +38,15 @@ class ProbeOutput:
 
     def command(self, name: str) -> str:
         return self.commands.get(name, "")
+
+    def lines(self, command: str) -> list[str]:
+        """The lines of a command's output, up to a number that no honest host exceeds."""
+        return self.commands.get(command, "").splitlines()[:_LINES]
+
+    def search(self, path: str, pattern: str) -> str | None:
+        """The first group of a pattern where it first matches in a file; ``^`` and ``$`` match at each line."""
+        match = re.search(pattern, self.files.get(path, ""), re.MULTILINE)
+        return match[1] if match else None
 
     def under(self, directory: str, pattern: str) -> dict[str, str]:
         """Files below a directory whose relative path fits a regular expression, by its first group."""

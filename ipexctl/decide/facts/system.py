@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_interface
 
 from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
+from ipexctl.protocol.codec import DamagedError, load_object
 
 _NET = "/sys/class/net"
 _BEHIND_BRIDGES = re.compile(
     r"(docker|br-[0-9a-f]{12}$|virbr|cni|flannel|cali|veth|lxc|lxdbr|podman|kube|vmnet|vnet|tunl|dummy|ifb|wg|tailscale)"
 )
-_LINES = 4096  # of any answer
 
 
 def read_environment(bundle: ProbeOutput) -> dict[str, str]:
@@ -37,14 +35,12 @@ def read_path_marks(bundle: ProbeOutput) -> frozenset[str]:
 
 
 def find_container(bundle: ProbeOutput, path_marks: frozenset[str]) -> str | None:
+    """By the name of the control group, else by a file that the container's manager has left."""
     groups = bundle.files.get("/proc/self/cgroup", "")
-    for word, trace in (("docker", "/docker"), ("kubernetes", "/kubepods"), ("lxc", "/lxc"), ("podman", "/libpod")):
-        if trace in groups:
-            return word
-    for word, path in (("podman", "/run/.containerenv"), ("docker", "/.dockerenv")):
-        if path in path_marks:
-            return word
-    return None
+    traces = {"/docker": "docker", "/kubepods": "kubernetes", "/lxc": "lxc", "/libpod": "podman"}
+    marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
+    named = [word for trace, word in traces.items() if trace in groups]
+    return next(iter([*named, *(word for path, word in marks.items() if path in path_marks)]), None)
 
 
 # --- network ---------------------------------------------------------------------------------------------------------
@@ -54,29 +50,30 @@ def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
     """From `ip addr` or `ifconfig -a`, completed by sysfs and the routing table."""
     output = bundle.command("ip addr")
     links = _parse_ip_addr(output) or _parse_ifconfig(output)
-    default = _find_default_interfaces(bundle)
-    # a bridge is real where something that is real is plugged into it
+    routes = (line.split() for line in bundle.files.get("/proc/net/route", "").splitlines())
+    default = {row[0] for row in routes if len(row) > 7 and row[1] == row[7] == "00000000"}
     below = [path[len(_NET) + 1 :].split("/") for path in bundle.files if path.startswith(_NET + "/")]
+    hardware = {words[0] for words in below if words[1:] in (["device"], ["bonding"])}
+    # a bridge is real where something that is real is plugged into it
     ported = {words[0] for words in below if words[1:2] == ["brif"] and not _BEHIND_BRIDGES.match(words[-1])}
-    # does sysfs say which interfaces have hardware? Where none has (containers), all are equally real
-    sysfs_has_hardware = any(words[1:] in (["device"], ["bonding"]) for words in below)
-    interfaces = []
-    for name, (mtu, up, addresses) in list(links.items())[:256]:
-        speed = parse_integer(bundle.file(f"{_NET}/{name}/speed"))
-        real = f"{_NET}/{name}/device" in bundle.files or f"{_NET}/{name}/bonding" in bundle.files or name in ported
-        vlan = "." in name and f"{_NET}/{name.partition('.')[0]}/device" in bundle.files
-        interfaces.append(
-            Interface(
-                name,
-                tuple(addresses),
-                mtu,
-                speed or None,
-                up,
-                name in default,
-                bool(_BEHIND_BRIDGES.match(name)) or not (real or vlan or name == "lo" or not sysfs_has_hardware),
-            )
+
+    def is_virtual(name: str) -> bool:
+        """By its name; or without hardware, where sysfs knows any (in containers all interfaces are equally real)."""
+        real = name in hardware | ported | {"lo"} or ("." in name and name.partition(".")[0] in hardware)  # a VLAN
+        return bool(_BEHIND_BRIDGES.match(name)) or (bool(hardware) and not real)
+
+    return tuple(
+        Interface(
+            name,
+            tuple(addresses),
+            mtu,
+            parse_integer(bundle.file(f"{_NET}/{name}/speed")) or None,
+            up,
+            name in default,
+            is_virtual(name),
         )
-    return tuple(interfaces)
+        for name, (mtu, up, addresses) in list(links.items())[:256]
+    )
 
 
 _Links = dict[str, tuple[int | None, bool | None, list[str]]]
@@ -85,15 +82,12 @@ _Links = dict[str, tuple[int | None, bool | None, list[str]]]
 def _parse_ip_addr(text: str) -> _Links:
     links: _Links = {}
     addresses: list[str] = []
-    for line in text.splitlines()[:_LINES]:
+    for line in text.splitlines()[:4096]:
         if head := re.match(r"[0-9]+:\s+([^\s:@]{1,32})(?:@\S+)?:\s+<([^>]*)>.*?\bmtu ([0-9]{1,7})", line):
             flags = set(head[2].split(","))
             addresses = []
-            links[head[1]] = (
-                int(head[3]),
-                "UP" in flags and ("LOWER_UP" in flags or "NO-CARRIER" not in flags),
-                addresses,
-            )
+            up = "UP" in flags and ("LOWER_UP" in flags or "NO-CARRIER" not in flags)
+            links[head[1]] = (int(head[3]), up, addresses)
         elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and _is_address(body[1]):
             addresses.append(body[1])
     return links
@@ -107,37 +101,30 @@ def _parse_ifconfig(text: str) -> _Links:
         if not head or not re.search(r"\bmtu[ :]", block, re.IGNORECASE):
             continue
         mtu = re.search(r"\b(?:mtu |MTU:)([0-9]{1,7})", block)
-        addresses = []
-        for address, mask in re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block):
-            if (bits := _parse_netmask(mask)) is not None and _is_address(f"{address}/{bits}"):
-                addresses.append(f"{address}/{bits}")
-        for address, bits6 in re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block):
-            if _is_address(f"{address}/{bits6}"):
-                addresses.append(f"{address}/{bits6}")
+        words = [
+            f"{address}/{_count_bits(mask)}"
+            for address, mask in re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
+        ]
+        pattern = r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)"
+        words += [f"{address}/{bits}" for address, bits in re.findall(pattern, block)]
+        addresses = [word for word in words if _is_address(word)]
         links[head[1]] = (int(mtu[1]) if mtu else None, bool(re.search(r"\bUP\b", block)), addresses)
     return links
 
 
-def _parse_netmask(mask: str) -> int | None:
+def _count_bits(mask: str) -> int | str:
+    """255.255.0.0 and 0xffff0000 have 16; "?" for what is no mask."""
     try:
-        number = int(mask, 16) if mask.startswith("0x") else int(IPv4Address(mask))
+        return IPv4Network((0, str(IPv4Address(int(mask, 16))) if mask.startswith("0x") else mask)).prefixlen
     except ValueError:
-        return None
-    bits = bin(number).count("1")
-    return bits if number == (0xFFFFFFFF << (32 - bits)) & 0xFFFFFFFF else None
+        return "?"
 
 
 def _is_address(text: str) -> bool:
-    address, _, bits = text.partition("/")
     try:
-        return 0 <= int(bits or "0") <= ip_address(address).max_prefixlen
+        return bool(ip_interface(text))
     except ValueError:
         return False
-
-
-def _find_default_interfaces(bundle: ProbeOutput) -> frozenset[str]:
-    rows = (line.split() for line in bundle.files.get("/proc/net/route", "").splitlines())
-    return frozenset(row[0] for row in rows if len(row) > 7 and row[1] == row[7] == "00000000")
 
 
 def parse_ssh_address(connection: str | None) -> str | None:
@@ -146,7 +133,7 @@ def parse_ssh_address(connection: str | None) -> str | None:
     if len(words) != 4:
         return None
     try:
-        address: IPv4Address | IPv6Address = ip_address(words[2].partition("%")[0])
+        address = ip_address(words[2].partition("%")[0])
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -157,7 +144,7 @@ def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
     """The addresses of each looked-up name on the host; unresolved names are missing."""
     addresses_by_name: dict[str, list[str]] = {}
     name = ""
-    for line in bundle.command("getent hosts").splitlines()[:_LINES]:
+    for line in bundle.lines("getent hosts"):
         queried_name, tab, answer = line.partition("\t")
         name, answer = (queried_name, answer) if tab else (name, line)
         word = answer.split()[0] if answer.split() else ""
@@ -189,9 +176,8 @@ def uses_musl(bundle: ProbeOutput) -> bool:
 def read_library_paths(bundle: ProbeOutput) -> dict[str, str]:
     """soname → path, of what the loader would find; the first one counts."""
     paths: dict[str, str] = {}
-    venv_fields = (line.partition("\t") for line in bundle.command("venv").splitlines()[:_LINES])
-    lines = [*bundle.command("libraries").splitlines(), *(path for word, _, path in venv_fields if word == "library")]
-    for line in lines[:_LINES]:
+    of_venv = [line.removeprefix("library\t") for line in bundle.lines("venv") if line.startswith("library\t")]
+    for line in [*bundle.lines("libraries"), *of_venv]:
         cached = re.match(r"\s*(\S+) \(([^)]*)\) => (\S+)", line)
         if cached and "x86-64" in cached[2]:
             paths.setdefault(cached[1], cached[3])
@@ -207,36 +193,32 @@ def find_glibcxx(paths: Mapping[str, str]) -> str | None:
 
 
 def find_libraries(paths: Mapping[str, str]) -> tuple[str, ...]:
+    """The sonames of those that some rows of the version table need."""
     sonames = {re.sub(r"^(libstdc\+\+\.so\.6)\..*", r"\1", name) for name in paths}
     return tuple(sorted(name for name in sonames if re.fullmatch(r"lib(stdc\+\+|zstd|z|gomp|numa)\.so\.[0-9]+", name)))
 
 
+_ALLOCATORS = {
+    "tcmalloc": r"libtcmalloc(_minimal)?\.so(\.[0-9]+)*",
+    "jemalloc": r"libjemalloc\.so(\.[0-9]+)*",
+    "iomp5": r"libiomp5\.so",
+}
+
+
 def find_allocators(paths: Mapping[str, str]) -> dict[str, str]:
-    allocators: dict[str, str] = {}
-    for word, pattern in (
-        ("tcmalloc", r"libtcmalloc(_minimal)?\.so(\.[0-9]+)*"),
-        ("jemalloc", r"libjemalloc\.so(\.[0-9]+)*"),
-        ("iomp5", r"libiomp5\.so"),
-    ):
-        for name, path in sorted(paths.items()):
-            if re.fullmatch(pattern, name):
-                allocators.setdefault(word, path)
-    return allocators
+    """Libraries that ranks may preload, and where they are."""
+    names = {word: [name for name in paths if re.fullmatch(pattern, name)] for word, pattern in _ALLOCATORS.items()}
+    return {word: paths[min(fitting)] for word, fitting in names.items() if fitting}
 
 
 def read_pythons(bundle: ProbeOutput) -> tuple[Python, ...]:
     """In search order. A Python that did not report its version is unusable."""
     outputs: dict[str, str] = {}
-    versions: dict[str, str] = {}
-    for line in bundle.command("python -V").splitlines()[:_LINES]:
-        path, tab, output = line.partition("\t")
-        if not tab or not path.startswith("/") or len(path) > 4096:
-            continue
-        outputs.setdefault(path, output)
-        if output:
-            versions[path] = output
-    cut = bundle.unread.get("python -V", "")
-    return tuple(_describe_python(path, versions.get(path, ""), cut, uses_musl(bundle)) for path in list(outputs)[:64])
+    for path, tab, output in (line.partition("\t") for line in bundle.lines("python -V")):
+        if tab and path.startswith("/") and len(path) <= 4096:
+            outputs[path] = output or outputs.get(path, "")
+    cut, on_musl = bundle.unread.get("python -V", ""), uses_musl(bundle)
+    return tuple(_describe_python(path, output, cut, on_musl) for path, output in list(outputs.items())[:64])
 
 
 def _describe_python(path: str, output: str, cut: str, on_musl: bool) -> Python:
@@ -248,67 +230,41 @@ def _describe_python(path: str, output: str, cut: str, on_musl: bool) -> Python:
         match = re.fullmatch(r"Python ([0-9]\.[0-9]{1,2}\.[0-9]{1,3})\S*", output.strip())
         version = match[1] if match else None
         if version is None:
-            return Python(path, None, False, _escape_text(output) if output else cut or "does not start")
+            return Python(path, None, False, ascii(output[:80])[1:-1] if output else cut or "does not start")
     if on_musl:
         return Python(path, version, False, "linked to musl: there are no such wheels")
     return Python(path, version)
 
 
-def _escape_text(text: str) -> str:
-    return ascii(text[:80])[1:-1]
-
-
 def read_installed(bundle: ProbeOutput) -> Installed | None:
     """The installed environment, read from its directory without starting its Python."""
-    lines = bundle.command("venv").splitlines()[:_LINES]
-    venv, exists, minor, packages = None, False, None, {}
-    siblings: list[str] = []
-    file_lines: dict[str, list[str]] = {}
-    current_lines: list[str] | None = None
-    for line in lines:
-        word, tab, value = line.partition("\t")
-        if tab and word == "file":
-            current_lines = file_lines.setdefault(value, [])
-        elif current_lines is not None:
-            current_lines.append(line)
-        elif tab and word == "venv":
-            venv = value
-        elif tab and word == "beside":
-            siblings.append(value)
-        elif tab and word == "python":
-            exists = True
-        elif tab and word == "dist":
-            minor = value.split("/")[0].removeprefix("python")
-            match = re.fullmatch(r".*/([^/]+?)-([^/-]+)\.dist-info", value)
-            if match:
-                packages[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
-    if venv is None:
+    head, *contents = re.split(r"^file\t(.*)$", "\n".join(bundle.lines("venv")), flags=re.MULTILINE)
+    files = dict(zip(contents[::2], contents[1::2], strict=True))
+    values: dict[str, list[str]] = {}
+    for word, tab, value in (line.partition("\t") for line in head.splitlines()):
+        if tab:
+            values.setdefault(word, []).append(value)
+    if "venv" not in values:
         return None
-    settings = "\n".join(file_lines.get("pyvenv.cfg", []))
-    marker = _parse_marker("\n".join(file_lines.get("ipexctl.json", [])))
-    return Installed(
-        venv, exists, _read_python_version(settings, minor) if exists else None, packages, marker, tuple(siblings)
-    )
-
-
-def _read_python_version(settings: str, minor: str | None) -> str | None:
-    """As pyvenv.cfg has it (venv writes ``version``, virtualenv and uv ``version_info``), else from the directory."""
-    match = re.search(r"^version(?:_info)? *= *([0-9]\.[0-9]{1,2}(?:\.[0-9]{1,3})?)\b", settings, re.MULTILINE)
-    return match[1] if match else minor
-
-
-def _parse_marker(text: str) -> Mapping[str, Any]:
+    dists = values.get("dist", [])
+    named = (re.fullmatch(r".*/([^/]+?)-([^/-]+)\.dist-info", dist) for dist in dists)
+    packages = {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in named if match}
+    # venv writes ``version``, virtualenv and uv ``version_info``; else the directory has it
+    pattern = r"^version(?:_info)? *= *([0-9]\.[0-9]{1,2}(?:\.[0-9]{1,3})?)\b"
+    written = re.search(pattern, files.get("pyvenv.cfg", ""), re.MULTILINE)
+    minor = written[1] if written else dists[-1].split("/")[0].removeprefix("python") if dists else None
     try:
-        value = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        marker = load_object(files.get("ipexctl.json", "").encode())
+    except DamagedError:
+        marker = {}
+    python = minor if "python" in values else None
+    return Installed(values["venv"][-1], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
 
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:
     """Each mpirun on PATH with the first two lines of its version output."""
     output_lines: dict[str, list[str]] = {}
-    for path, tab, line in (line.partition("\t") for line in bundle.command("mpirun --version").splitlines()[:_LINES]):
+    for path, tab, line in (line.partition("\t") for line in bundle.lines("mpirun --version")):
         if tab:
             output_lines.setdefault(path, []).append(line)
     return tuple(
@@ -322,6 +278,7 @@ def read_tools(bundle: ProbeOutput) -> dict[str, str]:
 
 
 def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools: Mapping[str, str]) -> str | None:
+    """The batch system that this login is inside of, or could ask for hosts."""
     for word, variable, files, commands in (
         ("slurm", "SLURM_JOB_ID", {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"}, {"srun", "sbatch", "sinfo"}),
         ("pbs", "PBS_JOBID", {"/etc/pbs.conf"}, {"qsub"}),
@@ -336,42 +293,28 @@ def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools
 
 
 def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
+    """Of each path that was asked for: the file system it would be created on."""
     disks: dict[str, Disk] = {}
-    types = dict(_read_mounts(bundle))
+    mounts = (line.partition(" - ") for line in bundle.files.get("/proc/self/mountinfo", "").splitlines())
+    fields = ((before.split(), after.split()) for before, dash, after in mounts if dash)
+    types = {before[4]: after[0] if after else "" for before, after in fields if len(before) > 4}
     for command in ("df -Pk", "df -Pk /dev/shm /tmp"):
         requested_paths: dict[str, tuple[str, bool]] = {}
-        sizes: dict[str, tuple[int | None, int | None]] = {}
-        for line in bundle.command(command).splitlines()[:_LINES]:
+        sizes: dict[str, tuple[int, int]] = {}
+        for line in bundle.lines(command):
             words = line.split("\t")
             if words[0] == "path" and len(words) == 4:
                 requested_paths[words[1]] = (words[2], words[3] == "rw")
             elif room := re.fullmatch(r".*?\s([0-9]+)\s+-?[0-9]+\s+(-?[0-9]+)\s+(?:[0-9]+%|-)\s+(/.*)", line):
-                sizes[room[3]] = (parse_integer(room[1]), max(int(room[2][:18]), 0))
+                sizes[room[3]] = (int(room[1][:18]) << 10, max(int(room[2][:18]), 0) << 10)
         for path, (existing_path, writable) in requested_paths.items():
             mount = _find_mount(existing_path, sizes)
             size, free = sizes.get(mount, (None, None))
-            disks.setdefault(
-                path,
-                Disk(
-                    path,
-                    None if free is None else free << 10,
-                    mount,
-                    types.get(mount, ""),
-                    None if size is None else size << 10,
-                    writable,
-                ),
-            )
+            disks.setdefault(path, Disk(path, free, mount, types.get(mount, ""), size, writable))
     return tuple(disks.values())
 
 
-def _read_mounts(bundle: ProbeOutput) -> Iterator[tuple[str, str]]:
-    for line in bundle.files.get("/proc/self/mountinfo", "").splitlines():
-        before, dash, after = line.partition(" - ")
-        if dash and len(before.split()) > 4:
-            yield before.split()[4], after.split()[0] if after.split() else ""
-
-
-def _find_mount(path: str, mounts: Mapping[str, Any]) -> str:
+def _find_mount(path: str, mounts: Iterable[str]) -> str:
     above = [mount for mount in mounts if path == mount or path.startswith(mount.rstrip("/") + "/")]
     return max(above, key=len, default="")
 
@@ -394,19 +337,16 @@ def read_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     return limits
 
 
-def read_thp(bundle: ProbeOutput) -> str | None:
-    match = re.search(r"\[(\w+)\]", bundle.files.get("/sys/kernel/mm/transparent_hugepage/enabled", ""))
-    return match[1] if match else None
-
-
 def read_hugepages(bundle: ProbeOutput) -> dict[str, int]:
     """What is set apart at boot or by sysctl, of the default size; empty where the kernel has none."""
-    hugepages: dict[str, int] = {}
-    text = bundle.files.get("/proc/meminfo", "")
-    for word, name in (("HugePages_Total", "total"), ("HugePages_Free", "free"), ("Hugepagesize", "size_kb")):
-        if match := re.search(rf"^{word}:\s*([0-9]{{1,15}})\b", text, re.MULTILINE):
-            hugepages[name] = int(match[1])
-    return hugepages
+    names = {"HugePages_Total": "total", "HugePages_Free": "free", "Hugepagesize": "size_kb"}
+    counts = {name: read_meminfo(bundle, word) for word, name in names.items()}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def read_meminfo(bundle: ProbeOutput, name: str, path: str = "/proc/meminfo") -> int | None:
+    """A number of /proc/meminfo, in kB where it is a size; ``path`` names the file of one NUMA node."""
+    return parse_integer(bundle.search(path, rf"\b{name}:\s*([0-9]{{1,15}})\b"))
 
 
 def read_clock(bundle: ProbeOutput) -> float | None:
@@ -414,17 +354,12 @@ def read_clock(bundle: ProbeOutput) -> float | None:
     return float(f"{match[1]}.{match[2] or 0}") if match else None
 
 
-def read_load(bundle: ProbeOutput) -> float | None:
-    match = re.match(r"([0-9]{1,6}\.[0-9]{1,3}) ", bundle.files.get("/proc/loadavg", ""))
-    return float(match[1]) if match else None
-
-
 # Those below 10 % are passed over by the expression itself: a busy host has a thousand lines, and none of them counts.
 _HEAVY = re.compile(r"^ *([0-9]{2,6}(?:\.[0-9])?) +(\S+) +(\S+) +[0-9]+ +(\S.*)$", re.MULTILINE)
 _YOUNG = re.compile(r"(00:)*0?0:0\d")
 
 
-def read_busy(bundle: ProbeOutput, user: str | None) -> tuple[str, ...]:
+def read_busy(bundle: ProbeOutput) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
     than ten seconds do not count: nearly all of them belong to the probe."""
     processes: list[tuple[float, str]] = []

@@ -20,53 +20,40 @@ class Uarch:
     threads: int = 2
 
 
-_Range = tuple[int, int]
-_Row = tuple[tuple[_Range, ...], tuple[_Range, ...], Uarch]
+_Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Uarchs:
-    """The table, by vendor and family."""
+    """The table: models, steppings (none: all) and name, by vendor and family."""
 
-    rows: Mapping[tuple[str, int], tuple[_Row, ...]]
+    rows: Mapping[tuple[str, int], Sequence[tuple[_Ranges, _Ranges, Uarch]]]
 
     def find(
-        self,
-        vendor: str | None,
-        family: int | None,
-        model: int | None,
-        stepping: int | None,
-        flags: Collection[str] = (),
+        self, vendor: str | None, family: int | None, model: int | None, stepping: int | None, flags: Collection[str]
     ) -> Uarch | None:
         """None where the table does not tell; a row with steppings needs one. The first row that fits counts."""
-        if vendor is None or family is None or model is None:
-            return None
-        for models, steppings, uarch in self.rows.get((vendor, family), ()):
-            if not _within(model, models) or (uarch.needs and uarch.needs not in flags):
-                continue
-            if not steppings or (stepping is not None and _within(stepping, steppings)):
+        for models, steppings, uarch in self.rows.get((vendor or "", family or 0), ()):
+            known = _is_within(model, models) and (not steppings or _is_within(stepping, steppings))
+            if known and (not uarch.needs or uarch.needs in flags):
                 return uarch
         return None
 
 
 def parse_uarchs(text: str) -> Uarchs:
     """The table of ``cpus.toml``."""
-    rows: dict[tuple[str, int], tuple[_Row, ...]] = {}
+    rows: dict[tuple[str, int], list[tuple[_Ranges, _Ranges, Uarch]]] = {}
     for family in parse_toml(text)["family"]:
-        rows[family["vendor"], family["family"]] = tuple(
-            (
-                _ranges(cpu["models"]),
-                _ranges(cpu.get("steppings", ())),
-                Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")}),
-            )
-            for cpu in family["cpus"]
-        )
+        for cpu in family["cpus"]:
+            uarch = Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")})
+            row = (_parse_ranges(cpu["models"]), _parse_ranges(cpu.get("steppings", ())), uarch)
+            rows.setdefault((family["vendor"], family["family"]), []).append(row)
     return Uarchs(rows)
 
 
-def _ranges(words: Sequence[int | Sequence[int]]) -> tuple[_Range, ...]:
+def _parse_ranges(words: Sequence[int | Sequence[int]]) -> _Ranges:
     return tuple((word, word) if isinstance(word, int) else (word[0], word[1]) for word in words)
 
 
-def _within(number: int, ranges: tuple[_Range, ...]) -> bool:
-    return any(first <= number <= last for first, last in ranges)
+def _is_within(number: int | None, ranges: _Ranges) -> bool:
+    return number is not None and any(first <= number <= last for first, last in ranges)
