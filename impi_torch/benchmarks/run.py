@@ -129,7 +129,8 @@ def report(source: Path, folder: Path) -> None:
                 f"{'–' if isnan(theirs) or isnan(least) else f'{least / theirs:.2f}'} |"
             )
         lines.append("")
-    lines += ["### DDP steps a second", "", "| model | place | impi | Gloo | impi ÷ Gloo |", "|---|---|---:|---:|---:|"]
+    heading = "| model | placement | impi | Gloo | impi ÷ Gloo |"
+    lines += ["### DDP steps a second", "", heading, "|---|---|---:|---:|---:|"]
     bars = []
     for place in PLACES:
         for model, times in collected(data["ddp"], "model", place).items():
