@@ -17,6 +17,7 @@ from ipexctl.remote.agent import procs
 
 MOST = 8  # processes of one rank that are asked
 TEXT = 1 << 15  # bytes kept of one process's stacks
+STILL = 0.2  # seconds without growth after which stacks are complete
 
 
 def load(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
@@ -53,7 +54,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
             if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and _has_open(mine[turn], path):
                 asked[path] = mine[turn]
                 os.kill(mine[turn], STACKS_SIGNAL)
-        for path, text in _answers(before, asked, spec.timings.stacks).items():
+        for path, text in _answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
             texts[asked.pop(path)] = text
     spy = os.path.join(os.path.dirname(spec.argv[0]), "py-spy")
     for rank, pid, _ in todo:
@@ -63,16 +64,23 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
         yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
 
 
-def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float) -> "Dict[str, str]":
-    """What was appended to the files, once they grow no more. Moves ``before`` on."""
-    until = time.monotonic() + patience
-    sizes: Dict[str, int] = {}
+def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float, until: float) -> "Dict[str, str]":
+    """What was appended to the files, once they grow no more. Moves ``before`` on.
+
+    A process that writes nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``.
+    """
+    sizes = {path: before[path] for path in asked}
+    begun = grown = time.monotonic()
     while asked and time.monotonic() < until:
         time.sleep(0.05)
-        now = {path: _size(path) for path in asked}
-        if now == sizes and all(size > before[path] for path, size in now.items()):
+        now, sizes_before = time.monotonic(), sizes
+        sizes = {path: _size(path) for path in asked}
+        if sizes != sizes_before:
+            grown = now
+        silent = [pid for path, pid in asked.items() if sizes[path] == before[path]]
+        waited_for = silent and (now - begun < patience or any(map(_wants_core, silent)))
+        if not waited_for and now - grown > STILL:
             break
-        sizes = now
     texts: Dict[str, str] = {}
     for path in asked:
         try:
@@ -84,6 +92,11 @@ def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float)
         before[path] += len(data)
         texts[path] = data.decode("utf-8", "replace")
     return texts
+
+
+def _wants_core(pid: int) -> bool:
+    process = procs.find_process(pid)
+    return process is not None and process.state == "R"
 
 
 def _has_open(pid: int, path: str) -> bool:
