@@ -1,27 +1,30 @@
 """``python agent.pyz ROLE RUNDIR …``: one file on a host, several roles."""
 
 import sys
+from importlib import import_module
 from typing import List
 
 from ipexctl.protocol.paths import Role
 
+PROGRAMS = {
+    Role.RANK: ("wrapper", "main"),
+    Role.GUARD: ("guard", "main"),
+    Role.KEEPER: ("keeper", "main"),
+    Role.WATCH: ("client", "watch"),
+    Role.ORDER: ("client", "order"),
+    Role.SHIM: ("client", "shim"),
+    Role.LIST: ("client", "list_runs"),
+    Role.SHOW: ("client", "show"),
+}
+
 
 def main(argv: "List[str]") -> int:
-    role, words = argv[1], argv[2:]
-    if role == Role.RANK:
-        from ipexctl.remote.agent import wrapper as module
-    elif role == Role.GUARD:
-        from ipexctl.remote.agent import guard as module  # type: ignore[no-redef]
-    elif role == Role.KEEPER:
-        from ipexctl.remote.agent import keeper as module  # type: ignore[no-redef]
-    elif role in {Role.WATCH, Role.ORDER, Role.SHIM, Role.LIST, Role.SHOW}:
-        from ipexctl.remote.agent import client as module  # type: ignore[no-redef]
-
-        words = [role, *words]
-    else:
-        sys.stderr.write("unknown role %r\n" % role)
+    if argv[1] not in PROGRAMS:
+        sys.stderr.write("unknown role %r\n" % argv[1])
         return 2
-    return module.main(words)
+    module, function = PROGRAMS[argv[1]]
+    status: int = getattr(import_module("ipexctl.remote.agent." + module), function)(argv[2:])
+    return status
 
 
 if __name__ == "__main__":

@@ -18,11 +18,6 @@ from ipexctl.remote.agent.keeper_state import State
 PIECE = 1 << 18
 
 
-def main(argv: "List[str]") -> int:
-    programs = {Role.WATCH: watch, Role.ORDER: order, Role.SHIM: shim, Role.LIST: list_runs, Role.SHOW: show}
-    return programs[argv[0]](argv[1:])
-
-
 def shim(argv: "List[str]") -> int:
     """Called in place of ssh: asks the host's guard, and waits. By Hydra as ``shim RUNDIR -q -x HOST word …``, by Open
     MPI as ``shim RUNDIR HOST word …``."""

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import signal
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
 from ipexctl.remote.agent import files
@@ -12,6 +12,14 @@ from ipexctl.remote.agent import files
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 TEXT = 20000  # letters kept of a traceback
 LINES = 5000  # of the kernel's log that are read
+
+
+class RankDeath(NamedTuple):
+    """What tells why a rank died, each "" if there is none: its exception, its stacks, a line of the kernel's log."""
+
+    error: str = ""
+    traceback: str = ""
+    kernel: str = ""
 
 
 class KernelLog:
@@ -48,8 +56,8 @@ class KernelLog:
 
 def describe_rank_death(
     directory: str, rank: int, pid: int, number: int, kernel: "KernelLog", elastic: str
-) -> "Dict[str, str]":
-    """``error``, ``traceback``, ``kernel``, each only if there is one. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
+) -> "RankDeath":
+    """Why the rank ended. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
     only where nothing else tells, and not for a script that a signal ended.
@@ -57,16 +65,11 @@ def describe_rank_death(
     base = os.path.join(directory, RANKS, "%d" % rank)
     exceptions = _uncaught(base)
     report = _of_script(exceptions, pid) or _elastic(elastic) or ({} if number else next(iter(exceptions.values()), {}))
-    report = {name: str(report[name]) for name in ("error", "traceback") if name in report}
-    if number in CRASHES and not report.get("traceback"):  # torch's threads may abort at the exit after an exception
+    trace = str(report.get("traceback", ""))
+    if number in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         trace = _fatal(base + STACKS)
-        if trace:
-            report["traceback"] = trace
-    if number:
-        kernel_line = kernel.line_about(pid)
-        if kernel_line:
-            report["kernel"] = kernel_line
-    return report
+    kernel_line = kernel.line_about(pid) if number else ""
+    return RankDeath(str(report.get("error", "")), trace, kernel_line)
 
 
 def _uncaught(base: str) -> "Dict[int, Dict[str, Any]]":

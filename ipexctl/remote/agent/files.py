@@ -8,7 +8,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol import messages, paths, run_spec
-from ipexctl.protocol.codec import DamagedError, decode, encode, load_object
+from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.timings import FRESH
 
 # Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
@@ -43,10 +43,6 @@ def read_keeper(directory: str) -> "Optional[KeeperAddress]":
         return decode(KeeperAddress, read(directory, paths.KEEPER))
     except (OSError, DamagedError):
         return None
-
-
-def write_keeper(directory: str, keeper: "KeeperAddress") -> None:
-    write(directory, paths.KEEPER, encode(keeper))
 
 
 def write(directory: str, name: str, value: "Dict[str, Any]") -> None:

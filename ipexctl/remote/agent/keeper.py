@@ -16,6 +16,7 @@ import time
 from typing import Dict, List, Optional, Set
 
 from ipexctl.protocol import frames, journal, messages, paths
+from ipexctl.protocol.codec import encode
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import Role
 from ipexctl.protocol.run_spec import RunSpec
@@ -221,9 +222,8 @@ class Keeper:
         for fd in list(self.sinks):
             self.close_pipe(fd)
         files.free(self.directory)
-        end = end._replace(
-            launcher=self.launcher.returncode if self.launcher else None, unstored=self.unstored, at=time.time()
-        )
+        status = self.launcher.returncode if self.launcher else None
+        end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
         files.write(self.directory, paths.END, journal.KINDS.to_object(end))
 
@@ -332,4 +332,4 @@ class Keeper:
         me = procs.find_process(os.getpid())
         address, port = self.spec.keeper.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
-        files.write_keeper(self.directory, keeper)
+        files.write(self.directory, paths.KEEPER, encode(keeper))

@@ -38,31 +38,25 @@ class Spool:
         self.first = 0  # the oldest segment
         self.file: "Optional[BinaryIO]" = None
         self.gap = 0  # bytes lost since the last one that was stored
-        self.lost = 0
 
     def write(self, piece: bytes) -> int:
         """Stores what can be stored; how many bytes could not be."""
-        before = self.lost
+        skipped = 0
         if self.gap:
             at = piece.find(self.opening)
-            at = len(piece) if at < 0 else at
-            self._miss(at)
-            mark = b"\n[%d bytes of output were not stored here: no space]\n" % self.gap
-            piece = piece[at:]
-            if not piece or self._append(mark) < len(mark):
-                self._miss(len(piece))
-                return self.lost - before
-            self.gap = 0
-        self._miss(len(piece) - self._append(piece))
-        return self.lost - before
+            skipped = at if at >= 0 else len(piece)
+            mark = b"\n[%d bytes of output were not stored here: no space]\n" % (self.gap + skipped)
+            if skipped == len(piece) or self._append(mark) < len(mark):
+                self.gap += len(piece)
+                return len(piece)
+            piece, self.gap = piece[skipped:], 0
+        missing = len(piece) - self._append(piece)
+        self.gap += missing
+        return skipped + missing
 
     def close(self) -> None:
         if self.file:
             self.file.close()
-
-    def _miss(self, count: int) -> None:
-        self.gap += count
-        self.lost += count
 
     def _append(self, data: bytes) -> int:
         """Writes as much as there is space for."""

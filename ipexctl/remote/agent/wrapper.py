@@ -19,7 +19,7 @@ import sys
 import termios
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Set
+from typing import Dict, Iterable, List
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
@@ -38,28 +38,21 @@ _MPOL_BIND = 2  # linux/mempolicy.h
 def main(argv: "List[str]") -> int:
     """``rank`` with the run's directory in the environment (set by the guard for all that it starts)."""
     stopped: List[int] = []
-
-    def pass_on(number: int, _frame: "Any") -> None:
-        stopped.append(number)  # the guard signals the script itself as well; the wrapper only outlives it
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, pass_on)
+        # The guard signals the script itself as well; the wrapper only outlives it.
+        signal.signal(number, lambda number, _frame: stopped.append(number))
     directory = argv[0] if argv else os.environ[paths.DIRECTORY_ENV]
     spec = files.read_spec(directory)
-    rank = _number(_RANK)
+    rank = next((int(os.environ[name]) for name in _RANK if os.environ.get(name, "").isdigit()), None)
     if rank is None:
-        sys.stderr.write("ipexctl: mpirun gave this process no rank\n")
-        return 1
+        return _refuse("mpirun gave this process no rank")
     place = spec.ranks.get(rank)
     if place is None:
-        sys.stderr.write("ipexctl: rank %d was planned for another host than %s\n" % (rank, spec.host))
-        return 1
-    unwritten = files.write_record(
-        directory, files.BEGIN, RankBegun(rank, os.getpid())
-    )  # first, so that a killed wrapper is missed
+        return _refuse("rank %d was planned for another host than %s" % (rank, spec.host))
+    # First, so that a killed wrapper is missed.
+    unwritten = files.write_record(directory, files.BEGIN, RankBegun(rank, os.getpid()))
     if unwritten:
-        sys.stderr.write("ipexctl: rank %d did not start on %s: %s\n" % (rank, spec.host, unwritten))
-        return 1
+        return _refuse("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
     notes = Notes(directory, rank, spec.host)
     environment = _environment(directory, spec, place, rank)
     preload = _loadable(spec.preload, spec.argv[0], notes)
@@ -67,14 +60,13 @@ def main(argv: "List[str]") -> int:
         environment["LD_PRELOAD"] = ":".join(preload)
     _bind(place, notes)
     frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
-    began = time.time()
-    before = _memory()
-    kernel = death_report.KernelLog()
+    began, before, kernel = time.time(), _memory(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
         record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
         files.write_record(directory, files.END, record)
         return 128 + signal.SIGTERM
+    pipe = subprocess.PIPE if frames else None
     try:
         # PMI's connection is an inherited descriptor, so descriptors stay open.
         child = subprocess.Popen(
@@ -83,45 +75,43 @@ def main(argv: "List[str]") -> int:
             cwd=spec.workdir,
             close_fds=False,
             preexec_fn=_in_child,
-            stdout=subprocess.PIPE if frames else None,
-            stderr=subprocess.PIPE if frames else None,
+            stdout=pipe,
+            stderr=pipe,
         )
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
-        sys.stderr.write("ipexctl: rank %d could not start %s: %s\n" % (rank, spec.argv[0], error))
-        return 127
+        return _refuse("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)
     if stopped:  # the script may have been born too late for the guard's look
         child.send_signal(stopped[0])
-    cpus = sorted(os.sched_getaffinity(0))
-    started = RankStarted(rank, spec.host, os.getpid(), child.pid, cpus, began)
+    started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
     files.write_record(directory, files.START, started)
     watch = threading.Timer(spec.timings.settle, _drifted, (child.pid, place, environment, notes))
     watch.daemon = True
     watch.start()
     status = frames.carry(child) if frames else child.wait()
-    record = record._replace(
-        status=status if status >= 0 else None, signal=max(0, -status), stopped=bool(stopped), at=time.time()
-    )
+    record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _memory()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
     if status:
         elastic = environment["TORCHELASTIC_ERROR_FILE"]
-        reported = death_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
-        record = record._replace(
-            unheard=_unheard(),
-            error=reported.get("error", ""),
-            traceback=reported.get("traceback", ""),
-            kernel=reported.get("kernel", ""),
-        )
+        death = death_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
+        record = record._replace(error=death.error, traceback=death.traceback, kernel=death.kernel, unheard=_unheard())
+    if status >= 0:
+        record = record._replace(status=status)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     unwritten = files.write_record(directory, files.END, record)
     if unwritten:
-        sys.stderr.write("ipexctl: the end of rank %d on %s is not recorded: %s\n" % (rank, spec.host, unwritten))
+        _refuse("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
     elif frames or spec.independent:
         return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
     return status if status >= 0 else 128 - status
+
+
+def _refuse(why: str, status: int = 1) -> int:
+    sys.stderr.write("ipexctl: %s\n" % why)
+    return status
 
 
 def _environment(directory: str, spec: "RunSpec", place: "RankSpec", rank: int) -> "Dict[str, str]":
@@ -275,10 +265,8 @@ def _bind(place: "RankSpec", notes: "Notes") -> None:
 def _drifted(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
     """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
     planned = set(place.cpus)
-    allowed: Set[int] = set()
     try:
-        for thread in os.listdir("/proc/%d/task" % pid):
-            allowed |= os.sched_getaffinity(int(thread))
+        allowed = set().union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/%d/task" % pid)))
     except OSError:
         return  # it has ended
     threads = environment.get("OMP_NUM_THREADS", "")
@@ -315,12 +303,15 @@ def _in_child() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _number(names: "tuple[str, ...]") -> "Optional[int]":
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+# Of control groups, version 1 and 2: the directory of all groups, and in a group the files of the fields of `Memory`.
+_MEMORY = (
+    ("memory", {"kills": "oom_control", "used": "max_usage_in_bytes", "limit": "limit_in_bytes"}),
+    ("", {"kills": "events", "used": "peak", "limit": "max"}),
+)
 
 
 def _memory() -> "Memory":
-    """The memory of this control group (v1 or v2), or of the nearest one above that has numbers."""
+    """The memory of this control group, or of the nearest one above that has numbers."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             groups = [line.rstrip("\n").split(":", 2) for line in text]
@@ -328,24 +319,17 @@ def _memory() -> "Memory":
         return Memory()
     numbers: Dict[str, int] = {}
     for _, controllers, path in groups:
-        if "memory" in controllers.split(","):
-            base = "/sys/fs/cgroup/memory" + path
-            names = {
-                "kills": "memory.oom_control",
-                "used": "memory.max_usage_in_bytes",
-                "limit": "memory.limit_in_bytes",
-            }
-        elif not controllers:
-            base = "/sys/fs/cgroup" + path
-            names = {"kills": "memory.events", "used": "memory.peak", "limit": "memory.max"}
-        else:
+        if controllers and "memory" not in controllers.split(","):
             continue
+        root, names = _MEMORY[0 if controllers else 1]
+        base = os.path.join("/sys/fs/cgroup", root) + path
         while base.startswith("/sys/fs/cgroup") and len(numbers) < len(names):
-            for key in set(names) - set(numbers):
+            for field, name in names.items():
                 try:
-                    with open(os.path.join(base, names[key]), encoding="utf-8") as text:
+                    with open(os.path.join(base, "memory." + name), encoding="utf-8") as text:
                         words = text.read().split()
-                    numbers[key] = int(words[words.index("oom_kill") + 1] if key == "kills" else words[0])
+                    number = int(words[words.index("oom_kill") + 1] if field == "kills" else words[0])
+                    numbers.setdefault(field, number)
                 except (OSError, ValueError, IndexError):
                     continue
             if "limit" not in numbers:

@@ -9,7 +9,6 @@ import importlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, PingPong, SessionError
+from ipexctl.remote.agent import procs
 from ipexctl.remote.session.loop import serve_requests
 
 ARRAY = 64 << 20  # bytes of one array: more than any cache of its share
@@ -30,38 +30,13 @@ TAG, TAG_VALUE = "IPEXCTL_BENCH", os.urandom(16).hex()  # in the environment of 
 def finish() -> None:
     """Ends what was started, with all it started (Hydra's proxies give each rank a session of its own, so what counts
     is our tag in its environment), and removes what was written."""
-    until = time.time() + 5
-    while True:
-        pids = find_tagged() if STARTED else []
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
-        for process in STARTED:
-            process.poll()
-        if not pids or time.time() > until:
-            break
-        time.sleep(0.05)
+    if STARTED:
+        procs.wipe("%s=%s" % (TAG, TAG_VALUE), 0)
     for process in STARTED:
-        process.kill()
-        process.wait()
+        process.poll()
     del STARTED[:]
     while FOLDERS:
         shutil.rmtree(FOLDERS.pop(), ignore_errors=True)
-
-
-def find_tagged() -> List[int]:
-    """Processes with our tag; a zombie has none any more."""
-    pids = []
-    for name in os.listdir("/proc"):
-        try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                if ("%s=%s" % (TAG, TAG_VALUE)).encode() in file.read() and int(name) != os.getpid():
-                    pids.append(int(name))
-        except (OSError, ValueError):
-            pass
-    return pids
 
 
 # --- one host ---------------------------------------------------------------------------------------------------------

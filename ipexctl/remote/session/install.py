@@ -35,6 +35,7 @@ from urllib.parse import quote
 
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
+from ipexctl.remote.agent import procs
 from ipexctl.remote.session.loop import ENDED, report_progress, send, serve_requests
 
 Origin = List[Any]  # [host, port]
@@ -383,7 +384,9 @@ class InstallSession:
                 if done > most + (256 << 10):
                     most = done
                 report_progress(min(done, unpacked), unpacked)
-                return most, int(cpu_seconds(pid))
+                process = procs.find_process(pid)
+
+                return most, process and int(process.seconds)
 
             argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
             run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
@@ -624,14 +627,9 @@ def fsync_directory(path: str) -> None:
 
 
 def tie_child() -> None:
-    """In a new child: a process group of its own, killed when this process dies (Linux)."""
+    """In a new child: a process group of its own, killed when this process dies."""
     os.setsid()
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    except (ImportError, OSError, AttributeError):
-        pass
+    procs.die_with_parent()
 
 
 def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> Tuple[int, str, str]:
@@ -721,16 +719,6 @@ def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, tim
     elif "Failed to fetch" in errors or "error sending request" in errors or "Failed to download" in errors:
         code = "index"
     raise SessionError(code, "uv %s failed (status %d)" % (" ".join(argv[1:3]), status), errors=errors[-4000:])
-
-
-def cpu_seconds(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            words = file.read().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / float(os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 def uv_cache(base: str) -> str:

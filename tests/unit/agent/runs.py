@@ -48,10 +48,10 @@ PLAIN = {
 }
 
 
-def remote(module: str, *words: str, before: str = "pass") -> list[str]:
-    """The command line of a module of the remote side; ``before`` are statements that go first."""
-    program = f"import sys; from ipexctl.remote.agent import {module}; {before}; sys.exit({module}.main(sys.argv[1:]))"
-    return [sys.executable, "-c", program, *words]
+def remote(role: str, *words: str, before: str = "pass") -> list[str]:
+    """The command line of a role of the agent; ``before`` are statements that go first."""
+    program = f"import sys; from ipexctl.remote.agent.__main__ import main; {before}; sys.exit(main(sys.argv))"
+    return [sys.executable, "-c", program, role, *words]
 
 
 @dataclass

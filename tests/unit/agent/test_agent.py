@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipexctl import remote
 from ipexctl.act import agent
-from ipexctl.protocol.paths import Role
+from ipexctl.remote.agent.__main__ import PROGRAMS
 
 
 def asked(path: Path, role: str) -> str:
@@ -23,13 +23,7 @@ def test_every_role_that_is_named_is_known_and_no_other(tmp_path: Path) -> None:
     path.write_bytes(agent.archive())
     named = re.search(r"agent\.pyz ([a-z|]+)", remote.__doc__ or "")
     assert named
-    known = {
-        *re.findall(
-            r"Role\.([A-Z]+)", (Path(remote.__file__ or "").parent / "agent/__main__.py").read_text().split("else:")[0]
-        )
-    }
-    known = {getattr(Role, name) for name in known}
-    assert {*named[1].split("|")} == known
-    for role in known:
+    assert {*named[1].split("|")} == {*PROGRAMS}
+    for role in PROGRAMS:
         assert "unknown role" not in asked(path, role)
     assert asked(path, "prove") == "unknown role 'prove'\n"

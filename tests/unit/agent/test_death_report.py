@@ -24,19 +24,19 @@ def ranks(tmp_path: Path) -> Path:
     return tmp_path / "ranks"
 
 
-def told(ranks: Path) -> dict[str, str]:
+def told(ranks: Path) -> death_report.RankDeath:
     return death_report.describe_rank_death(str(ranks.parent), 3, 1, signal.SIGABRT, death_report.KernelLog(), "")
 
 
 def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
-    assert told(ranks)["traceback"].startswith("Fatal Python error: Aborted")
-    assert "error" not in told(ranks)
+    assert told(ranks).traceback.startswith("Fatal Python error: Aborted")
+    assert told(ranks).error == ""
 
 
 def test_an_exception_is_told_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
     noted = {"error": "ValueError: no", "traceback": 'Traceback\n  File "a.py", line 1\nValueError: no\n'}
     (ranks / "3.1.error").write_text(json.dumps(noted))
-    assert {name: told(ranks)[name] for name in noted} == noted
+    assert told(ranks)._asdict() == {**noted, "kernel": ""}
 
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
@@ -58,16 +58,16 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
     done, pid = ended(ranks, script)
     told = death_report.describe_rank_death(str(ranks.parent), 3, pid, max(0, -done), death_report.KernelLog(), "")
-    assert told.get("error", "").startswith(error)
-    assert bool(told) == bool(error)
-    assert told.keys() <= {"error", "traceback"}
+    assert told.error.startswith(error)
+    assert bool(told.error) == bool(told.traceback) == bool(error)
+    assert told.kernel == ""
 
 
 def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
     _, pid = ended(ranks, many + "raise ValueError('no')")
     assert len(list(ranks.glob("3.*.error"))) == 8
-    assert death_report.describe_rank_death(str(ranks.parent), 3, pid, 0, death_report.KernelLog(), "")["error"] == OWN
+    assert death_report.describe_rank_death(str(ranks.parent), 3, pid, 0, death_report.KernelLog(), "").error == OWN
 
 
 def ended(ranks: Path, script: str) -> tuple[int, int]:

@@ -110,7 +110,7 @@ def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: 
 
 def alone(kept: Kept, **more: Any) -> subprocess.Popen[bytes]:
     """The watcher's process, impatient, without a controller; its input is open."""
-    words = remote("client", "watch", str(kept.directory), "0", "0", "0")
+    words = remote("watch", str(kept.directory), "0", "0", "0")
     process = kept.start(words, stdout=subprocess.PIPE, **more)
     until(lambda: kept.state().watchers == 1)
     return process
