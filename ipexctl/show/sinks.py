@@ -55,7 +55,7 @@ class Plain:
         self._out, self._err = out, err
         self._label, self._raw, self._results = label, raw, results
         self._width = 1
-        self._lines: dict[tuple[int, str], tuple[Lines, str]] = {}
+        self._lines: dict[tuple[int, str], Lines] = {}
         self._unfinished: dict[tuple[int, str], bytes] = {}
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
@@ -127,29 +127,18 @@ class Plain:
             typeset.put(typeset.console(self._out), self._out, build(screens))
 
     def _output(self, event: e.Output, at: float) -> None:
-        pipe = self._out if event.stream == "out" else self._err
-        data = event.data
+        key, data = (event.rank, event.stream), event.data
         prefix = self._prefix(event.rank, event.host)
-        key = (event.rank, event.stream)
-        if self._raw:
-            self._pass(key, prefix.encode(), data, event.partial, pipe)
+        lines = self._lines.get(key)
+        whole = not event.partial and data.endswith(b"\n") and not lines
+        # Whole lines with nothing to escape are labelled at once, without one object a line.
+        if self._raw or (whole and is_plain(data)):
+            self._pass(key, prefix, data, event.partial)
             return
-        held = self._lines.get(key)
-        if not event.partial and data.endswith(b"\n") and (held is None or not held[0]):
-            # The fast path: whole lines with nothing to escape are labelled at once, without one object a line.
-            start = prefix.encode()
-            if is_plain(data):
-                pipe.send(start + data[:-1].replace(b"\n", b"\n" + start) + b"\n")
-                pipe.flush()
-                return
-            text = without_colours(decode(data))
-            if is_harmless(text):
-                pipe.write(prefix + text[:-1].replace("\n", "\n" + prefix) + "\n")
-                pipe.flush()
-                return
-        if held is None:
-            held = self._lines[key] = (Lines(), prefix)
-        lines = held[0]
+        if whole and is_harmless(text := without_colours(decode(data))):
+            self._show(key, prefix, text[:-1].split("\n"))
+            return
+        lines = self._lines.setdefault(key, Lines())
         done = lines.feed(data)
         if not event.partial and not data.endswith(b"\n"):
             done += lines.flush()
@@ -158,11 +147,16 @@ class Plain:
         elif lines.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR:
             self._shown_at[key] = at
             done = [lines.current]
-        pipe.write("".join(f"{prefix}{line}\n" for line in done))
+        self._show(key, prefix, done)
+
+    def _show(self, key: tuple[int, str], prefix: str, lines: list[str]) -> None:
+        pipe = self._out if key[1] == "out" else self._err
+        pipe.write("".join(f"{prefix}{line}\n" for line in lines))
         pipe.flush()
 
-    def _pass(self, key: tuple[int, str], start: bytes, data: bytes, partial: bool, pipe: Pipe) -> None:
-        """``raw``: the ranks' bytes, labelled at the beginning of each line."""
+    def _pass(self, key: tuple[int, str], prefix: str, data: bytes, partial: bool) -> None:
+        """The rank's bytes as they are, labelled at the beginning of each line."""
+        pipe, start = self._out if key[1] == "out" else self._err, prefix.encode()
         data = self._unfinished.pop(key, b"") + data
         end = data.rfind(b"\n") + 1 if partial and len(data) < LIMIT else len(data)
         if end < len(data):
@@ -180,13 +174,10 @@ class Plain:
 
     def _flush(self, rank: int | None) -> None:
         """Shows the unfinished lines of one rank, or of all."""
-        for (whose, stream), (lines, prefix) in self._lines.items():
-            if rank is None or whose == rank:
-                pipe = self._out if stream == "out" else self._err
-                pipe.write("".join(f"{prefix}{line}\n" for line in lines.flush()))
-                pipe.flush()
-        for key in [key for key in self._unfinished if rank is None or key[0] == rank]:
-            self._pass(key, self._prefix(key[0], "").encode(), b"", False, self._out if key[1] == "out" else self._err)
+        for key in [key for key in (*self._lines, *self._unfinished) if rank in (None, key[0])]:
+            prefix = self._prefix(key[0], "")
+            self._show(key, prefix, self._lines[key].flush() if key in self._lines else [])
+            self._pass(key, prefix, b"", partial=False)
 
     def _print(self, *lines: str) -> None:
         self._out.flush()
@@ -224,32 +215,46 @@ class JsonLines:
         self._out.flush()
 
 
-class Answering:
+class _Quiet:
+    """Warnings and failures go to ``err``; steps are not shown, nor is ranks' output."""
+
+    def __init__(self, out: Pipe, err: Pipe) -> None:
+        self._out, self._err = out, err
+        self._messages = Plain(err, err, results=False)
+
+    def take(self, stamped: Stamped) -> None:
+        event = stamped.event
+        if isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
+            self._messages.take(stamped)
+
+    def close(self, report: CommandReport | None = None) -> None:
+        self._messages.close()
+        self._out.flush()
+
+
+class Answering(_Quiet):
     """``--json``: the answer as one JSON document on ``out`` at the end, and nothing else there.
 
     An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
-    a program always reads one document with every host's and every rank's outcome. Warnings and failures go to
-    ``err``; steps, and ranks' output, are not shown. ``only`` names the one key of the answer that is printed.
+    a program always reads one document with every host's and every rank's outcome. ``only`` names the one key of the
+    answer that is printed.
     """
 
     def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
-        self._out, self._only = out, only
-        self._messages = Plain(err, err, results=False)
+        super().__init__(out, err)
+        self._only = only
         self._answer: AnyAnswer | None = None
         self._closed = False
 
     def take(self, stamped: Stamped) -> None:
-        event = stamped.event
-        if isinstance(event, e.Answer):
-            self._answer = event.value
-        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
-            self._messages.take(stamped)
+        super().take(stamped)
+        if isinstance(stamped.event, e.Answer):
+            self._answer = stamped.event.value
 
     def close(self, report: CommandReport | None = None) -> None:
         if self._closed:
             return
         self._closed = True
-        self._messages.close()
         value: dict[str, object] = dict(json_items(self._answer)) if self._answer else {}
         if report is not None and "hosts" not in value:
             value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
@@ -261,24 +266,13 @@ class Answering:
                     self._out.send(block.encode())
                     block = ""
             self._out.send(block.encode() + b"\n")
-        self._out.flush()
+        super().close(report)
 
 
-class Bare:
+class Bare(_Quiet):
     """A rank's bytes as it wrote them, nothing added: its output to ``out``, its errors to ``err``, where we talk."""
 
-    def __init__(self, out: Pipe, err: Pipe) -> None:
-        self._out = out
-        self._err = err
-        self._messages = Plain(err, err, results=False)
-
     def take(self, stamped: Stamped) -> None:
-        event = stamped.event
-        if isinstance(event, e.Output):
+        super().take(stamped)
+        if isinstance(event := stamped.event, e.Output):
             (self._out if event.stream == "out" else self._err).send(event.data)
-        elif isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
-            self._messages.take(stamped)
-
-    def close(self, report: CommandReport | None = None) -> None:
-        self._messages.close()
-        self._out.flush()
