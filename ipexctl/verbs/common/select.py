@@ -111,21 +111,13 @@ def read_playbook(
 
 
 def select_play_hosts(
-    play: Play,
-    *,
-    hostfile: str | None,
-    hosts: str | None,
-    limit: str | None = None,
-    environ: Mapping[str, str],
-    cwd: Path,
-    runs: Path | None = None,
+    play: Play, *, hostfile: str | None, hosts: str | None, environ: Mapping[str, str], cwd: Path
 ) -> Inventory:
     """The hosts of ``--hosts`` or ``--hostfile``, else the play's, else as `select_hosts`. Raises `UsageError`."""
     if hosts is not None or hostfile is not None or (play.hostfile is None and play.inventory is None):
-        return select_hosts(hostfile=hostfile, hosts=hosts, limit=limit, environ=environ, cwd=cwd, runs=runs)
+        return select_hosts(hostfile=hostfile, hosts=hosts, limit=None, environ=environ, cwd=cwd)
     hint = "hosts: names a hostfile; hosts themselves are a list: hosts: [node0, node1]"
-    inventory = play.inventory or read_hostfile(play.hostfile or "", cwd=cwd, hint=hint)
-    return inventory if limit is None else limit_hosts(inventory, limit, runs)
+    return play.inventory or read_hostfile(play.hostfile or "", cwd=cwd, hint=hint)
 
 
 def _read_default_hostfile(cwd: Path) -> Inventory:
@@ -140,14 +132,13 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
 
 
 def _resolve_paths(inventory: Inventory, directory: Path) -> Inventory:
-    return replace(inventory, hosts=tuple(_resolve_host_paths(host, directory) for host in inventory))
-
-
-def _resolve_host_paths(host: Host, directory: Path) -> Host:
     """Makes relative paths of files on this machine absolute; ``~`` is expanded by those who open the file."""
 
     def resolved(path: str) -> str:
         return path if path.startswith(("/", "~")) else str(directory.absolute() / path)
 
-    variables = {key: resolved(value) if key == "known_hosts" else value for key, value in host.vars.items()}
-    return replace(host, key=resolved(host.key) if host.key else None, vars=variables)
+    def resolve_host(host: Host) -> Host:
+        variables = {key: resolved(value) if key == "known_hosts" else value for key, value in host.vars.items()}
+        return replace(host, key=resolved(host.key) if host.key else None, vars=variables)
+
+    return replace(inventory, hosts=tuple(map(resolve_host, inventory)))

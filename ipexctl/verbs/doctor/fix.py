@@ -83,12 +83,11 @@ def _runs(
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     answering = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
     seen = yield from find_runs(answering, context)
-    known = {one.run for one in seen.runs}
+    known = {one.row.run for one in seen.runs}
     stray: dict[str, list[str]] = {}
-    for host, rows in seen.orphans.items():
-        for row in rows:
-            if row.run not in known:
-                stray.setdefault(row.run, []).append(host)
+    for orphan in seen.orphans:
+        if orphan.run not in known:
+            stray.setdefault(orphan.run, []).append(orphan.host)
     fixed: list[AppliedFix] = []
     for run, hosts in stray.items():
         if ask(f"{join_names(hosts, 4)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):

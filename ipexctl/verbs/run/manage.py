@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
-from ipexctl.model.answers import ListedRun, OrphanDirectory, PsAnswer, ReapAnswer, StopAnswer
+from ipexctl.model.answers import ListedRun, PsAnswer, ReapAnswer, StopAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
 from ipexctl.model.hosts import Inventory
@@ -26,19 +25,18 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
     yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
     survey = yield from find_runs(inventory, context)
-    orphans = tuple(OrphanDirectory(host, row.run, row.directory) for host, row in survey.list_orphans())
-    if orphans:
+    if survey.orphans:
         text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
         yield Message(text, "warning", code="orphans")
-    yield Answer(PsAnswer(tuple(map(_list_run, survey.runs)), orphans, inventory.names, survey.unreachable))
+    yield Answer(PsAnswer(tuple(map(_list_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
 
 
 def _list_run(run: DiscoveredRun) -> ListedRun:
     row = run.row
     return ListedRun(
-        run=run.run,
-        state=run.state,
+        run=row.run,
+        state=row.state,
         title=row.title,
         ranks=row.size,
         hosts=tuple(row.hosts),
@@ -114,12 +112,11 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
         results = yield from run_on_hosts(context, inventory, "reap", _reaper(run, directories))
-        for host, result in results.items():
-            if isinstance(result, Failure):
-                unknown.append(host)
-            elif result.left:
-                left[host] = left.get(host, ()) + result.left
-        nowhere = not any(isinstance(result, Failure) or result.was_running for result in results.values())
+        reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
+        unknown += [host for host in results if host not in reaped]
+        for host, (_, pids) in reaped.items():
+            left |= {host: (*left.get(host, ()), *pids)} if pids else {}
+        nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
         if nowhere and not directories:
             raise no_such_run(run, survey)
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
@@ -132,34 +129,27 @@ def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict
     """Run → host → the directory to remove on it."""
     chosen: dict[str, dict[str, str]] = {}
     runs = [run for run in survey.runs if run.over and not prefix]
-    if prefix and any(run.run.startswith(prefix) for run in survey.runs):
+    if prefix and any(run.row.run.startswith(prefix) for run in survey.runs):
         runs = [choose_run(survey, prefix)]
     for run in runs:
-        chosen.setdefault(run.run, {})[run.head] = run.row.directory
-    for host, row in survey.list_orphans():
-        if not prefix or row.run.startswith(prefix):
-            chosen.setdefault(row.run, {})[host] = row.directory
+        chosen.setdefault(run.row.run, {})[run.head] = run.row.directory
+    for orphan in survey.orphans:
+        if not prefix or orphan.run.startswith(prefix):
+            chosen.setdefault(orphan.run, {})[orphan.host] = orphan.directory
     if prefix and not chosen:
         chosen[prefix] = {}  # its directories may be gone and its processes not
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class _Reaped:
-    """Whether a process of the run was running on a host, and the ids of those that could not be ended."""
-
-    was_running: bool
-    left: tuple[int, ...] = ()
-
-
-def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], _Reaped]:
-    def reap_host(link: Link, _: Emit) -> _Reaped:
+def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], tuple[bool, tuple[int, ...]]]:
+    def reap_host(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+        """Whether a process of the run was running there, and the ids of those that could not be ended."""
         run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
         was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
         left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
         if run_dir.directory and not left:
             run_control.remove(link, run_dir)
-        return _Reaped(was_running, left)
+        return was_running, left
 
     return reap_host
 

@@ -36,7 +36,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.launch import Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
@@ -137,22 +137,25 @@ def _check_restarts(task: Run) -> None:
         raise UsageError("--min-hosts says how to start again without a lost host", hint="add --restarts 1")
 
 
-def launch_for(
-    prepared: Prepared, name: str, nonce: str, *, restart: int = 0, without: frozenset[str] = frozenset()
-) -> tuple[Launch, dict[str, str]]:
-    """The launch of the attempt ``name`` on all hosts but ``without``, and each host's Python interpreter.
+def make_attempt(
+    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
+) -> Attempt:
+    """One attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
 
     Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other.
     """
-    task = prepared.task
+    task, now = prepared.task, context.clock()
+    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+    identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
     hosts = tuple(host for host in prepared.inventory if host.name not in without)
     # A home directory may be shared by all hosts: each has a directory of its own in it.
     runtimes = {host.name: _host_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
+    pythons = {host: runtime.runtime.python for host, runtime in runtimes.items()}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
     launch = build_launch(
         task,
         name,
-        nonce,
+        identity.nonce,
         hosts,
         runtimes,
         _remote_script(task, prepared.script),
@@ -160,23 +163,11 @@ def launch_for(
         config=prepared.config,
         options=parse_options(read_data("options.toml")),
     )
-    return launch, {host: runtime.runtime.python for host, runtime in runtimes.items()}
-
-
-def make_attempt(
-    prepared: Prepared, context: Context, restart: int = 0, without: frozenset[str] = frozenset()
-) -> Attempt:
-    """One attempt with a name, a nonce and directories of its own; nothing is started yet."""
-    now = context.clock()
-    name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
-    identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
-    launch, pythons = launch_for(prepared, name, identity.nonce, restart=restart, without=without)
-    host_specs = specs(launch, prepared.task, identity, pythons, launch.rank_env)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, pythons[plan.host])
         for plan in launch.nodes
     }
-    return Attempt(prepared.task, launch, identity, run_dirs, host_specs, context)
+    return Attempt(task, launch, identity, run_dirs, specs(launch, task, identity, pythons, launch.rank_env), context)
 
 
 def _find_script(task: Run) -> Path:
@@ -240,16 +231,11 @@ def _sync_script(
     """Sends the script's directory to every host; each host's working directory, None where one has not got it."""
     if not task.sync or dry:
         folder = resolve_directory(script).name
-        return {
-            host.name: _absolute(choose_destination(task.workdir, host, folder), facts[host.name]) for host in inventory
-        }
+        paths = {host.name: choose_destination(task.workdir, host, folder) for host in inventory}
+        return {host: posixpath.join(facts[host].home or "/", path.removeprefix("~/")) for host, path in paths.items()}
     results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
     workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
     return workdirs if len(workdirs) == len(inventory) else None
-
-
-def _absolute(path: str, facts: Facts) -> str:
-    return posixpath.join(facts.home or "/", path.removeprefix("~/"))
 
 
 def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.model.answers import OrphanDirectory
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.launch import Running
 from ipexctl.model.text import printable
-from ipexctl.protocol.messages import OrphanDirectory, RunRow
+from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.watch import RunWatcher
 
 
@@ -26,29 +27,17 @@ class DiscoveredRun:
     row: RunRow
 
     @property
-    def run(self) -> str:
-        return self.row.run
-
-    @property
-    def state(self) -> str:
-        return self.row.state
-
-    @property
     def over(self) -> bool:
-        return self.state in {"ended", "gone"}
+        return self.row.state in {"ended", "gone"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSurvey:
-    """What all hosts that answered keep. ``orphans`` maps hosts to directories of runs whose guard is gone."""
+    """What all hosts that answered keep; ``orphans`` are directories of runs whose guard is gone."""
 
     runs: tuple[DiscoveredRun, ...]
-    orphans: Mapping[str, tuple[OrphanDirectory, ...]]
+    orphans: tuple[OrphanDirectory, ...]
     unreachable: tuple[str, ...]
-
-    def list_orphans(self) -> list[tuple[str, OrphanDirectory]]:
-        """Each with its host."""
-        return [(host, row) for host, rows in self.orphans.items() for row in rows]
 
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
@@ -58,8 +47,9 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     runs.sort(key=lambda run: run.row.started)
     unique = {run.row.directory + run.head: run for run in runs}  # entries of one machine list the same
-    orphans = {host: tuple(answer.orphans) for host, answer in answers.items() if answer.orphans}
-    return RunSurvey(tuple(unique.values()), orphans, tuple(host for host in results if host not in answers))
+    orphans = [OrphanDirectory(host, *row) for host, answer in answers.items() for row in answer.orphans]
+    unreachable = tuple(host for host in results if host not in answers)
+    return RunSurvey(tuple(unique.values()), tuple(orphans), unreachable)
 
 
 def choose_run(survey: RunSurvey, prefix: str | None) -> DiscoveredRun:
@@ -70,12 +60,12 @@ def choose_run(survey: RunSurvey, prefix: str | None) -> DiscoveredRun:
     if prefix is None:
         matches = [run for run in survey.runs if not run.over] or list(survey.runs)
     else:
-        exact = [run for run in survey.runs if run.run == prefix]
-        matches = exact or [run for run in survey.runs if run.run.startswith(prefix)]
-    if len({run.run for run in matches}) > 1:
+        exact = [run for run in survey.runs if run.row.run == prefix]
+        matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]
+    if len({run.row.run for run in matches}) > 1:
         raise UsageError(
             f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts",
-            reasons=[f"{run.run}  {run.state}  {run.row.title} of {run.row.owner}" for run in matches],
+            reasons=[f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches],
             hint="name one of them",
             exit=Exit.STEP,
         )

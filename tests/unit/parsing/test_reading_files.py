@@ -158,11 +158,10 @@ def test_a_play_brings_its_hosts_unless_flags_do(tmp_path: Path) -> None:
 
     def names(play: str, **flags: str) -> tuple[str, ...]:
         read = read_playbook(f"plays/{play}.yaml", environ={}, cwd=tmp_path)
-        given: dict[str, Any] = {"hostfile": None, "hosts": None, "limit": None, **flags}
+        given: dict[str, Any] = {"hostfile": None, "hosts": None, **flags}
         return select_play_hosts(read, **given, environ={}, cwd=tmp_path).names
 
     assert names("file") == ("f1", "f2")
-    assert names("file", limit="f2") == ("f2",)
     assert names("list", limit="!l1") == ("l2",)
     assert names("list", hosts="x,y") == ("x", "y")
     assert names("none", hosts="x") == ("x",)
