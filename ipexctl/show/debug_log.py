@@ -13,8 +13,8 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
 from ipexctl.model.text import printable, without_secrets
@@ -81,9 +81,7 @@ class DebugLog(logging.Handler):
         logger.setLevel(logging.DEBUG)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         logger = logging.getLogger("ipexctl")
         logger.removeHandler(self)
         logger.setLevel(self.shown)
@@ -100,12 +98,12 @@ class DebugLog(logging.Handler):
         text = self.format(record)
         if self.shown and record.levelno >= self.shown:
             self._write(text)
-        if self._file < 0 and not self._failed:
+        if self._file >= 0:
+            self._append(text)
+        elif not self._failed:
             self._waiting.append(text)
             if record.levelno >= logging.INFO:
                 self._open(self._shared)
-        elif not self._failed:
-            self._append(text)
 
     def keep_in(self, directory: Path) -> None:
         """From now on the log is in this directory, with all that was logged before."""
@@ -144,10 +142,8 @@ class DebugLog(logging.Handler):
             self._append(self._waiting.popleft())
 
     def _append(self, text: str) -> None:
-        try:
+        with suppress(OSError):  # a full disk: the saved run counts and reports its own losses
             os.write(self._file, text.encode("utf-8", "replace"))
-        except OSError:
-            pass  # a full disk: the saved run counts and reports its own losses
 
 
 def _mask_word(word: str) -> str:

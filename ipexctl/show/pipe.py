@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any, TextIO
 
 
@@ -56,31 +58,21 @@ class Pipe(io.TextIOBase):
 
     def send(self, data: bytes) -> None:
         """Bytes as they are."""
-        if self.gone:
-            return
-        try:
-            self._out.write(data)
-        except (OSError, ValueError) as error:
-            self._lose(error)
+        self._attempt(self._out.write, data)
 
     def flush(self) -> None:
+        self._attempt(self._out.flush)
+
+    def _attempt(self, call: Callable[..., object], *data: bytes) -> None:
         if self.gone:
             return
         try:
-            self._out.flush()
+            call(*data)
         except (OSError, ValueError) as error:
-            self._lose(error)
-
-    def _lose(self, error: OSError | ValueError) -> None:
-        """What Python still holds for this descriptor would fail again at exit, with a trace: it goes to /dev/null."""
-        self.error = error
-        try:
-            number = self._stream.fileno()
-        except (OSError, ValueError, AttributeError):
-            return
-        try:
-            null = os.open(os.devnull, os.O_WRONLY)
-        except OSError:
-            return
-        os.dup2(null, number)
-        os.close(null)
+            self.error = error
+            # What Python still holds for this descriptor would fail again at exit, with a trace: it goes to /dev/null.
+            with suppress(OSError, ValueError, AttributeError):
+                number = self._stream.fileno()
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, number)
+                os.close(null)

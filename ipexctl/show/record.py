@@ -15,6 +15,7 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,13 +133,12 @@ class Record:
         self.directory = open_directory(runs, verb, at)
         self._trouble = trouble
         self._reported: set[str] = set()
-        self._events = _File(EVENTS)
+        self._events, self._plans = _File(EVENTS), _File(PLAN)
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
         self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
         self._since = 0.0
         self._buffer = bytearray()
-        self._plans = 0
         self._documents_lost: list[str] = []
         self._closed = False
 
@@ -279,16 +279,10 @@ class Record:
 
     def _plan(self, verb: str, text: str) -> None:
         """A playbook has several plans: each after the first comes under its verb's name."""
-        text = f"{text}\n" if not text.endswith("\n") else text
-        path = self.directory / PLAN
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(path, flags) if self._plans else _create(path), "wb") as file:
-                file.write((f"\n# {verb}\n{text}" if self._plans else text).encode("utf-8", "surrogateescape"))
-        except OSError as error:
-            self._report_error(error)
+        heading = f"\n# {verb}\n" if self._plans.size else ""
+        text = f"{heading}{text}" if text.endswith("\n") else f"{heading}{text}\n"
+        if not self._append_whole(self._plans, text.encode("utf-8", "surrogateescape")):
             self._documents_lost.append(PLAN)
-        self._plans += 1
 
     def _document(self, name: str, data: bytes) -> None:
         new = self.directory / f".{name}.{secrets.token_hex(4)}"
@@ -347,9 +341,7 @@ def retain(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
     old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and read_report(path)]
     removed = []
     for path in old:
-        try:
+        with suppress(OSError):
             shutil.rmtree(path)
-        except OSError:
-            continue
-        removed.append(path)
+            removed.append(path)
     return removed
