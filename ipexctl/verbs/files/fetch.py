@@ -17,12 +17,13 @@ from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, format_bytes, validate_destination
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
-from ipexctl.model.errors import Failure, Kind, UsageError, worst
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.tasks import Fetch
 from ipexctl.model.text import pluralize, printable
+from ipexctl.verbs.files.sync import find_local_rsync
 
 _STEP = "fetch"
 
@@ -45,9 +46,7 @@ def fetch(
     ]
     if invalid:
         raise UsageError("fetch has invalid paths", reasons=invalid)
-    local_rsync = rsync.find_rsync() is not None
-    if task.transfer == "rsync" and not local_rsync:
-        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
+    local_rsync = find_local_rsync(task.transfer)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
     ignored, folds = compile_ignore(task.exclude), receive.folds_case(into)
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
@@ -64,14 +63,11 @@ def fetch(
     probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
     failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
     listings = {host: listing for host, listing in probed.items() if isinstance(listing, Listing)}
-    yield from _report_links(listings)
+    if links := sorted({link for listing in listings.values() for link in listing.links}):
+        yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)
                if listings and not any(number in listing.matched for listing in listings.values())]  # fmt: skip
-    plans = {
-        host.name: _plan_host(task, host, listings[host.name], into, local_rsync)
-        for host in hosts
-        if host.name in listings
-    }
+    plans = {name: _plan_host(task, inventory[name], listing, into, local_rsync) for name, listing in listings.items()}
     plan = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan)
     for pattern in missing:
@@ -81,10 +77,14 @@ def fetch(
         fetched = yield from _fetch_files(hosts, plans, listings, into, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
-    answers = {name: _format_result(result, plans.get(name)) for name, result in done.items()}
+    answers: dict[str, FetchedHost | FailedTransfer] = {}
+    for name, result in done.items():
+        if isinstance(result, Failure):
+            answers[name] = FailedTransfer(result.what, result.code)
+        else:
+            answers[name] = FetchedHost(result, len(plans[name].items), plans[name].size, plans[name].unchanged)
     yield Answer(FetchAnswer(dry, answers, plan if dry else None))
-    codes = [failure.kind.exit for failure in failures.values()]
-    yield Ended("fetch", worst([*codes, *([Kind.STEP.exit] if missing else [])]))
+    yield Ended("fetch", worst([*(failure.kind.exit for failure in failures.values()), *(Exit.STEP for _ in missing)]))
     return done
 
 
@@ -242,16 +242,3 @@ def _last_ranks(context: Context) -> list[str]:
         if report and report.run:
             return [rank.host for rank in report.run.ranks]
     return []
-
-
-def _report_links(listings: dict[str, Listing]) -> Generator[Event, None, None]:
-    links = sorted({link for listing in listings.values() for link in listing.links})
-    if links:
-        yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
-
-
-def _format_result(result: str | Failure, plan: FetchPlan | None) -> FetchedHost | FailedTransfer:
-    if isinstance(result, Failure):
-        return FailedTransfer(result.what, result.code)
-    assert plan is not None
-    return FetchedHost(result, len(plan.items), plan.size, plan.unchanged)

@@ -15,20 +15,9 @@ from ipexctl.act.transfer.receive import receive_files
 from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.act.transfer.source_tree import Packer, SourceChangedError, find_changed, read_tree
 from ipexctl.decide.planning import diff
+from ipexctl.decide.planning import sync as planning
 from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
-from ipexctl.decide.planning.sync import (
-    RemoteTree,
-    SyncPlan,
-    choose_destination,
-    choose_rsync,
-    find_stale_parts,
-    format_bytes,
-    format_manifest,
-    format_plans,
-    parse_remote_tree,
-    plan_sync,
-    validate_destination,
-)
+from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
@@ -49,9 +38,7 @@ def sync(
     root = _find_source(task)
     ignored = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude])
     destinations = _choose_destinations(task, inventory, root)
-    local_rsync = rsync.find_rsync() is not None
-    if task.transfer == "rsync" and not local_rsync:
-        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
+    local_rsync = find_local_rsync(task.transfer)
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
         raise UsageError(f"{task.source} is empty, and --delete would remove everything on the hosts")
@@ -68,13 +55,13 @@ def sync(
     plans: dict[str, SyncPlan] = {}
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
-            plan = plan_sync(
+            plan = planning.plan_sync(
                 tree, remote_tree, delete=task.delete, ignored=ignored, stale=_find_stale_parts(remote_tree, tree)
             )
-            plans[host.name] = choose_rsync(
+            plans[host.name] = planning.choose_rsync(
                 plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
             )
-    plan_text = format_plans(plans, str(root))
+    plan_text = planning.format_plans(plans, str(root))
     yield Planned("sync", plan_text)
     if task.diff:
         yield from _report_differences(tree, plans, remote_trees, inventory, context)
@@ -91,8 +78,14 @@ def sync(
         sent = yield from _send_trees(task, tree, plans, reachable, context)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or paths[host.name] for host in inventory}
-    hosts = {name: _format_result(result, plans.get(name)) for name, result in done.items()}
-    yield Answer(SyncAnswer(dry, hosts, plan_text if dry else None))
+    answers: dict[str, SyncedHost | FailedTransfer] = {}
+    for name, result in done.items():
+        if isinstance(result, Failure):
+            answers[name] = FailedTransfer(result.what, result.code)
+        else:
+            plan = plans[name]
+            answers[name] = SyncedHost(result, not plan.is_empty, plan.files, plan.size, len(plan.to_delete))
+    yield Answer(SyncAnswer(dry, answers, plan_text if dry else None))
     yield Ended("sync", worst([failure.kind.exit for failure in failures.values()]))
     return done
 
@@ -101,7 +94,7 @@ def _send_trees(
     task: tasks.Sync, tree: Tree, plans: dict[str, SyncPlan], reachable: Sequence[Host], context: Context
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Sends each host its changed files; does not contact hosts that are up to date."""
-    packer, manifest = Packer(tree), format_manifest(tree)
+    packer, manifest = Packer(tree), planning.format_manifest(tree)
     outdated = [host for host in reachable if not plans[host.name].is_empty]
     for host in reachable:
         if plans[host.name].is_empty:
@@ -148,7 +141,7 @@ def _send_trees(
             raise LinkError(
                 Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
             ) from None
-        return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
+        return plan.summary() + (f" (rsync saved {planning.format_bytes(saved)})" if saved else "")
 
     return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
 
@@ -186,7 +179,7 @@ def _report_differences(
 
 def _inspect_destination(link: Link, where: str) -> RemoteTree:
     try:
-        return parse_remote_tree(transfer.list_tree(link, where))
+        return planning.parse_remote_tree(transfer.list_tree(link, where))
     except ValueError:
         what = f"malformed file list of {printable(where)} from the host"
         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
@@ -207,6 +200,14 @@ def _find_source(task: tasks.Sync) -> Path:
     return root
 
 
+def find_local_rsync(transfer: tasks.Transfer) -> bool:
+    """Whether this machine has rsync. Raises `UsageError` if it has none and ``--transfer`` requires it."""
+    found = rsync.find_rsync() is not None
+    if transfer == "rsync" and not found:
+        raise UsageError("rsync is not installed on this machine", hint="omit --transfer rsync")
+    return found
+
+
 def resolve_directory(path: Path) -> Path:
     """The absolute path of a directory, or of the parent of a file; hosts use the same name."""
     return Path(os.path.abspath(path if path.is_dir() else path.parent))  # noqa: PTH100 - links stay as they are written
@@ -220,9 +221,11 @@ def _read_ignore_file(root: Path) -> list[str]:
 
 
 def _choose_destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[str, str]:
-    destinations = {host.name: choose_destination(task.workdir, host, root.name) for host in inventory}
+    destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
     reasons = [
-        f"{name}: {where!r} {why}" for name, where in destinations.items() if (why := validate_destination(where))
+        f"{name}: {where!r} {why}"
+        for name, where in destinations.items()
+        if (why := planning.validate_destination(where))
     ]
     if reasons:
         raise UsageError(
@@ -239,11 +242,6 @@ def _name_transfer(tree: Tree) -> str:
 def _find_stale_parts(remote_tree: RemoteTree, tree: Tree) -> tuple[str, ...]:
     origin, _, own = _name_transfer(tree).partition("-")
     writers = {int(name.split("-")[-2]) for name in remote_tree.parts if name.split("-")[-2].isdigit()} - {int(own)}
-    return find_stale_parts(remote_tree, origin, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists()))
-
-
-def _format_result(result: str | Failure, delta: SyncPlan | None) -> SyncedHost | FailedTransfer:
-    if isinstance(result, Failure):
-        return FailedTransfer(result.what, result.code)
-    assert delta is not None
-    return SyncedHost(result, not delta.is_empty, delta.files, delta.size, len(delta.to_delete))
+    return planning.find_stale_parts(
+        remote_tree, origin, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists())
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing, play_schedule
@@ -31,10 +31,9 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.notes import Note
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 from ipexctl.verbs.common.nested import run_nested
 
 Workflow = Generator[Event, None, object]
@@ -56,16 +55,36 @@ class PlayOptions:
     hosts: frozenset[str] | None = None
     again: bool = False
 
+    def select_steps(self, book: Play) -> tuple[Step, ...]:
+        """The steps to run. Raises `UsageError` for a tag or a name that no step has, and if none is left."""
+        return play_schedule.select_steps(book, tags=self.tags, skip_tags=self.skip_tags, start_at=self.start_at)
+
+    def limit_hosts(self, hosts: Inventory) -> list[Host]:
+        """The hosts that ``--limit`` leaves."""
+        return [host for host in hosts if self.hosts is None or host.name in self.hosts]
+
 
 @dataclass
 class PlayState:
-    """The state after some steps: facts by host, lost hosts with the reason, the host of each rank of the last run."""
+    """A play after some steps: facts by host, lost hosts with the reason, the host of each rank of the last run."""
 
+    context: Context
+    environ: Mapping[str, str]
+    options: PlayOptions
     facts: dict[str, Facts] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     ranks: tuple[str, ...] = ()
     trained: bool = False  # an earlier step was a run, whether it was begun or not
     changed: bool = False
+
+
+class StepResult(NamedTuple):
+    """``exit`` None: not begun. ``stop``: why the play ends. ``ignored``: its failure does not count."""
+
+    exit: Exit | None
+    note: str | None = None
+    stop: str = ""
+    ignored: bool = False
 
 
 def play(
@@ -74,48 +93,43 @@ def play(
     """Runs each step; returns the worst exit code of those that were not ignored. Raises `UsageError` before any host
     is contacted: for a tag, a name or a limit that selects nothing, and for missing scripts and directories."""
     options = options or PlayOptions()
-    steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
+    steps = options.select_steps(book)
     chosen = [_limit_hosts(step, inventory) for step in steps]
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
-    requested = tuple(name for name in inventory.names if _is_requested(name, options))
+    requested = tuple(host.name for host in options.limit_hosts(inventory))
     yield Started("play", book.name or book.source, requested)
     for warning in book.warnings:
         yield Message(warning, "warning")
-    state = PlayState()
+    state = PlayState(context, environ, options)
     rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
         yield Message(f"{'check ' if options.dry else ''}step {number} of {len(steps)}: {step.title}")
-        state.trained = state.trained or any(earlier.action == "run" for earlier in steps[: number - 1])
-        code, note, stop = yield from _run_step(step, hosts, state, context, environ, options)
-        row = PlayedStep(step.title, step.action, None if code is None else int(code), note.text if note else None)
-        rows.append(row)
-        codes += [code] if code and not (note and note.code == "ignored") else []
-        if not stop and all(name in state.lost for name in requested):
-            stop = "no host is left"
+        result = yield from _run_step(step, hosts, state)
+        state.trained |= step.action == "run"
+        rows.append(PlayedStep(step.title, step.action, result.exit, result.note))
+        codes += [result.exit] if result.exit and not result.ignored else []
+        stop = result.stop or ("no host is left" if all(name in state.lost for name in requested) else "")
+        if stop and number < len(steps):
+            yield Message(f"the play ends here: {stop}", "warning", code="play-ended")
         if stop:
-            if number < len(steps):
-                yield Message(f"the play ends here: {stop}", "warning", code="play-ended")
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not state.changed and not options.dry and not any(codes):
         yield Message("nothing was changed")
-    exit = worst(codes)
     if state.lost and not options.dry:
         yield Message("again only where it failed: the same command with --limit @failed")
-    dry: Literal[True] | None = True if options.dry else None
-    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, dry))
-    yield Ended("play", exit)
-    return exit
+    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, options.dry or None))
+    yield Ended("play", worst(codes))
+    return worst(codes)
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
     """Lists the selected steps with their hosts. Contacts no host."""
-    steps = play_schedule.select_steps(book, tags=options.tags, skip_tags=options.skip_tags, start_at=options.start_at)
     rows: list[ListedStep] = []
-    for number, step in enumerate(steps, 1):
-        hosts = ",".join(name for name in _limit_hosts(step, inventory).names if _is_requested(name, options))
+    for number, step in enumerate(options.select_steps(book), 1):
+        hosts = ",".join(host.name for host in options.limit_hosts(_limit_hosts(step, inventory)))
         tags, when = ",".join(step.tags) or None, step.when or None
         rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
     yield Started("play", "", ())
@@ -149,66 +163,50 @@ def _limit_hosts(step: Step, inventory: Inventory) -> Inventory:
     return inventory if step.limit is None else parsing.limit_inventory(inventory, step.limit)
 
 
-def _is_requested(host: str, options: PlayOptions) -> bool:
-    return options.hosts is None or host in options.hosts
-
-
-def _run_step(
-    step: Step, hosts: Inventory, state: PlayState, context: Context, environ: Mapping[str, str], options: PlayOptions
-) -> Generator[Event, None, tuple[Exit | None, Note | None, str]]:
-    """Runs one step; returns its exit code (None: not begun), a note, and why the play ends ("" if it goes on)."""
-    requested = [host for host in hosts if _is_requested(host.name, options)]
+def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event, None, StepResult]:
+    """Runs one step on those of its hosts that are left."""
+    options = state.options
+    requested = options.limit_hosts(hosts)
     active = [host for host in requested if host.name not in state.lost]
     if not active:
-        return (
-            None,
-            Note("skipped", f"skipped: {'its hosts are lost' if requested else '--limit leaves it no host'}"),
-            "",
-        )
+        return StepResult(None, f"skipped: {'its hosts are lost' if requested else '--limit leaves it no host'}")
     if isinstance(step.task, tasks.Fetch) and state.trained and step.task.from_.startswith("rank:"):
         active = [host for host in active if host.name in state.ranks]
         if not active:
-            return None, Note("skipped", "skipped: no run of this play says where its ranks are"), ""
+            return StepResult(None, "skipped: no run of this play says where its ranks are")
     codes: list[Exit] = []
     if step.when:
-        active, code = yield from _filter_by_facts(step, active, hosts, state, context)
-        codes += [code] if code else []
+        active, codes = yield from _filter_by_facts(step, active, hosts, state)
         if not active:
-            skipped = Note("skipped", "skipped: when is true of no host")
-            return (worst(codes), None, "") if codes else (None, skipped, "")
+            return StepResult(worst(codes)) if codes else StepResult(None, "skipped: when is true of no host")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
     needed = hosts.names if options.again else tuple(host.name for host in requested)
     if absent := play_schedule.missing_hosts(step, missing, needed):
-        why = f"without {', '.join(absent[:4])}{' …' if len(absent) > 4 else ''}: {missing[absent[0]]}"
+        why = f"without {join_names(absent, 4)}: {missing[absent[0]]}"
         for host in active:
             yield StepEnded(host.name, step.title, "skipped", why)
-        stop = "" if options.again else f"{step.action} does not begin {why}"
-        return None, Note("not-begun", f"not begun {why}"), stop
+        return StepResult(None, f"not begun {why}", "" if options.again else f"{step.action} does not begin {why}")
     stop = ""
     for batch in play_schedule.split_batches(active, step.serial, len(requested)):
         if step.serial and len(batch) < len(active):
             yield Message(f"{step.title}: {', '.join(host.name for host in batch)}")
-        workflow = make_workflow(step, Inventory(batch, hosts.source), context, environ, state.ranks, options)
         try:
-            report = yield from _relay_events(workflow, state)
+            report = yield from _relay_events(_make_workflow(step, Inventory(batch, hosts.source), state), state)
         except UsageError as refused:
             if not step.ignore_errors:
                 raise
             text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
             yield Message(text, "warning", code="ignored")
-            return refused.exit, Note("ignored", "ignored"), ""
-        if report.exit is Exit.OK:
-            continue
-        codes.append(report.exit)
-        lost, stop = yield from _judge_failures(step, report, [host.name for host in batch])
-        state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
+            return StepResult(refused.exit, "ignored", ignored=True)
+        if report.exit is not Exit.OK:
+            codes.append(report.exit)
+            lost, stop = yield from _judge_failures(step, report, [host.name for host in batch])
+            state.lost |= dict.fromkeys(lost, f"failed in {step.title}")
         if stop:
             break
-    code = worst(codes)
-    if code and step.ignore_errors and not stop:
-        return code, Note("ignored", "ignored"), ""
-    return code, None, stop
+    ignored = bool(codes and step.ignore_errors and not stop)
+    return StepResult(worst(codes), "ignored" if ignored else None, stop, ignored)
 
 
 def _judge_failures(
@@ -237,19 +235,20 @@ def _judge_failures(
 
 
 def _filter_by_facts(
-    step: Step, active: list[Host], hosts: Inventory, state: PlayState, context: Context
-) -> Generator[Event, None, tuple[list[Host], Exit | None]]:
-    """The hosts for which ``when`` is true; the others are skipped. Probes hosts whose facts are not known yet."""
+    step: Step, active: list[Host], hosts: Inventory, state: PlayState
+) -> Generator[Event, None, tuple[list[Host], list[Exit]]]:
+    """The hosts for which ``when`` is true, and the exits of those that failed; the others are skipped. Probes hosts
+    whose facts are not known yet."""
     from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, needs_facts
     from ipexctl.verbs.common.probe import probe_hosts
 
     unprobed = [host for host in active if host.name not in state.facts] if needs_facts(step.when) else []
-    failures: list[Failure] = []
+    codes: list[Exit] = []
     if unprobed:
-        results = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), context)
+        results = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), state.context)
         for name, result in results.items():
             if isinstance(result, Failure):
-                failures.append(result)
+                codes.append(result.kind.exit)
                 state.lost[name] = f"failed before {step.title}"
             else:
                 state.facts[name] = result
@@ -266,51 +265,40 @@ def _filter_by_facts(
             matching.append(host)
         else:
             yield StepEnded(host.name, step.title, "skipped", why)
-    return matching, worst([failure.kind.exit for failure in failures]) if failures else None
+    return matching, codes
 
 
-def make_workflow(
-    step: Step,
-    inventory: Inventory,
-    context: Context,
-    environ: Mapping[str, str],
-    ranks: Sequence[str],
-    options: PlayOptions,
-) -> Workflow:
+def _make_workflow(step: Step, inventory: Inventory, state: PlayState) -> Workflow:
     """The workflow of the step's verb, with the same task as on the command line. Raises `ValueError` for a task that
     is no step's."""
+    from ipexctl.verbs.bench import bench
+    from ipexctl.verbs.doctor.doctor import doctor
+    from ipexctl.verbs.files.fetch import fetch
+    from ipexctl.verbs.files.sync import sync
+    from ipexctl.verbs.install.install import install
+    from ipexctl.verbs.play.execute import execute
+    from ipexctl.verbs.run.run import run
+
+    context, environ, dry = state.context, state.environ, state.options.dry
+
+    def change(**fields: bool) -> Any:
+        return step.task.model_copy(update=fields)
+
     match task := step.task:
         case tasks.Doctor():
-            from ipexctl.verbs.doctor.doctor import doctor
-
-            task = task.model_copy(update={"fix": False}) if options.dry else task
-            return doctor(task, inventory, context, environ=environ)
+            return doctor(change(fix=task.fix and not dry), inventory, context, environ=environ)
         case tasks.Install():
-            from ipexctl.verbs.install.install import install
-
-            task = task.model_copy(update={"check": True}) if options.dry else task
-            return install(task, inventory, context, environ=environ)
+            return install(change(check=task.check or dry), inventory, context, environ=environ)
         case tasks.Sync():
-            from ipexctl.verbs.files.sync import sync
-
-            task = task.model_copy(update={"diff": True}) if options.diff else task
-            return sync(task, inventory, context, dry=options.dry)
+            return sync(change(diff=task.diff or state.options.diff), inventory, context, dry=dry)
         case tasks.Run():
-            from ipexctl.verbs.run.run import run
-
-            return run(task, inventory, context, environ, dry=options.dry)
+            return run(task, inventory, context, environ, dry=dry)
         case tasks.Execute():
-            from ipexctl.verbs.play.execute import execute
-
-            return execute(task, inventory, context, dry=options.dry)
+            return execute(task, inventory, context, dry=dry)
         case tasks.Fetch():
-            from ipexctl.verbs.files.fetch import fetch
-
-            return fetch(task, inventory, context, ranks=ranks, dry=options.dry)
+            return fetch(task, inventory, context, ranks=state.ranks, dry=dry)
         case tasks.Bench():
-            from ipexctl.verbs.bench import bench
-
-            return bench(task, inventory, context, environ, dry=options.dry)
+            return bench(task, inventory, context, environ, dry=dry)
     raise ValueError(f"no step has a task of type {type(step.task).__name__}")
 
 
