@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ipexctl.model.tasks import Backend, Fields, VersionFields, flag
+from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag
 
 Screen = Literal["auto", "live", "plain", "json"]
 Dialect = Literal["mpi", "openmpi", "deepspeed", "ansible", "accelerate"]
@@ -206,14 +206,8 @@ class MigrateFlags(Fields):
 class AccelerateFlags(Fields):
     """Of ``accelerate config``."""
 
-    n: int | None = flag(
-        None,
-        "Ranks in total, the world size (default: ranks per host times hosts).",
-        "Placement",
-        names=("-n", "--np"),
-        ge=1,
-    )
-    ppn: int | None = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
+    n: int | None = RANKS
+    ppn: int | None = RANKS_PER_HOST
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
@@ -224,5 +218,5 @@ class AccelerateFlags(Fields):
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"
     )
-    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+    venv: str | None = VENV
     file: str | None = flag(None, "Local file to write (default: standard output).", "Output", "PATH")

@@ -31,20 +31,8 @@ class Exit(IntEnum):
     TERM = 143
 
 
-_ORDER = (
-    Exit.RESIDUE,
-    Exit.INTERNAL,
-    Exit.HUP,
-    Exit.INT,
-    Exit.TERM,
-    Exit.LOST,
-    Exit.RANK,
-    Exit.STEP,
-    Exit.UNREACHABLE,
-    Exit.BUSY,
-    Exit.RECORD,
-    Exit.INPUT,
-)
+_ORDER = (Exit.RESIDUE, Exit.INTERNAL, Exit.HUP, Exit.INT, Exit.TERM, Exit.LOST, Exit.RANK, Exit.STEP, Exit.UNREACHABLE,
+          Exit.BUSY, Exit.RECORD, Exit.INPUT)  # fmt: skip
 
 
 def worst(codes: Sequence[Exit]) -> Exit:

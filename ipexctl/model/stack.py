@@ -74,17 +74,11 @@ class StackRequest(Record):
     python: str | None = None
 
     def __str__(self) -> str:
+        backend = None if self.backend == "auto" else self.backend
+        versions = {"torch": self.torch, "ipex": self.ipex, "oneccl_bind_pt": self.oneccl, "track": self.track}
         words = [
-            f"{key} {value}"
-            for key, value in (("torch", self.torch), ("ipex", self.ipex), ("oneccl_bind_pt", self.oneccl))
-            if value
+            f"{key} {value}" for key, value in {**versions, "backend": backend, "Python": self.python}.items() if value
         ]
-        if self.track:
-            words.append(f"track {self.track}")
-        if self.backend != "auto":
-            words.append(f"backend {self.backend}")
-        if self.python:
-            words.append(f"Python {self.python}")
         return ", ".join(words) or "the newest stack"
 
 

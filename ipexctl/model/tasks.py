@@ -49,6 +49,18 @@ def flag(
     return Field(default, description=text, json_schema_extra=place, **field)
 
 
+# Fields of several tasks and commands.
+RANKS = flag(
+    None,
+    "Ranks in total, the world size (default: ranks per host times hosts).",
+    "Placement",
+    names=("-n", "--np"),
+    ge=1,
+)
+RANKS_PER_HOST = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
+VENV = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+
+
 class Fields(BaseModel):
     """Base of tasks and of the fields that several tasks share."""
 
@@ -180,7 +192,7 @@ class Wheels(PackageFields, VersionFields, Task):
 class VenvFields(Fields):
     """The environment on the hosts."""
 
-    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+    venv: str | None = VENV
 
 
 class Verify(VenvFields, Task):
@@ -207,14 +219,8 @@ class Run(Task):
     args: tuple[str, ...] = flag(
         (), "Arguments of the script; options of ipexctl stand before the script.", argument=True
     )
-    n: int | None = flag(
-        None,
-        "Ranks in total, the world size (default: ranks per host times hosts).",
-        "Placement",
-        names=("-n", "--np"),
-        ge=1,
-    )
-    ppn: int | None = flag(None, "Ranks per host (default: the host's slots, else its NUMA nodes).", "Placement", ge=1)
+    n: int | None = RANKS
+    ppn: int | None = RANKS_PER_HOST
     backend: Backend = flag(
         "auto", "Collectives backend; auto takes the installed one of ccl and impi, else gloo.", "Collectives"
     )
@@ -326,7 +332,7 @@ class Bench(Task):
         "Measurement",
     )
     cluster: bool = flag(True, "Measure training on all hosts together, or not (default: measure).", "Measurement")
-    venv: str | None = flag(None, "Environment on the hosts (default: the installed one).", metavar="PATH")
+    venv: str | None = VENV
     plot: str | None = flag(None, "Local SVG file for the chart.", "Output", "PATH")
     time_limit: float = flag(3600.0, "End a measurement after this many seconds.", "Limits", gt=0)
 
