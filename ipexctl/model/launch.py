@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ from ipexctl.model.facts import Cpus, cpu_list
 from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import pluralize, printable
 
 T = TypeVar("T")
 
@@ -22,6 +23,13 @@ class Setting(Record):
     source: str
     secret: bool = False
     by_user: bool = False
+
+    @property
+    def shown(self) -> str:
+        return "(secret)" if self.secret else self.value
+
+    def __str__(self) -> str:
+        return f"{self.shown}    # {self.source}"
 
 
 class PlannedVariable(JsonRecord):
@@ -87,6 +95,9 @@ class Preload(Record):
     name: str
     path: str
     source: str
+
+    def __str__(self) -> str:
+        return f"{self.path}    # {self.source}; left out where the host's loader refuses it"
 
 
 class NodePlan(Record):
@@ -195,27 +206,19 @@ class Launch(Record):
 
     def __str__(self) -> str:
         """The dry run: rank map, launcher line, environment per host with the source of each value."""
-        return "\n".join(_text(self))
+        return "\n".join(printable(line, len(line)) for line in _format_lines(self))
 
 
 _WORKERS = {"ccl": "oneCCL workers", "impi": "impi worker"}
 
 
 def _planned_host(seat: NodePlan) -> PlannedHost:
-    env = {
-        name: PlannedVariable("(secret)" if setting.secret else setting.value, setting.source)
-        for name, setting in sorted(seat.env.items())
-    }
+    env = {name: PlannedVariable(setting.shown, setting.source) for name, setting in sorted(seat.env.items())}
     preload = tuple(library.path for library in seat.preload)
     return PlannedHost(seat.label, seat.interface, seat.address, seat.workdir, seat.python, preload, env)
 
 
-def _text(launch: Launch) -> list[str]:
-    import shlex
-
-    def words(argv: Iterable[str]) -> str:
-        return " ".join(shlex.quote(_visible(word)) for word in argv)
-
+def _format_lines(launch: Launch) -> list[str]:
     hosts, ranks = pluralize(len(launch.nodes), "host"), pluralize(launch.size, "rank")
     lines = [f"{launch.title}: {ranks} on {hosts}, backend {launch.backend}, {launch.launcher or 'mpirun'}"]
     lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
@@ -237,19 +240,19 @@ def _text(launch: Launch) -> list[str]:
         ],
     )
     lines += ["", f"on {launch.head.host}, in an environment of nothing but this:"]
-    lines += [f"  {name}={_visible(value)}" for name, value in sorted(launch.mpiexec_env.items())]
-    lines += ["starts:", "  " + words(launch.mpiexec), "each rank:", "  " + words(launch.argv)]
+    lines += [f"  {name}={value}" for name, value in sorted(launch.mpiexec_env.items())]
+    lines += ["starts:", "  " + shlex.join(launch.mpiexec), "each rank:", "  " + shlex.join(launch.argv)]
     for name, text in launch.files.items():
         text = text.replace("{port}", "(one that is free at the start)")
-        lines += [f"with {launch.head.directory}/{name}:", *[f"  {_visible(line)}" for line in text.splitlines()]]
-    common = _common([list(node.env.items()) for node in launch.nodes])
+        lines += [f"with {launch.head.directory}/{name}:", *[f"  {line}" for line in text.splitlines()]]
+    common = _common([sorted(node.env.items()) for node in launch.nodes])
     preloads = _common([node.preload for node in launch.nodes])
-    lines += ["", "on all hosts, for the ranks:", *[f"  {line}" for line in _settings(dict(common))]]
-    lines += [f"  before all libraries: {_preload(library)}" for library in preloads]
+    lines += ["", "on all hosts, for the ranks:", *[f"  {name}={setting}" for name, setting in common]]
+    lines += [f"  before all libraries: {library}" for library in preloads]
     for node in launch.nodes:
         lines += ["", f"on {node.host}: in {node.workdir}, over {node.interface} ({node.reason.text})"]
-        lines += [f"  {line}" for line in _settings(dict(item for item in node.env.items() if item not in common))]
-        lines += [f"  before all libraries: {_preload(library)}" for library in node.preload if library not in preloads]
+        lines += [f"  {name}={setting}" for name, setting in sorted(node.env.items()) if (name, setting) not in common]
+        lines += [f"  before all libraries: {library}" for library in node.preload if library not in preloads]
     port = f"MASTER_PORT={launch.port}" if launch.port else "MASTER_PORT=(one that is free on the head at the start)"
     if launch.independent:
         identity = f"IPEXCTL_INSTANCE, 0 to {launch.size - 1}; no RANK, WORLD_SIZE, MASTER_ADDR"
@@ -267,10 +270,6 @@ def _text(launch: Launch) -> list[str]:
     return lines + [f"warning: {warning}" for warning in launch.warnings]
 
 
-def _preload(library: Preload) -> str:
-    return f"{library.path}    # {library.source}; left out where the host's loader refuses it"
-
-
 def _common(each: Sequence[Sequence[T]]) -> list[T]:
     return [item for item in each[0] if all(item in other for other in each)] if each else []
 
@@ -279,14 +278,3 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in [header, *rows]]  # fmt: skip
-
-
-def _settings(env: Mapping[str, Setting]) -> list[str]:
-    return [
-        f"{name}={'(secret)' if setting.secret else _visible(setting.value)}    # {setting.source}"
-        for name, setting in sorted(env.items())
-    ]
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
