@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipexctl.decide.releases.listing import LEVELS, PYTHONS, render_releases_page
 from ipexctl.decide.releases.table import parse_table
+from tools.releases_page import LEVELS, PYTHONS, render_releases_page
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "stacks.md"
