@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
-from urllib.parse import unquote
 
 from ipexctl.model.json_values import JsonRecord, Record
 from ipexctl.model.notes import Note
@@ -160,58 +158,3 @@ class Stack(Record):
             self.python,
             mpi,
         )
-
-
-class Wheel(Record):
-    """One file of a lock: which, from where (``https:`` or ``file:``), and what it must be. ``size`` 0: not known."""
-
-    name: str
-    version: str
-    url: str
-    sha256: str
-    size: int = 0
-
-    @property
-    def filename(self) -> str:
-        return unquote(self.url.rpartition("/")[2])
-
-    @property
-    def local(self) -> bool:
-        """It lies on the controller; hosts cannot fetch it by themselves."""
-        return self.url.startswith("file:")
-
-
-class Lock(Record):
-    """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
-    ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels."""
-
-    wheels: tuple[Wheel, ...]
-    python: str
-    inputs: str
-    notes: tuple[str, ...] = ()
-    mpi: str = ""
-
-    @property
-    def id(self) -> str:
-        """Names the environment: equal for equal files under an equal Python, on every host and at any time."""
-        lines = [f"python {self.python}", *sorted(f"{w.name} {w.version} {w.sha256}" for w in self.wheels)]
-        lines += [f"mpi {self.mpi}"] if self.mpi else []
-        torch = next((w.version for w in self.wheels if w.name == "torch"), "")
-        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:10]
-        return f"torch{torch.replace('+', '-')}-{digest}" if torch else digest
-
-    @property
-    def size(self) -> int:
-        """Bytes of all wheels as far as their sizes are known."""
-        return sum(wheel.size for wheel in self.wheels)
-
-    @property
-    def packages(self) -> dict[str, str]:
-        return {wheel.name: wheel.version for wheel in self.wheels}
-
-    @classmethod
-    def read(cls, data: object) -> Lock:
-        """The lock whose JSON this is. Raises `ValueError` for anything else."""
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(cls).validate_python(data)

@@ -40,7 +40,7 @@ from ipexctl.verbs.common.mpi import choose_mpi
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.doctor.verify import verify
 from ipexctl.verbs.install.install import install, table
-from ipexctl.verbs.install.lock import load_or_create_lock
+from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from ipexctl.verbs.install.uninstall import uninstall
 from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
@@ -426,7 +426,7 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_t
     context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
     with pytest.raises(UsageError) as caught:
-        list(load_or_create_lock(Install(), stack, context, environ, HASTY, table(), {}))
+        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY), table(), {}))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons
@@ -715,7 +715,7 @@ from pathlib import Path
 from ipexctl.act.packages.download import download_wheels
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import UsageError
-from ipexctl.model.stack import Wheel
+from ipexctl.model.wheels import Wheel
 wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
 def told(have, size, name): print(have, flush=True)
 try:

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.stack import Wheel
 from ipexctl.model.text import without_secrets
+from ipexctl.model.wheels import Wheel
 
 if TYPE_CHECKING:
     import urllib3
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    hashed = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            hashed.update(piece)
+        return hash_stream(file)
+
+
+def hash_stream(file: IO[bytes]) -> str:
+    """SHA-256 of what is left to read of a file, in hex."""
+    hashed = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        hashed.update(piece)
     return hashed.hexdigest()
 
 

@@ -15,18 +15,18 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
-from packaging.utils import parse_wheel_filename
+from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
 from ipexctl.act.packages.download import download_wheels, hash_file, local_path
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import to_json
-from ipexctl.model.stack import Lock, Wheel
 from ipexctl.model.text import without_secrets
 from ipexctl.model.toml import parse_toml
+from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +87,13 @@ def find_uv_for_hosts(
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
-_MANYLINUX = (
-    (2, 40),
-    (2, 39),
-    (2, 38),
-    (2, 37),
-    (2, 36),
-    (2, 35),
-    (2, 34),
-    (2, 33),
-    (2, 32),
-    (2, 31),
-    (2, 28),
-    (2, 17),
-)
+_MANYLINUX = (*range(40, 30, -1), 28, 17)  # the minor versions of glibc 2 that uv knows
 
 
 def manylinux_platform(glibc: str) -> str:
     """uv's name of the newest manylinux platform that hosts with this glibc ("2.36", empty: not known) support."""
     have = Version(glibc).release[:2] if glibc else (2, 28)
-    return "x86_64-manylinux_{}_{}".format(*next((level for level in _MANYLINUX if level <= have), (2, 17)))
+    return f"x86_64-manylinux_2_{next((minor for minor in _MANYLINUX if (2, minor) <= have), 17)}"
 
 
 def resolve_wheels(
@@ -217,29 +204,38 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
 
 
 def parse_pylock(text: str) -> tuple[Wheel, ...]:
-    """The wheels of a pylock.toml. Raises `UsageError` for a package without a wheel or without a hash."""
-    wheels = []
-    bad = []
-    for package in parse_toml(text).get("packages", ()):
-        files = package.get("wheels") or ([package["archive"]] if package.get("archive") else [])
-        name = package["name"]
-        if not files or not files[0].get("hashes", {}).get("sha256"):
-            bad.append(f"{name} {package.get('version', '')}: no wheel with a sha256")
-            continue
-        file = files[0]
-        url = file.get("url") or Path(file["path"]).absolute().as_uri()
-        version = package.get("version") or str(parse_wheel_filename(unquote(url.rpartition("/")[2]))[1])
-        wheels.append(Wheel(name, version, url, file["hashes"]["sha256"], int(file.get("size") or 0)))
-    if bad:
-        raise UsageError("some packages have no wheels that could be checked", reasons=bad, exit=Exit.STEP)
+    """The wheels of a pylock.toml. Raises `UsageError` (exit 4) for text that is none, and with each package without a
+    wheel that can be checked."""
+    try:
+        packages = Pylock.from_dict(parse_toml(text)).packages
+    except (ValueError, PylockValidationError) as error:
+        raise UsageError("uv wrote a lock that cannot be read", reasons=[str(error)], exit=Exit.STEP) from None
+    wheels, reasons = [], []
+    for package in packages:
+        try:
+            wheels.append(_build_wheel(package))
+        except ValueError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise UsageError("some packages have no wheels that could be checked", reasons=reasons, exit=Exit.STEP)
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
+
+
+def _build_wheel(package: Package) -> Wheel:
+    """The first wheel of a package. Raises `ValueError` if it has none with a hash."""
+    file = package.wheels[0] if package.wheels else package.archive
+    if file is None or "sha256" not in file.hashes:
+        raise ValueError(f"{package.name} {package.version or ''}: no wheel with a sha256")
+    url = file.url or Path(file.path or "").absolute().as_uri()
+    version = package.version or parse_wheel_name(unquote(urlsplit(url).path.rpartition("/")[2]))[1]
+    return Wheel(package.name, str(version), url, file.hashes["sha256"], file.size or 0)
 
 
 def load_lock(cache: Path, inputs: str) -> Lock | None:
     """The lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
-        lock = Lock.read(json.loads((cache / "locks" / f"{inputs}.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        lock = Lock.parse(_lock_path(cache, inputs).read_bytes())
+    except (OSError, ValueError):
         return None
     complete = all(local_path(wheel).is_file() for wheel in lock.wheels if wheel.local)
     return lock if lock.inputs == inputs and complete else None
@@ -247,13 +243,17 @@ def load_lock(cache: Path, inputs: str) -> Lock | None:
 
 def forget_lock(cache: Path, lock: Lock) -> None:
     """Removes the saved lock, so that the next install resolves again."""
-    (cache / "locks" / f"{lock.inputs}.json").unlink(missing_ok=True)
+    _lock_path(cache, lock.inputs).unlink(missing_ok=True)
 
 
 def save_lock(cache: Path, lock: Lock) -> None:
     """Saves the lock under its inputs."""
-    folder = cache / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{lock.inputs}.{os.getpid()}"
+    path = _lock_path(cache, lock.inputs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{lock.inputs}.{os.getpid()}")
     temporary.write_text(json.dumps(to_json(lock), indent=1), encoding="utf-8")
-    temporary.replace(folder / f"{lock.inputs}.json")
+    temporary.replace(path)
+
+
+def _lock_path(cache: Path, inputs: str) -> Path:
+    return cache / "locks" / f"{inputs}.json"

@@ -12,21 +12,37 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
+from ipexctl.act.packages.download import hash_stream
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.wheels import parse_wheel_name
 
 _CHUNK = 1 << 20
 _KINDS: dict[str, Literal["w", "w:gz"]] = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _YEAR = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same wheels are the same bytes
 
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all, file name)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A wheel in an archive: its path there, its bytes, whether it is a regular file, and how to read it."""
+
+    path: str
+    size: int
+    regular: bool
+    read: Callable[[], IO[bytes]]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
 def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) -> Path:
@@ -44,15 +60,23 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     part = Path(tempfile.mkdtemp(dir=place, prefix=".part-"))
     try:
         with _members(archive) as members:
-            _check(archive, members, shutil.disk_usage(place).free)
-            done, total = 0, sum(size for _, size, _ in members)
-            for name, size, read in members:
-                with read() as source, (part / name).open("xb") as target:
+            done, total = 0, sum(member.size for member in members)
+            if not members:
+                reasons = ["there are no wheels in it"]
+                raise UsageError(f"the wheelhouse {archive} cannot be used", reasons=reasons)
+            if total > (free := shutil.disk_usage(place).free):
+                raise UsageError(
+                    f"no space left for the wheelhouse {archive}: need {total >> 20} MiB, {free >> 20} MiB free",
+                    hint="unpack it where there is room: --wheels DIRECTORY",
+                    exit=Exit.STEP,
+                )
+            for member in members:
+                with member.read() as source, (part / member.name).open("xb") as target:
                     shutil.copyfileobj(source, target, _CHUNK)
-                if (part / name).stat().st_size != size:
+                if (part / member.name).stat().st_size != member.size:
                     raise EOFError
-                done += size
-                tell(done, total, name)
+                done += member.size
+                tell(done, total, member.name)
         try:
             part.rename(house)
         except OSError:  # another ipexctl was quicker
@@ -91,16 +115,13 @@ def hash_wheels(archive: Path) -> dict[str, str]:
     hashes: dict[str, str] = {}
     try:
         with _members(archive) as members:
-            for name, _, read in members:
-                with read() as file:
-                    hashed = hashlib.sha256()
-                    while piece := file.read(_CHUNK):
-                        hashed.update(piece)
-                    hashes[name] = hashed.hexdigest()
+            for member in members:
+                with member.read() as file:
+                    hashes[member.name] = hash_stream(file)
+        return hashes
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
         why = getattr(error, "strerror", None) or "damaged or no archive"
         raise UsageError(f"the wheelhouse {archive} cannot be read: {why}", hint="another name, or remove it") from None
-    return hashes
 
 
 def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *_: None) -> None:
@@ -115,15 +136,15 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=archive.parent, prefix=".house-"))
             part = Path(folder) / archive.name
             old = stack.enter_context(_members(archive)) if archive.exists() else []
-            sizes = {name: size for name, size, _ in old} | {name: path.stat().st_size for name, path in wheels.items()}
-            opens: dict[str, Callable[[], IO[bytes]]] = {name: read for name, _, read in old}
-            opens |= {name: partial(_read, path) for name, path in wheels.items()}
+            members = {member.name: member for member in old}
+            for name, path in wheels.items():
+                members[name] = Member(name, path.stat().st_size, True, partial(_open, path))
             with _writer(part) as add:
-                for name in sorted(opens):
-                    with opens[name]() as file:
-                        add(name, sizes[name], file)
+                for name, member in sorted(members.items()):
+                    with member.read() as file:
+                        add(name, member.size, file)
                     if name in wheels:
-                        done += sizes[name]
+                        done += member.size
                         tell(done, total, name)
             part.replace(archive)
     except OSError as error:
@@ -131,7 +152,7 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
         raise UsageError(what, exit=Exit.STEP) from None
 
 
-def _read(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
@@ -172,16 +193,12 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-Member = tuple[str, int, Callable[[], IO[bytes]]]  # name, bytes, how to read it
-
-
 @contextmanager
 def _members(archive: Path) -> Iterator[list[Member]]:
-    """The wheels of an archive. Raises `UsageError` for a wheel that is no plain file or would lie outside."""
-    if tarfile.is_tarfile(archive):  # asked first: a tar that ends with a wheel looks like a zip, too
-        with tarfile.open(archive) as tarred:
-            entries = [entry for entry in tarred if entry.name.endswith(".whl")]
-            _plain(archive, [entry.name for entry in entries if not entry.isreg()], [entry.name for entry in entries])
+    """The wheels of an archive. Raises `UsageError` for what is not a wheel in name, no plain file, or there twice."""
+    with ExitStack() as stack:
+        if tarfile.is_tarfile(archive):  # asked first: a tar that ends with a wheel looks like a zip, too
+            tarred = stack.enter_context(tarfile.open(archive))
 
             def read(entry: tarfile.TarInfo) -> IO[bytes]:
                 file = tarred.extractfile(entry)
@@ -189,41 +206,31 @@ def _members(archive: Path) -> Iterator[list[Member]]:
                     raise ValueError(entry.name)
                 return file
 
-            yield [(Path(entry.name).name, entry.size, partial(read, entry)) for entry in entries]
-        return
-    with zipfile.ZipFile(archive) as zipped:
-        infos = [info for info in zipped.infolist() if info.filename.endswith(".whl")]
-        kinds = {info.filename: stat.S_IFMT(info.external_attr >> 16) for info in infos}
-        _plain(archive, [name for name, kind in kinds.items() if kind not in {0, stat.S_IFREG}], kinds)
-        yield [(Path(info.filename).name, info.file_size, partial(zipped.open, info)) for info in infos]
+            members = [Member(entry.name, entry.size, entry.isreg(), partial(read, entry)) for entry in tarred]
+        else:
+            zipped = stack.enter_context(zipfile.ZipFile(archive))
+            members = [
+                Member(info.filename, info.file_size, kind in {0, stat.S_IFREG}, partial(zipped.open, info))
+                for info in zipped.infolist()
+                for kind in [stat.S_IFMT(info.external_attr >> 16)]
+            ]
+        wheels = [member for member in members if member.path.endswith(".whl")]
+        _validate_members(archive, wheels)
+        yield wheels
 
 
-def _plain(archive: Path, special: Iterable[str], names: Iterable[str]) -> None:
-    outside = [name for name in names if name.startswith("/") or ".." in name.split("/")]
-    reasons = [f"{name!r} is no plain file" for name in special] + [f"{name!r} leads outside" for name in outside]
+def _validate_members(archive: Path, members: list[Member]) -> None:
+    reasons = [f"{member.path!r} is no plain file" for member in members if not member.regular]
+    outside = [path for path in (member.path for member in members) if path[0] == "/" or ".." in path.split("/")]
+    reasons += [f"{path!r} leads outside" for path in outside]
     if reasons:
         raise UsageError(f"the wheelhouse {archive} is not one to trust", reasons=reasons[:5])
-
-
-def _is_wheel_name(name: str) -> bool:
-    try:
-        parse_wheel_filename(name)
-    except InvalidWheelFilename:
-        return False
-    return name.isascii() and not name.startswith(".")
-
-
-def _check(archive: Path, members: list[Member], free: int) -> None:
-    names = [name for name, _, _ in members]
-    reasons = [f"{name!r} is not the name of a wheel" for name in names if not _is_wheel_name(name)]
-    reasons += [f"{name} is in it twice" for name in sorted({name for name in names if names.count(name) > 1})]
-    if not names:
-        reasons.append("there are no wheels in it")
+    count = Counter(member.name for member in members)
+    for name in count:
+        try:
+            parse_wheel_name(name)
+        except ValueError as error:
+            reasons.append(str(error))
+    reasons += [f"{name} is in it twice" for name in sorted(count) if count[name] > 1]
     if reasons:
         raise UsageError(f"the wheelhouse {archive} cannot be used", reasons=reasons[:5])
-    if (need := sum(size for _, size, _ in members)) > free:
-        raise UsageError(
-            f"no space left for the wheelhouse {archive}: need {need >> 20} MiB, {free >> 20} MiB free",
-            hint="unpack it where there is room: --wheels DIRECTORY",
-            exit=Exit.STEP,
-        )

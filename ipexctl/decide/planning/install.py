@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from packaging.pylock import Package, PackageWheel, Pylock
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ipexctl.decide.releases.table import public_version
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
-from ipexctl.model.stack import Lock, Stack
+from ipexctl.model.stack import Stack
 from ipexctl.model.text import printable
+from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
 Do = Literal["nothing", "tidy", "switch", "build"]
@@ -224,17 +227,25 @@ def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str
 def format_pylock(lock: Lock, paths: Mapping[str, str]) -> str:
     """The lock as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where a
     package's wheel lies on that host."""
-    lines = ['lock-version = "1.0"', 'created-by = "ipexctl"']
-    for wheel in lock.wheels:
-        place = f"path = {_toml(paths[wheel.name])}" if wheel.name in paths else f"url = {_toml(wheel.url)}"
-        file = f"name = {_toml(wheel.filename)}, {place}, hashes = {{ sha256 = {_toml(wheel.sha256)} }}"
-        lines += ["", "[[packages]]", f"name = {_toml(wheel.name)}", f"version = {_toml(wheel.version)}"]
-        lines.append(f"wheels = [{{ {file} }}]")
-    return "\n".join(lines) + "\n"
+
+    def build_package(wheel: Wheel) -> Package:
+        path = paths.get(wheel.name)
+        url = None if path else wheel.url
+        file = PackageWheel(name=wheel.filename, path=path, url=url, hashes={"sha256": wheel.sha256})
+        return Package(name=canonicalize_name(wheel.name), version=Version(wheel.version), wheels=[file])
+
+    packages = [build_package(wheel) for wheel in lock.wheels]
+    pylock = Pylock(lock_version=Version("1.0"), created_by="ipexctl", packages=packages)
+    return "".join(f"{key} = {_format_toml(value)}\n" for key, value in pylock.to_dict().items())
 
 
-def _toml(text: str) -> str:
-    return json.dumps(text)  # a TOML basic string takes the same escapes
+def _format_toml(value: object) -> str:
+    """A value of TOML in one line; its basic strings take the escapes of JSON's."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_format_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_format_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def mib(size: int) -> str:

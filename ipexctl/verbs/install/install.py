@@ -67,7 +67,14 @@ from ipexctl.verbs.install.build import (
 from ipexctl.verbs.install.distribute import distribute
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
 from ipexctl.verbs.install.job import InstallJob
-from ipexctl.verbs.install.lock import build_request, choose_mpi, load_or_create_lock, read_lock
+from ipexctl.verbs.install.lock import (
+    LockRequest,
+    adopt_lock,
+    build_request,
+    choose_mpi,
+    load_or_create_lock,
+    read_lock,
+)
 from ipexctl.verbs.install.switch import NOT_SWITCHED, lock_environments, switch_environments
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
@@ -97,9 +104,10 @@ def install(
     releases = table()
     request = _build_request(task)
     _check_input(task, inventory)
-    if task.locked:
-        request = build_request(lock := read_lock(task), request)
-        task = task.model_copy(update={"mpi": choose_mpi(lock, task.mpi)})
+    locked = read_lock(task, environ) if task.locked else None
+    if locked:
+        request = build_request(locked, request)
+        task = task.model_copy(update={"mpi": choose_mpi(locked, task.mpi)})
     resolve(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
     yield Started("install", f"install {request}", inventory.names)
     if task.wheels and not Path(task.wheels).is_dir():
@@ -117,17 +125,13 @@ def install(
         launcher = result
         stack = use_host_mpi(stack, launcher)
     venv = _choose_venv(task, inventory, facts)
-    stack, lock = yield from load_or_create_lock(task, stack, context, environ, limits, releases, facts)
-    job = InstallJob(
-        task=task,
-        sessions=InstallSessions(inventory, context, venv, lock.id, failed),
-        environ=environ,
-        limits=limits,
-        stack=stack,
-        launcher=launcher,
-        lock=lock,
-        facts=facts,
-    )
+    wanted = LockRequest(task, stack, context, environ, limits)
+    if locked:
+        lock = adopt_lock(locked, stack, context)
+    else:
+        stack, lock = yield from load_or_create_lock(wanted, releases, facts)
+    sessions = InstallSessions(inventory, context, venv, lock.id, failed)
+    job = InstallJob(task, sessions, environ, limits, wanted.sources, stack, launcher, lock, facts)
     try:
         return (yield from _install_stack(job, dry=dry))
     finally:

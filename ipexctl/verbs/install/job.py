@@ -12,10 +12,10 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.stack import Lock, MpiLauncher, Stack
+from ipexctl.model.stack import MpiLauncher, Stack
 from ipexctl.model.tasks import Install
+from ipexctl.model.wheels import Lock
 from ipexctl.verbs.install.install_sessions import InstallSessions
-from ipexctl.verbs.install.lock import build_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class InstallJob:
     sessions: InstallSessions
     environ: Mapping[str, str]
     limits: Limits
+    sources: Sources
     stack: Stack
     launcher: MpiLauncher | None  # the hosts' own, if requested
     lock: Lock
@@ -47,10 +48,6 @@ class InstallJob:
     @property
     def failed(self) -> dict[str, Failure]:
         return self.sessions.failed
-
-    @property
-    def sources(self) -> Sources:
-        return build_sources(self.task, self.environ)
 
 
 def uv_target(tool: Tool) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import hash_file, measure_sizes, probe_index
+from ipexctl.act.packages.download import hash_file, local_path, measure_sizes, probe_index
 from ipexctl.act.packages.resolve import (
     find_uv,
     forget_lock,
@@ -30,49 +31,94 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import to_json
-from ipexctl.model.stack import Lock, Stack, StackRequest, Track
+from ipexctl.model.stack import Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
+from ipexctl.model.wheels import Lock
 
 _IMPI = "impi-torch"
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
 
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """All that decides which wheels a lock has."""
+
+    task: Install
+    stack: Stack
+    context: Context
+    environ: Mapping[str, str]
+    limits: Limits
+
+    @property
+    def sources(self) -> Sources:
+        """Package sources of the user: flags before variables before files."""
+        task = self.task
+        if task.wheels:
+            return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True)
+        pip = read_pip_settings(self.environ)
+        own = any(self.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
+        return replace(
+            pip,
+            index=task.index_url or (None if own else pip.index),
+            extra=(*task.extra_index_url, *pip.extra),
+            find_links=(*task.find_links, *pip.find_links),
+        )
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What the stack requires, with the wheels that come with ipexctl and those of its options."""
+        # By its path, so that no index can offer something else of that name.
+        own = [f"{_IMPI} @ {build_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
+        return (*self.stack.pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
+
+    @property
+    def inputs(self) -> str:
+        """The hash of this request."""
+        task, stack, sources = self.task, self.stack, self.sources
+        question = {
+            "pins": self.pins,
+            "python": stack.python,
+            "platform": manylinux_platform(stack.glibc),
+            "with": task.with_,
+            "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
+            "wheels": task.wheels and str(Path(task.wheels).absolute()),
+            "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
+            "indexes": [index.url for index in stack.indexes],
+            **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
+            **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
+        }
+        return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
+
+    def may_use_gloo(self, error: UsageError) -> bool:
+        """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
+        return error.code == "no-mpi4py" and self.stack.backend == "impi" and self.task.backend != "impi"
+
+
 def load_or_create_lock(
-    task: Install,
-    stack: Stack,
-    context: Context,
-    environ: Mapping[str, str],
-    limits: Limits,
-    table: ReleaseTable,
-    facts: Mapping[str, Facts],
+    request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]
 ) -> Generator[Event, None, tuple[Stack, Lock]]:
-    """The lock from the user's lock file, from the cache, or resolved now; and the stack, with the backend gloo if impi
-    was not requested and the indexes have no mpi4py.
+    """The lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested and the
+    indexes have no mpi4py.
 
     Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set.
     """
-    if task.locked:
-        lock = _adopt_impi_torch(read_lock(task), context)
-        if lock.mpi != _format_mpi(stack):
-            reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_format_mpi(stack)}"]
-            raise UsageError("the hosts' MPI is not that of the lock file", reasons=reasons, exit=Exit.STEP)
-        return stack, lock
+    task, stack, cache = request.task, request.stack, request.context.cache
     try:
-        lock = yield from _create_lock(task, stack, context, environ, limits, table, facts)
+        lock = yield from _create_lock(request, table, facts)
     except UsageError as error:
-        if not _can_use_gloo(task, stack, error):
+        if not request.may_use_gloo(error):
             raise
-        inputs, gloo = _hash_inputs(task, stack, context, environ), replace_impi_by_gloo(stack, _NO_MPI4PY)
-        lock = yield from _create_lock(task, gloo, context, environ, limits, table, facts)
+        gloo = replace(request, stack=replace_impi_by_gloo(stack, _NO_MPI4PY))
+        lock = yield from _create_lock(gloo, table, facts)
         # Saved for the original request: the next install of it needs no index.
-        forget_lock(context.cache, lock)
-        lock = replace(lock, inputs=inputs)
-        save_lock(context.cache, lock)
+        forget_lock(cache, lock)
+        lock = replace(lock, inputs=request.inputs)
+        save_lock(cache, lock)
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
-        text = json.dumps({"ipexctl": "lock", "stack": to_json(stack.summary), **to_json(lock)}, indent=1) + "\n"
+        text = json.dumps({"stack": to_json(stack.summary), **to_json(lock)}, indent=1) + "\n"
         Path(task.lock).write_text(text, encoding="utf-8")
     return stack, lock
 
@@ -81,15 +127,42 @@ def _format_mpi(stack: Stack) -> str:
     return f"{stack.launcher.dialect} {stack.launcher.program}" if stack.launcher else ""
 
 
-def _can_use_gloo(task: Install, stack: Stack, error: UsageError) -> bool:
-    """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
-    return error.code == "no-mpi4py" and stack.backend == "impi" and task.backend != "impi"
+def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
+    """The user's lock file. Raises `UsageError` (exit 2), also where it would take a file of this machine that lies
+    neither beside it nor in a directory that was named."""
+    path = Path(task.lock or "ipexctl.lock")
+    hint = f"ipexctl install --lock {path}"
+    try:
+        lock = Lock.parse(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"the lock file {path} cannot be read: {error.strerror}", hint=hint) from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not a lock file of ipexctl", reasons=[str(error)], hint=hint) from None
+    links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
+    places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]
+    folders = [place.resolve() for place in places]
+    outside = [
+        wheel.filename
+        for wheel in lock.wheels
+        if wheel.local and wheel.name != _IMPI and not any(map(local_path(wheel).resolve().is_relative_to, folders))
+    ]
+    if outside:
+        raise UsageError(
+            f"{path} takes files of this machine from outside its directory",
+            reasons=outside[:5],
+            hint="name their directory: --find-links DIRECTORY",
+        )
+    return lock
 
 
-def _adopt_impi_torch(lock: Lock, context: Context) -> Lock:
-    """The lock with this controller's own wheel of impi_torch. Raises `UsageError` if its version differs."""
-    local = next((wheel for wheel in lock.wheels if wheel.name == _IMPI), None)
-    if local is None or not local.local:
+def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
+    """The user's lock with this controller's own wheel of impi_torch. Raises `UsageError` (exit 4) if that is another
+    version, or the hosts' MPI is another than that of the lock."""
+    if lock.mpi != _format_mpi(stack):
+        reasons = [f"the lock has {lock.mpi or 'that of the wheels'}, the hosts {_format_mpi(stack)}"]
+        raise UsageError("the hosts' MPI is not that of the lock file", reasons=reasons, exit=Exit.STEP)
+    local = next((wheel for wheel in lock.wheels if wheel.name == _IMPI and wheel.local), None)
+    if local is None:
         return lock
     path = build_impi_torch(context.cache)
     if hash_file(path) != local.sha256:
@@ -100,21 +173,6 @@ def _adopt_impi_torch(lock: Lock, context: Context) -> Lock:
         )
     bundled = replace(local, url=path.as_uri())
     return replace(lock, wheels=tuple(bundled if wheel is local else wheel for wheel in lock.wheels))
-
-
-def read_lock(task: Install) -> Lock:
-    """The user's lock file. Raises `UsageError` (exit 2)."""
-    name = task.lock or "ipexctl.lock"
-    hint = f"ipexctl install --lock {name}"
-    try:
-        data = json.loads(Path(name).read_text("utf-8"))
-        if data["ipexctl"] != "lock":
-            raise ValueError
-        return Lock.read(data)
-    except OSError as error:
-        raise UsageError(f"the lock file {name} cannot be read: {error.strerror}", hint=hint) from None
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{name} is not a lock file of ipexctl", hint=hint) from None
 
 
 def choose_mpi(lock: Lock, asked: str) -> str:
@@ -153,113 +211,49 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
 
 
-def _create_lock(
-    task: Install,
-    stack: Stack,
-    context: Context,
-    environ: Mapping[str, str],
-    limits: Limits,
-    table: ReleaseTable,
-    facts: Mapping[str, Facts],
-) -> Generator[Event, None, Lock]:
-    sources = build_sources(task, environ)
-    own = _extra_requirements(task, stack, context)
-    inputs = _hash_inputs(task, stack, context, environ)
-    if lock := load_lock(context.cache, inputs):
+def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]) -> Generator[Event, None, Lock]:
+    task, stack, environ, limits = request.task, request.stack, request.environ, request.limits
+    sources, inputs, cache = request.sources, request.inputs, request.context.cache
+    if lock := load_lock(cache, inputs):
         return lock
     tool = find_uv()
     yield StepStarted("", "lock the wheels")
-    notes: list[str] = []
     down: list[str] = []
     if not (task.index_url or task.wheels or sources.no_index):
         sources, down = _add_release_indexes(stack, sources, environ, limits)
-    asked = [*stack.pins, *own, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
+    asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         wheels = resolve_wheels(tool, asked, stack.python, stack.glibc, sources, limits, environ)
     except UsageError as error:
-        yield StepEnded("", "lock the wheels", "skipped" if _can_use_gloo(task, stack, error) else "failed")
+        yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         raise _add_missing_indexes(error, stack, down, table, facts) from None
     wheels = measure_sizes(wheels, sources, environ, limits)
     lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack))
-    torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
-    if torch and "+" not in torch.version and any(wheel.name.startswith("nvidia-") for wheel in wheels):
+    torch = lock.packages.get("torch")
+    if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
-        notes.append(f"torch {torch.version} is the build for CUDA, with its libraries {mib(lock.size)}{because}")
-    lock = replace(lock, notes=tuple(notes))
-    save_lock(context.cache, lock)
+        note = f"torch {torch} is the build for CUDA, with its libraries {mib(lock.size)}{because}"
+        lock = replace(lock, notes=(note,))
+    save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{len(wheels)} wheels, {mib(lock.size)}")
     return lock
-
-
-def _extra_requirements(task: Install, stack: Stack, context: Context) -> list[str]:
-    """What is asked for beyond the row."""
-    # By its path, so that no index can offer something else of that name.
-    own = [f"{_IMPI} @ {build_impi_torch(context.cache).as_uri()}"] if stack.backend == "impi" else []
-    return own + (["intel-openmp"] if task.omp == "intel" else [])
-
-
-def _hash_inputs(task: Install, stack: Stack, context: Context, environ: Mapping[str, str]) -> str:
-    """The hash of all that decides which wheels it will be."""
-    sources = build_sources(task, environ)
-    own = _extra_requirements(task, stack, context)
-    files = {name: Path(name).read_text("utf-8", "replace") for name in task.requirements}
-    question = {
-        "pins": (*stack.pins, *own),
-        "python": stack.python,
-        "platform": manylinux_platform(stack.glibc),
-        "with": task.with_,
-        "requirements": list(files.values()),
-        "wheels": task.wheels and str(Path(task.wheels).absolute()),
-        "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
-        "indexes": [found.url for found in stack.indexes],
-        **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
-        **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
-    }
-    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def build_sources(task: Install, environ: Mapping[str, str]) -> Sources:
-    """Package sources of the user: flags before variables before files."""
-    if task.wheels:
-        return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True)
-    pip = read_pip_settings(environ)
-    own = any(environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
-    return replace(
-        pip,
-        index=task.index_url or (None if own else pip.index),
-        extra=(*task.extra_index_url, *pip.extra),
-        find_links=(*task.find_links, *pip.find_links),
-    )
 
 
 def _add_release_indexes(
     stack: Stack, sources: Sources, environ: Mapping[str, str], limits: Limits
 ) -> tuple[Sources, list[str]]:
     """The indexes of the row too, as far as they answer; and those that do not."""
-    wanted = [
-        found
-        for found in stack.indexes
-        if found.name == "torch-cpu"
-        or stack.release.oneccl
-        or stack.release.ipex in ONLY_INTEL  # the rest is on the default one
-    ]
-    results: dict[str, bool] = {}
-    threads = [
-        threading.Thread(
-            target=lambda found=found: results.update({found.url: probe_index(found.url, sources, environ, limits)})
-        )
-        for found in wanted
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    up = [found for found in wanted if results.get(found.url)]
+    release = stack.release
+    all_needed = release.oneccl or release.ipex in ONLY_INTEL  # else the rest is on the default one
+    wanted = [index for index in stack.indexes if index.name == "torch-cpu" or all_needed]
+    with ThreadPoolExecutor(max(1, len(wanted))) as pool:
+        answers = [*pool.map(lambda index: probe_index(index.url, sources, environ, limits), wanted)]
+    up = [index for index, answered in zip(wanted, answers, strict=True) if answered]
     return replace(
         sources,
-        extra=(*(found.url for found in up if found.kind == "index"), *sources.extra),
-        find_links=(*sources.find_links, *(found.url for found in up if found.kind == "find-links")),
-    ), [found.url for found in wanted if not results.get(found.url)]
+        extra=(*(index.url for index in up if index.kind == "index"), *sources.extra),
+        find_links=(*sources.find_links, *(index.url for index in up if index.kind == "find-links")),
+    ), [index.url for index in wanted if index not in up]
 
 
 def _add_missing_indexes(

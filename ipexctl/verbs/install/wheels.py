@@ -19,12 +19,13 @@ from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Progress, Started, StepEnded, StepStarted
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.stack import Stack, StackRequest, Wheel
+from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import pluralize
+from ipexctl.model.wheels import Wheel
 from ipexctl.verbs.install.background import in_background
 from ipexctl.verbs.install.install import table
-from ipexctl.verbs.install.lock import build_sources, load_or_create_lock
+from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 
 
 def wheels_fetch(
@@ -56,7 +57,7 @@ def wheels_fetch(
     request = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from load_or_create_lock(request, stack, context, environ, limits, rows, {})
+        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits), rows, {})
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     todo = [
@@ -84,7 +85,7 @@ def wheels_fetch(
         return
     step, stop = "fetch the wheels", threading.Event()
     yield StepStarted("", step)
-    sources = build_sources(request, environ)
+    sources = LockRequest(request, stacks[0], context, environ, limits).sources
     try:
         yield from in_background(
             lambda tell: download_wheels(

@@ -23,15 +23,15 @@ from ipexctl.decide.releases import parse_table, resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import to_json
-from ipexctl.model.stack import Lock, Stack, StackRequest, Wheel
+from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.toml import parse_toml
+from ipexctl.model.wheels import Lock, Wheel
 
 ROOT = Path(__file__).parents[3]
 STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
-TORCH = Wheel(
-    "torch", "2.8.0+cpu", "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux.whl", "a" * 64, 200 << 20
-)
-NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-cp311.whl", "b" * 64, 10 << 20)
+TORCH_URL = "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+TORCH = Wheel("torch", "2.8.0+cpu", TORCH_URL, "a" * 64, 200 << 20)
+NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-py3-none-any.whl", "b" * 64, 10 << 20)
 LOCK = Lock((NUMPY, TORCH), "3.11", "inputs")
 
 
@@ -120,9 +120,9 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
         tuple(Wheel(w.name, w.version, "file:///x/" + w.filename, w.sha256) for w in LOCK.wheels), "3.11", "else"
     )
     assert moved.id == LOCK.id
-    assert Lock(LOCK.wheels, "3.12", "inputs").id != LOCK.id
+    assert Lock(LOCK.wheels[:0], "3.12", "").id != Lock(LOCK.wheels[:0], "3.11", "").id
     assert Lock(LOCK.wheels[1:], "3.11", "inputs").id != LOCK.id
-    assert Lock.read(json.loads(json.dumps(to_json(LOCK)))) == LOCK
+    assert Lock.parse(json.dumps(to_json(LOCK))) == LOCK
 
 
 def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
@@ -131,12 +131,12 @@ def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
     numpy, torch = (package["wheels"][0] for package in data["packages"])
     assert numpy == {"name": NUMPY.filename, "path": '/odd "place"/numpy.whl', "hashes": {"sha256": "b" * 64}}
     assert torch["url"] == TORCH.url
-    assert torch["name"] == "torch-2.8.0+cpu-cp311-cp311-linux.whl"
+    assert torch["name"] == "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
 
 
 def test_the_places_hosts_fetch_from_are_asked_once_each() -> None:
     assert list_origins(LOCK) == [["other.example", 8080], ["host.example", 443]]
-    local = Lock((Wheel("torch", "1", "file:///x/torch.whl", "c" * 64),), "3.11", "")
+    local = Lock((Wheel("torch", "1", "file:///x/torch-1-py3-none-any.whl", "c" * 64),), "3.11", "")
     assert list_origins(local) == []
 
 

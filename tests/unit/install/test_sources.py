@@ -85,19 +85,21 @@ def test_messages_have_no_passwords() -> None:
 
 
 def test_a_lock_without_a_hash_or_without_a_wheel_is_refused_by_name() -> None:
-    text = """
+    text = f"""
+lock-version = "1.0"
+created-by = "uv"
 [[packages]]
 name = "good"
 version = "1"
-wheels = [{ url = "https://h/good-1-py3-none-any.whl", hashes = { sha256 = "aa" } }]
+wheels = [{{ url = "https://h/good-1-py3-none-any.whl", hashes = {{ sha256 = "{"a" * 64}" }} }}]
 [[packages]]
 name = "bad"
 version = "2"
-sdist = { url = "https://h/bad-2.tar.gz", hashes = { sha256 = "bb" } }
+sdist = {{ url = "https://h/bad-2.tar.gz", hashes = {{ sha256 = "{"b" * 64}" }} }}
 [[packages]]
 name = "unsigned"
 version = "3"
-wheels = [{ url = "https://h/unsigned-3-py3-none-any.whl" }]
+wheels = [{{ url = "https://h/unsigned-3-py3-none-any.whl", hashes = {{ md5 = "{"c" * 32}" }} }}]
 """
     with pytest.raises(UsageError) as caught:
         parse_pylock(text)

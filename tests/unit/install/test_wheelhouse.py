@@ -80,7 +80,7 @@ def link(name: str, target: str) -> tarfile.TarInfo:
         ({f"/{NAME}": b"x"}, (), "leads outside"),
         ({OTHER: b"x"}, (link(NAME, "/etc/passwd"),), "is no plain file"),
         ({f"a/{OTHER}": b"x", f"b/{OTHER}": b"y"}, (), "is in it twice"),
-        ({"house/.whl": b"x"}, (), "is not the name of a wheel"),
+        ({"house/.whl": b"x"}, (), "is not the file name of a wheel"),
         ({"README": b"x"}, (), "there are no wheels in it"),
     ],
 )

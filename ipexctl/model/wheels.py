@@ -1,0 +1,158 @@
+"""Wheels and locks: exact files with their hashes. Whatever is wrong in form cannot become one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from ipexctl.model.text import printable, without_secrets
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PLATFORM = re.compile(r"any|(many)?linux\w*_x86_64")  # of the hosts
+_HOSTS_MPI = re.compile(r"(impi|mpich|openmpi) /[^\x00-\x1f\x7f]+")
+
+
+def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]]:
+    """The package, the version and the tags in a wheel's file name. Raises `ValueError` for any other name, also for
+    one that would lead out of a directory."""
+    if not _FILE_NAME.fullmatch(text):
+        raise ValueError(f"{printable(text)!r} is not the file name of a wheel")
+    name, version, _, tags = parse_wheel_filename(text)
+    return name, version, tags
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One file of a lock: which, from where (``https:``, ``http:`` or ``file:``), and what it must be. ``size`` 0: not
+    known.
+
+    Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is wrong.
+    """
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            _validate_url(self.url)
+            name, version, _ = parse_wheel_name(self.filename)
+            if canonicalize_name(self.name) != name or Version(self.version) != version:
+                raise ValueError(f"the file is {self.filename}")
+            if not _SHA256.fullmatch(self.sha256):
+                raise ValueError("its sha256 is not 64 digits of 0-9a-f")
+            if self.size < 0:
+                raise ValueError("its size is negative")
+        except (ValueError, InvalidVersion) as error:
+            what = printable(f"{self.name} {self.version}", 200)
+            raise ValueError(f"{what} is not a wheel to trust: {without_secrets(printable(str(error), 300))}") from None
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "version", str(Version(self.version)))
+
+    @property
+    def filename(self) -> str:
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """Interpreters, ABIs and platforms that it is for."""
+        return parse_wheel_name(self.filename)[2]
+
+    @property
+    def local(self) -> bool:
+        """It lies on the controller; hosts cannot fetch it by themselves."""
+        return self.url.startswith("file:")
+
+
+def _validate_url(url: str) -> None:
+    """Raises `ValueError` for what is no URL of a file that can be downloaded, or that lies on this machine."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("its URL has characters that no URL has")
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme in {"http", "https"}:
+        if not parts.hostname or (parts.port or 1) < 0:  # reading the port checks it
+            raise ValueError("its URL names no host")
+    elif parts.scheme != "file" or parts.netloc not in {"", "localhost"} or not path.startswith("/"):
+        raise ValueError("its URL is neither http: nor https: nor that of a file of this machine")
+    elif posixpath.normpath(path) != path or not path.isprintable():
+        raise ValueError("its URL is not a plain absolute path")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
+    ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
+
+    Raises `ValueError` for values that are not of this form, and for wheels that do not fit ``python`` ("3.11").
+    """
+
+    wheels: tuple[Wheel, ...]
+    python: str
+    inputs: str
+    notes: tuple[str, ...] = ()
+    mpi: str = ""
+    ipexctl: Literal["lock"] = "lock"  # the format of the file
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"3\.[0-9]{1,2}", self.python) or not re.fullmatch(r"[0-9a-z]{,64}", self.inputs):
+            raise ValueError("its python or its inputs are malformed")
+        if (self.mpi and not _HOSTS_MPI.fullmatch(self.mpi)) or not all(note.isprintable() for note in self.notes):
+            raise ValueError("its mpi or its notes are malformed")
+        if len(self.packages) != len(self.wheels):
+            raise ValueError("it has two wheels of a package")
+        supported = _list_supported(self.python)
+        for wheel in self.wheels:
+            if not any((tag.interpreter, tag.abi) in supported and _PLATFORM.fullmatch(tag.platform)
+                       for tag in wheel.tags):  # fmt: skip
+                raise ValueError(f"{wheel.filename} is not for Python {self.python} on Linux x86-64")
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Lock:
+        """The lock in a JSON text (`to_json` makes it). Raises `ValueError` with one line about the first fault."""
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            message = first["msg"].removeprefix("Value error, ")
+            raise ValueError(message if first["type"] == "value_error" else f"{place}: {message}") from None
+
+    @property
+    def id(self) -> str:
+        """Names the environment: equal for equal files under an equal Python, on every host and at any time."""
+        lines = [f"python {self.python}", *sorted(f"{w.name} {w.version} {w.sha256}" for w in self.wheels)]
+        lines += [f"mpi {self.mpi}"] if self.mpi else []
+        torch = self.packages.get("torch", "")
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:10]
+        return f"torch{torch.replace('+', '-')}-{digest}" if torch else digest
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels as far as their sizes are known."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        return {wheel.name: wheel.version for wheel in self.wheels}
+
+
+def _list_supported(python: str) -> set[tuple[str, str]]:
+    """The interpreters and ABIs that wheels for this CPython may name."""
+    version, short = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
+    tags = chain(cpython_tags(version, [short, f"{short}m"], ["any"]), compatible_tags(version, short, ["any"]))
+    return {(tag.interpreter, tag.abi) for tag in tags}

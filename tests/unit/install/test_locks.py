@@ -1,0 +1,235 @@
+"""A lock file can come from anybody: what is wrong in form becomes no wheel, and nothing is contacted or written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipexctl.act.context import Context
+from ipexctl.act.packages.download import cache_path
+from ipexctl.act.packages.resolve import load_lock, parse_pylock, save_lock
+from ipexctl.decide.planning.install import format_pylock
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import to_json
+from ipexctl.model.links import Link
+from ipexctl.model.tasks import Install
+from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.verbs.install.install import install
+
+FOLDER = "https://host.example/files/"
+NAME = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+GOOD: dict[str, Any] = {
+    "name": "torch",
+    "version": "2.8.0+cpu",
+    "url": FOLDER + quote(NAME),
+    "sha256": "0a" * 32,
+    "size": 7,
+}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a directory above": {"url": f"{FOLDER}..%2f..%2f..%2fhome%2f{NAME}"},
+    "a directory above, in the tags": {"url": f"{FOLDER}torch-2.8.0+cpu-cp311-cp311-x%2f..%2f..%2f.bashrc.whl"},
+    "above, escaped twice": {"url": f"{FOLDER}%252f..%252f{NAME}"},
+    "above, with a backslash": {"url": f"{FOLDER}..%5c{NAME}"},
+    "an absolute path": {"url": f"/etc/{NAME}"},
+    "an absolute path in the name": {"url": f"{FOLDER}%2fetc%2f{NAME}"},
+    "a NUL": {"url": f"{FOLDER}{NAME}%00.whl"},
+    "a line end": {"url": f"{FOLDER}\n{NAME}"},
+    "a hidden file": {"url": f"{FOLDER}.{NAME}"},
+    "no host": {"url": f"https:///{NAME}"},
+    "a bad port": {"url": f"https://host.example:x/{NAME}"},
+    "a file of another machine": {"url": f"file://server/share/{NAME}"},
+    "a file path with dots": {"url": f"file:///wheels/../etc/{NAME}"},
+    "another scheme": {"url": f"ftp://host.example/{NAME}"},
+    "no file name": {"url": FOLDER},
+    "an sdist": {"url": f"{FOLDER}torch-2.8.0.tar.gz"},
+    "an sdist called a wheel": {"url": f"{FOLDER}torch-2.8.0.whl"},
+    "another package's file": {"url": f"{FOLDER}numpy-2.8.0+cpu-py3-none-any.whl"},
+    "another version's file": {"url": f"{FOLDER}torch-2.9.0-py3-none-any.whl"},
+    "a file for Windows": {"url": f"{FOLDER}torch-2.8.0+cpu-cp311-cp311-win_amd64.whl"},
+    "a file for another Python": {"url": f"{FOLDER}torch-2.8.0+cpu-cp39-cp39-manylinux_2_28_x86_64.whl"},
+    "another name": {"name": "numpy"},
+    "a name that is a path": {"name": "../torch"},
+    "another version": {"version": "2.8.0"},
+    "no version": {"version": "../../x"},
+    "a hash in capitals": {"sha256": "0A" * 32},
+    "a short hash": {"sha256": "0a" * 31},
+    "a long hash": {"sha256": "0a" * 33},
+    "a hash that is a path": {"sha256": "../" * 21 + "x"},
+    "a hash with a line end": {"sha256": "0a" * 32 + "\n"},
+    "a negative size": {"size": -1},
+    "a size that is none": {"size": "many"},
+    "no hash": {"sha256": None},
+}
+
+
+def lock_file(**changes: Any) -> dict[str, Any]:
+    return {"ipexctl": "lock", "python": "3.11", "inputs": "0f" * 12, "mpi": "", "notes": [], **changes}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Nowhere:
+    """Opens no host."""
+
+    def open(self, host: Host) -> Link:
+        raise AssertionError(f"{host.name} was contacted")
+
+    def close(self) -> None:
+        pass
+
+
+def refuse_lock(path: Path, text: str | bytes, **wish: Any) -> UsageError:
+    """How an install with this lock file is refused; nothing may have been contacted or written."""
+    lock = path / "ipexctl.lock"
+    lock.write_bytes(text if isinstance(text, bytes) else text.encode())
+    before = tree(path)
+    context = Context(Nowhere(), path / "state", path / "cache")
+    task = Install(lock=str(lock), locked=True, **wish)
+    with pytest.raises(UsageError) as refused:
+        list(install(task, Inventory((Host("node0", "node0"),)), context, environ={"HOME": str(path)}))
+    assert refused.value.exit == Exit.INPUT
+    assert tree(path) == before
+    assert "\n" not in refused.value.sentence
+    return refused.value
+
+
+def test_the_good_lock_of_these_tests_is_one() -> None:
+    lock = Lock.parse(json.dumps(lock_file(wheels=[GOOD])))
+    assert lock.wheels == (Wheel(**GOOD),)
+    assert lock.wheels[0].filename == NAME
+    assert {(tag.interpreter, tag.abi) for tag in lock.wheels[0].tags} == {("cp311", "cp311")}
+    assert Lock.parse(json.dumps(to_json(lock))) == lock
+
+
+@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_wheel_in_a_lock_file_is_refused_before_anything_happens(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    refused = refuse_lock(tmp_path, json.dumps(lock_file(wheels=[GOOD | changes])))
+    assert refused.sentence.endswith("is not a lock file of ipexctl")
+    assert len(refused.reasons) == 1
+    assert refused.reasons[0].isprintable()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": "../../../home/somebody/notes"},  # the name of the remembered lock, which a failure removes
+        {"python": "3.11/../.."},
+        {"mpi": "openmpi mpirun"},
+        {"mpi": "sh -c\nreboot"},
+        {"notes": ["\x1b]0;title\x07"]},
+        {"ipexctl": "bundle"},
+        {"wheels": [GOOD, GOOD | {"sha256": "0b" * 32}]},
+        {"wheels": None},
+    ],
+    ids=str,
+)
+def test_a_hostile_lock_is_refused_before_anything_happens(tmp_path: Path, changes: dict[str, Any]) -> None:
+    refuse_lock(tmp_path, json.dumps(lock_file(wheels=[GOOD]) | changes))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, "\ud800", b"\xff\xfe", "null", '{"wheels": [1]}'])
+def test_what_is_no_lock_at_all_is_refused_in_one_sentence(tmp_path: Path, text: str | bytes) -> None:
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    assert refuse_lock(tmp_path, data).sentence.endswith("is not a lock file of ipexctl")
+
+
+def test_files_of_this_machine_come_from_beside_the_lock_or_from_a_directory_that_was_named(tmp_path: Path) -> None:
+    outside, repository = tmp_path / "elsewhere", tmp_path / "repository"
+    for folder in (outside, repository / "wheels"):
+        folder.mkdir(parents=True)
+        (folder / NAME).write_bytes(b"a wheel")
+    (repository / "link").symlink_to(outside)
+    for place in (outside / NAME, repository / "link" / NAME):
+        text = json.dumps(lock_file(wheels=[GOOD | {"url": place.as_uri()}]))
+        refused = refuse_lock(repository, text)
+        assert refused.sentence.endswith("takes files of this machine from outside its directory")
+        assert refused.reasons == (NAME,)
+    # Named, it is taken: the next check (which versions were asked for) refuses this one.
+    assert refuse_lock(repository, text, torch="2.7.0", find_links=(str(outside),)).reasons[0].startswith("torch 2.7.0")
+    beside = json.dumps(lock_file(wheels=[GOOD | {"url": (repository / "wheels" / NAME).as_uri()}]))
+    assert refuse_lock(repository, beside, torch="2.7.0").reasons[0].startswith("torch 2.7.0")
+
+
+@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
+def test_a_remembered_lock_that_was_changed_is_forgotten(tmp_path: Path, changes: dict[str, Any]) -> None:
+    lock = Lock((Wheel(**GOOD),), "3.11", "0f" * 12)
+    save_lock(tmp_path, lock)
+    assert load_lock(tmp_path, lock.inputs) == lock
+    (file,) = (tmp_path / "locks").iterdir()
+    file.write_text(json.dumps(lock_file(wheels=[GOOD | changes])))
+    assert load_lock(tmp_path, lock.inputs) is None
+
+
+@pytest.mark.parametrize("case", [name for name in HOSTILE if not name.startswith("a file for")])
+def test_a_hostile_pylock_is_refused(case: str) -> None:
+    file = GOOD | HOSTILE[case]
+    hashes = {"sha256": file["sha256"]} if file["sha256"] is not None else {}
+    place = f"url = {json.dumps(file['url'])}, size = {json.dumps(file['size'])}, hashes = "
+    hashed = "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in hashes.items()) + " }"
+    text = f"""
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = {json.dumps(file["name"])}
+version = {json.dumps(file["version"])}
+wheels = [{{ {place}{hashed} }}]
+"""
+    with pytest.raises(UsageError) as refused:
+        parse_pylock(text)
+    assert refused.value.exit == Exit.STEP
+
+
+def test_a_lock_is_the_same_after_the_way_over_a_pylock() -> None:
+    lock = Lock((Wheel(**GOOD | {"size": 0}),), "3.11", "")
+    assert parse_pylock(format_pylock(lock, {})) == lock.wheels
+    (moved,) = parse_pylock(format_pylock(lock, {"torch": f'/the "cache"/größe 😀/{NAME}'}))
+    assert moved.local
+    assert moved.filename == NAME
+
+
+def test_names_and_versions_are_normalised() -> None:
+    url = FOLDER + "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
+    wheel = Wheel("Oneccl_Bind.PT", "2.8.0+CPU", url, "0a" * 32)
+    assert (wheel.name, wheel.version) == ("oneccl-bind-pt", "2.8.0+cpu")
+
+
+ODD = st.text(st.sampled_from("./\\%25fFcC0aA-_+~#?&;: \n\t\0é"), max_size=24)
+
+
+@given(ODD, ODD, ODD)
+def test_no_url_leads_out_of_the_cache(before: str, between: str, after: str) -> None:
+    """Whatever stands around a good name: it is refused, or one plain name below the directory of its hash."""
+    cache = Path("/home/me/.cache/ipexctl")
+    for url in (f"{FOLDER}{before}{NAME}{after}", f"{FOLDER}{before}torch-2.8.0+cpu{between}-cp311-cp311{after}.whl"):
+        try:
+            wheel = Wheel(**GOOD | {"url": url})
+        except ValueError:
+            continue
+        path = cache_path(cache, wheel)
+        assert path.parent == cache / "wheels" / wheel.sha256
+        assert path.name == wheel.filename
+        assert path.name.startswith("torch-2.8.0+cpu-")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), st.lists, max_leaves=4))
+def test_no_value_in_a_lock_file_is_a_trace(value: object) -> None:
+    for key in ("python", "inputs", "notes", "mpi", "wheels", *GOOD):
+        text = lock_file(wheels=[GOOD | {key: value}]) if key in GOOD else lock_file(wheels=[GOOD]) | {key: value}
+        try:
+            assert isinstance(Lock.parse(json.dumps(text)), Lock)
+        except ValueError as error:
+            words = str(error)
+        else:
+            words = ""
+        assert words.isprintable()
