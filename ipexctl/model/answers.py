@@ -195,7 +195,7 @@ class VerifiedHost(JsonRecord):
     """What the marker of a host's environment says: its id and its stack, None without one."""
 
     id: str | None
-    stack: JsonObject | None
+    stack: StackSummary | None
 
 
 class VerifyAnswer(JsonRecord):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from ipexctl.model.json_values import UNWRITTEN, Record, TextForm
 from ipexctl.model.notes import Note
+from ipexctl.model.stack import InstallMarker
 
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 
@@ -72,14 +73,14 @@ class Python(Record):
 
 class Installed(Record):
     """What the environment at ``venv`` holds. ``python`` is its version ("3.11.2", or "3.11"); ``packages`` maps
-    normalised distribution names to versions; ``marker`` is what install wrote last (stack name, environment id
-    …), empty without one. ``beside``: the directories in its store, the active one's among them."""
+    normalised distribution names to versions; ``marker`` is what install wrote last. ``beside``: the directories in
+    its store, the active one's among them."""
 
     venv: str
     exists: bool = False
     python: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
-    marker: Mapping[str, Any] = field(default_factory=dict)
+    marker: InstallMarker | None = None
     beside: tuple[str, ...] = ()
 
 

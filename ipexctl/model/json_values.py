@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 from typing_extensions import dataclass_transform
 
 JsonObject = Mapping[str, object]  # JSON that somebody else wrote, passed on as it is
+T = TypeVar("T")
 UNWRITTEN = "unwritten"  # in `Annotated`: a field that JSON does not have
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
@@ -50,6 +51,25 @@ class TextForm(NamedTuple):
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, str]:
         return {"type": "string"}
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def parse_json(kind: type[T], text: str | bytes) -> T:
+    """A dataclass from the text that `to_json` makes of it. Raises `ValueError` with one line about the first fault."""
+    from pydantic import ValidationError
+
+    try:
+        return cast(T, _adapter(kind).validate_json(text))  # type: ignore[arg-type]  # types are hashable
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(message if first["type"] == "value_error" else f"{place}: {message}") from None
 
 
 def to_json(value: Any) -> Any:

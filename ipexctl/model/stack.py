@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.json_values import JsonRecord, Record, parse_json
 from ipexctl.model.notes import Note
 
 Track = Literal["ipex", "native"]
@@ -114,6 +114,48 @@ class StackSummary(JsonRecord):
     backend: Literal["ccl", "impi", "gloo"]
     python: str
     mpi: StackMpi
+
+
+class MpiLayout(JsonRecord):
+    """Where an environment has its MPI and oneCCL: paths below it. ``bin`` and ``lib`` go in front of PATH and
+    LD_LIBRARY_PATH; ``mpiexec`` is empty where only the hosts have an MPI."""
+
+    mpi: MpiKind
+    version: str
+    mpiexec: str = ""
+    bin: tuple[str, ...] = ()
+    lib: tuple[str, ...] = ()
+    providers: str | None = None  # of libfabric
+    mpi_root: str = ""
+    ccl_root: str | None = None
+    module: str | None = None  # import name of the oneCCL binding
+
+
+class InstallMarker(JsonRecord):
+    """``ipexctl.json`` in an environment, written when it is complete: enough for `run` to start a job without another
+    inspection. Jobs use ``prefix``, the directory behind the link ``venv``: a later switch does not change what they
+    load."""
+
+    id: str
+    venv: str
+    prefix: str
+    python: str
+    stack: StackSummary
+    packages: Mapping[str, str]
+    layout: MpiLayout
+    format: int = 1
+    inputs: str = ""
+    created: float = 0.0  # seconds since the epoch
+    by: str = ""
+    ipexctl: str = ""
+
+
+def read_marker(text: str) -> InstallMarker | None:
+    """The marker of an environment from its file; None for anything else, also for that of another program."""
+    try:
+        return parse_json(InstallMarker, text)
+    except ValueError:
+        return None
 
 
 class Stack(Record):

@@ -119,19 +119,6 @@ class Lock:
                        for tag in wheel.tags):  # fmt: skip
                 raise ValueError(f"{wheel.filename} is not for Python {self.python} on Linux x86-64")
 
-    @classmethod
-    def parse(cls, text: str | bytes) -> Lock:
-        """The lock in a JSON text (`to_json` makes it). Raises `ValueError` with one line about the first fault."""
-        from pydantic import TypeAdapter, ValidationError
-
-        try:
-            return TypeAdapter(cls).validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            message = first["msg"].removeprefix("Value error, ")
-            raise ValueError(message if first["type"] == "value_error" else f"{place}: {message}") from None
-
     @property
     def id(self) -> str:
         """Names the environment: equal for equal files under an equal Python, on every host and at any time."""

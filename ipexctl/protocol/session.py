@@ -67,7 +67,6 @@ class Inspection(NamedTuple):
     complete: List[str]
     incomplete: int
     leftovers: List[str]  # of a killed install, and not used by a job
-    marker: Optional[Dict[str, Any]]
     packages: Optional[Dict[str, str]]  # of the active environment: name → version
     free: int  # bytes
     at: str  # the existing directory nearest to the place

@@ -132,7 +132,7 @@ def verified(value: a.VerifyAnswer) -> list[RenderableType]:
     themselves."""
     groups: dict[tuple[str, bool], list[str]] = {}
     for host, verified in value.hosts.items():
-        stack, failed = (verified.stack or {}).get("name"), host in value.failed
+        stack, failed = verified.stack and verified.stack.name, host in value.failed
         if stack or not failed:
             groups.setdefault((str(stack or "no name"), failed), []).append(host)
     items: list[RenderableType] = []

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipexctl.model.json_values import to_json
+from ipexctl.model.stack import StackMpi, StackSummary
 from tests import mpi
 from tests.cluster import Cluster
 
@@ -282,7 +284,7 @@ def light(cluster: Cluster, place: Path) -> None:
         "venv": LIGHT,
         "prefix": LIGHT,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "stack": {"name": "impi-rt only"},
+        "stack": summary("impi-rt only"),
         "packages": {},
         "layout": {
             "mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2], "mpiexec": "bin/mpiexec.hydra", "bin": ["bin"],
@@ -292,6 +294,13 @@ def light(cluster: Cluster, place: Path) -> None:
     (made / "ipexctl.json").write_text(json.dumps(marker))
     for host in cluster.names:
         shutil.copytree(made, cluster.path(host, LIGHT), symlinks=True)
+
+
+def summary(name: str) -> Any:
+    """What a marker says of a stack of this name."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = mpi.IMPI.partition("==")[2]
+    return to_json(StackSummary(name, "2.8.0", None, None, None, "gloo", python, StackMpi("impi-rt", version)))
 
 
 def marker(venv: str, **layout: object) -> str:
@@ -307,7 +316,7 @@ def marker(venv: str, **layout: object) -> str:
             "venv": venv,
             "prefix": venv,
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-            "stack": {"name": "lent"},
+            "stack": summary("lent"),
             "packages": {},
             "layout": {**found, **layout},
         }

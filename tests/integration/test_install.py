@@ -27,14 +27,14 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
-from ipexctl.decide.releases import build_runtime, resolve
+from ipexctl.decide.releases import Runtime, build_runtime, resolve
 from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
-from ipexctl.model.stack import MpiLauncher, StackRequest
+from ipexctl.model.stack import MpiLauncher, StackRequest, read_marker
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
 from ipexctl.verbs.common.mpi import choose_mpi
 from ipexctl.verbs.common.probe import probe_hosts
@@ -138,6 +138,10 @@ class Bench:
         found: dict[str, Any] = json.loads((self.venv / "ipexctl.json").read_text())
         return found
 
+    def runtime(self) -> Runtime:
+        """What ``run`` makes of the marker."""
+        return build_runtime(read_marker((self.venv / "ipexctl.json").read_text()))
+
     def works(self) -> str:
         """The version of torch that the active environment imports."""
         done = subprocess.run(
@@ -203,7 +207,7 @@ def test_an_install_ends_with_a_checked_environment_and_a_marker_that_run_can_us
     found = played.answer["hosts"]["node0"]
     assert found["problems"] == []
     assert found["mpi"].endswith("(a double)")
-    ready = build_runtime(bench.marker())
+    ready = bench.runtime()
     assert Path(ready.mpiexec).is_file()
     assert Path(ready.library_path[0], "libmpi.so.12").is_file()
     assert bench.marker()["packages"] == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4"}
@@ -381,7 +385,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
     found = played.answer["hosts"]["node0"]
     assert found["versions"]["oneccl"].partition("+")[0] == binding
     assert found["mpi"].endswith("(a double)")
-    ready = build_runtime(bench.marker())
+    ready = bench.runtime()
     root = Path(ready.python).parents[1] / f"lib/python{python}/site-packages" / module
     mpi = root / "opt/mpi" if layout == "opt-mpi" else root
     assert ready.module == module
@@ -998,7 +1002,7 @@ def test_an_mpi_of_the_hosts_that_is_named_is_recorded_and_intels_is_not_install
     assert choose_mpi("openmpi", facts)[0] == str(program)
     with pytest.raises(UsageError, match="has no Intel MPI"):
         choose_mpi("impi", facts)
-    ready = switch_launcher(build_runtime(marker), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
+    ready = switch_launcher(bench.runtime(), MpiLauncher("openmpi", str(program), "4.1.4"), ccl=False)
     assert (ready.mpiexec, ready.path) == (str(program), (f"{marker['prefix']}/bin", str(program.parent)))
     assert "I_MPI_ROOT" not in ready.env
     # Again: nothing. With the wheels' own MPI: another environment. With the lock: this one.

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.releases import build_runtime
 from ipexctl.model.errors import Exit
 from ipexctl.model.tasks import Wheels
 from ipexctl.verbs.install.wheels import wheels_fetch
@@ -51,7 +50,7 @@ def test_without_a_word_impi_is_installed_where_the_row_has_no_binding(tmp_path:
     marker = bench.marker()
     assert marker["stack"]["backend"] == "impi"
     assert marker["packages"]["mpi4py"] == "4.1.2"
-    assert build_runtime(marker).impi
+    assert bench.runtime().impi
     code = "import impi_torch; from importlib.metadata import entry_points as e; print(e(group='torch.backends'))"
     done = subprocess.run([bench.venv / "bin/python", "-c", code], capture_output=True, text=True)
     assert "impi_torch:register" in done.stdout, done.stderr
@@ -65,7 +64,7 @@ def test_where_there_is_no_mpi4py_gloo_stays_and_it_is_said(tmp_path: Path, bare
     assert played.exit == Exit.OK, played.events
     assert "backend gloo, not impi: no mpi4py 4 was found" in played.said()
     assert bench.marker()["stack"]["backend"] == "gloo"
-    assert not build_runtime(bench.marker()).impi
+    assert not bench.runtime().impi
 
 
 def test_who_asks_for_impi_is_refused_where_there_is_no_mpi4py(tmp_path: Path, bare: Index) -> None:

@@ -23,7 +23,7 @@ from packaging.version import Version
 from ipexctl.act.packages.download import download_wheels, hash_file, local_path
 from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.json_values import to_json
+from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.text import without_secrets
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
@@ -234,7 +234,7 @@ def _build_wheel(package: Package) -> Wheel:
 def load_lock(cache: Path, inputs: str) -> Lock | None:
     """The lock that was saved for these inputs; None without one, or if a local wheel of it is gone."""
     try:
-        lock = Lock.parse(_lock_path(cache, inputs).read_bytes())
+        lock = parse_json(Lock, _lock_path(cache, inputs).read_bytes())
     except (OSError, ValueError):
         return None
     complete = all(local_path(wheel).is_file() for wheel in lock.wheels if wheel.local)

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_inte
 from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
-from ipexctl.protocol.codec import DamagedError, load_object
+from ipexctl.model.stack import read_marker
 
 _NET = "/sys/class/net"
 _BEHIND_BRIDGES = re.compile(
@@ -253,10 +253,7 @@ def read_installed(bundle: ProbeOutput) -> Installed | None:
     pattern = r"^version(?:_info)? *= *([0-9]\.[0-9]{1,2}(?:\.[0-9]{1,3})?)\b"
     written = re.search(pattern, files.get("pyvenv.cfg", ""), re.MULTILINE)
     minor = written[1] if written else dists[-1].split("/")[0].removeprefix("python") if dists else None
-    try:
-        marker = load_object(files.get("ipexctl.json", "").encode())
-    except DamagedError:
-        marker = {}
+    marker = read_marker(files.get("ipexctl.json", ""))
     python = minor if "python" in values else None
     return Installed(values["venv"][-1], "python" in values, python, packages, marker, tuple(values.get("beside", ())))
 

@@ -30,13 +30,12 @@ _BESIDES = 20 << 20  # the environment itself, uv's lists
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What one host has at the place of the environment; ``marker`` is that of the active one."""
+    """What one host has at the place of the environment."""
 
     kind: Literal["absent", "ours", "foreign"]
     why: str = ""
     active: str | None = None
     complete: tuple[str, ...] = ()
-    marker: Mapping[str, Any] | None = None
     packages: Mapping[str, str] | None = None  # what the active one really holds
     free: int = 0
     at: str = ""
@@ -53,7 +52,6 @@ class HostState:
             why=printable(answer.why, 300),
             active=answer.active,
             complete=tuple(answer.complete),
-            marker=answer.marker,
             packages=answer.packages,
             free=answer.free,
             at=printable(answer.at, 300),
@@ -139,11 +137,11 @@ def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
     """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
     again; else None."""
     state = fact.installed
-    if state is None or state.venv != venv or state.marker.get("id") != lock.id or drift(lock.packages, state.packages):
+    if state is None or state.venv != venv or state.marker is None or state.marker.id != lock.id:
         return None
-    if set(state.beside) - {lock.id}:
+    if set(state.beside) - {lock.id} or drift(lock.packages, state.packages):
         return None
-    return HostState("ours", active=lock.id, complete=(lock.id,), marker=state.marker, packages=state.packages)
+    return HostState("ours", active=lock.id, complete=(lock.id,), packages=state.packages)
 
 
 def list_origins(lock: Lock) -> list[list[Any]]:

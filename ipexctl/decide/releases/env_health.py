@@ -20,19 +20,17 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     ids: dict[str, str] = {}
     for host, fact in facts.items():
         env = fact.installed
-        if env is None or not env.exists or not env.marker:
+        if env is None or not env.exists or env.marker is None:
             where = f" at {env.venv}" if env and env.venv else ""
             made = "no environment" if env is None or not env.exists else "an environment that ipexctl did not make"
             failures.append(Failure(host, Kind.STEP, f"{made}{where}", _format_install_command(fact), "no-env"))
             continue
-        packages = env.marker.get("packages")
-        changes = drift(packages, env.packages) if isinstance(packages, Mapping) else ["its marker lists no packages"]
-        if changes:
+        if changes := drift(env.marker.packages, env.packages):
             more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
             what = f"the environment was changed: {', '.join(changes[:3])}{more}"
             failures.append(Failure(host, Kind.STEP, what, _format_install_command(fact), "drift"))
             continue
-        ids[host] = str(env.marker.get("id"))
+        ids[host] = env.marker.id
     first = next(iter(ids.values()), "")
     head = next(iter(ids), "")
     failures += [

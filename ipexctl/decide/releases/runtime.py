@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.stack import Dialect, MpiKind, Stack
+from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stack
 
 _IPEX = "intel_extension_for_pytorch"
 
@@ -70,13 +69,13 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
     return tuple(name if root == "." else f"{root}/{name}" for name in names)
 
 
-def detect_layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
+def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     """The paths of MPI and oneCCL below the environment, from the `list_layout_paths` that were seen on a host.
 
     Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started.
     """
     if stack.mpi == "system":
-        return {"mpi": "system", "version": stack.mpi_version, "mpiexec": "", "bin": [], "lib": [], "module": None}
+        return MpiLayout("system", stack.mpi_version)
     root = _mpi_roots(stack)[stack.mpi]
     present = {name.removeprefix(f"{root}/") for name in seen} if root != "." else set(seen)
 
@@ -101,58 +100,55 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> dict[str, Any]:
     providers = first(f"{_parent_directory(fabric)}/prov") if fabric else ""
     bins = [_parent_directory(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
     libs = [_parent_directory(name) for name in (libccl, libmpi, fabric) if name]
-    return {
-        "mpi": stack.mpi,
-        "version": stack.mpi_version,
-        "mpiexec": below(mpiexec),
-        "bin": [below(name) for name in dict.fromkeys(bins)],
-        "lib": [below(name) for name in dict.fromkeys(libs)],
-        "providers": below(providers) if providers else None,
-        "mpi_root": below("opt/mpi" if mpiexec.startswith("opt/") else ""),
-        "ccl_root": below("") if stack.mpi != "impi-rt" else None,
-        "module": stack.release.module if stack.release.oneccl else None,
-    }
+    return MpiLayout(
+        stack.mpi,
+        stack.mpi_version,
+        mpiexec=below(mpiexec),
+        bin=tuple(below(name) for name in dict.fromkeys(bins)),
+        lib=tuple(below(name) for name in dict.fromkeys(libs)),
+        providers=below(providers) if providers else None,
+        mpi_root=below("opt/mpi" if mpiexec.startswith("opt/") else ""),
+        ccl_root=below("") if stack.mpi != "impi-rt" else None,
+        module=stack.release.module if stack.release.oneccl else None,
+    )
 
 
 def _parent_directory(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def build_runtime(marker: Mapping[str, Any]) -> Runtime:
+def build_runtime(marker: InstallMarker | None) -> Runtime:
     """The runtime that the marker of an installed environment describes. Pure: trusts what install saw and wrote.
 
-    Raises `UsageError` (exit 4) for a marker without a layout (an environment not made by ipexctl).
+    Raises `UsageError` (exit 4) without a marker (an environment not made by ipexctl), or one without an MPI.
     """
-    layout = marker.get("layout")
-    prefix = marker.get("prefix") or marker.get("venv")
-    system = isinstance(layout, Mapping) and layout.get("mpi") == "system"
-    if not isinstance(layout, Mapping) or not isinstance(prefix, str) or not (layout.get("mpiexec") or system):
+    system = marker is not None and marker.layout.mpi == "system"
+    if marker is None or not (marker.layout.mpiexec or system):
         raise UsageError(
             "the environment was not made by ipexctl: it does not say where its MPI is",
             hint="ipexctl install",
             exit=Exit.STEP,
         )
+    layout, prefix = marker.layout, marker.prefix
 
     def at(name: str) -> str:
         return prefix if name in {"", "."} else f"{prefix}/{name}"
 
-    path = tuple(dict.fromkeys([at("bin"), *(at(name) for name in layout["bin"])]))
-    # The environment's own lib holds run-time libraries from wheels (intel-openmp); harmless where it holds none.
-    library_path = tuple(dict.fromkeys([*(at(name) for name in layout["lib"]), at("lib")]))
     # mpirun sources env/vars.sh only where I_MPI_ROOT is unset; setting it keeps the variables ours.
-    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(layout["mpi_root"]), "VIRTUAL_ENV": prefix}
-    if layout.get("providers"):
-        env["FI_PROVIDER_PATH"] = at(layout["providers"])
-    if layout.get("ccl_root"):
-        env["CCL_ROOT"] = at(layout["ccl_root"])
+    env = {"VIRTUAL_ENV": prefix} if system else {"I_MPI_ROOT": at(layout.mpi_root), "VIRTUAL_ENV": prefix}
+    if layout.providers:
+        env["FI_PROVIDER_PATH"] = at(layout.providers)
+    if layout.ccl_root:
+        env["CCL_ROOT"] = at(layout.ccl_root)
     return Runtime(
         python=at("bin/python"),
-        mpiexec="" if system else at(layout["mpiexec"]),
-        path=path,
-        library_path=library_path,
+        mpiexec="" if system else at(layout.mpiexec),
+        path=tuple(dict.fromkeys(map(at, ["bin", *layout.bin]))),
+        # The environment's own lib holds run-time libraries from wheels (intel-openmp); harmless where it holds none.
+        library_path=tuple(dict.fromkeys(map(at, [*layout.lib, "lib"]))),
         env=env,
         dialect="impi",
-        version=str(layout.get("version") or ""),
-        module=str(layout.get("module") or ""),
-        impi="impi-torch" in (marker.get("packages") or ()),
+        version=layout.version,
+        module=layout.module or "",
+        impi="impi-torch" in marker.packages,
     )

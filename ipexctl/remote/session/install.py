@@ -166,7 +166,6 @@ class InstallSession:
             complete=ids,
             incomplete=incomplete,
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
-            marker=read_marker(os.path.join(base, active)) if active else None,
             packages=list_packages(os.path.join(base, active)) if active else None,
             free=free_bytes(near),
             at=near,

@@ -49,15 +49,14 @@ def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     Raises `UsageError` (exit 4) where the environment's Intel MPI is asked for and it has none.
     """
     installed = next((fact.installed for fact in facts.values() if fact.installed), None)
-    stack = (installed.marker.get("stack") if installed else None) or {}
-    recorded = stack.get("mpi") or {}
-    program, dialect = str(recorded.get("program") or ""), str(recorded.get("dialect") or "")
+    recorded = installed.marker.stack.mpi if installed and installed.marker else None
+    program, dialect = (recorded.program or "", recorded.dialect or "") if recorded else ("", "")
     if program and option in {"auto", dialect}:
         return program, f"install --mpi {dialect}"
-    if option == "impi" and recorded.get("kind") == "system":
+    if option == "impi" and recorded and recorded.kind == "system":
         raise UsageError(
             "the environment has no Intel MPI: it was installed for the hosts' own MPI",
-            reasons=[f"{recorded.get('name') or dialect} at {program}"],
+            reasons=[f"{recorded.name or dialect} at {program}"],
             hint="run without --mpi, or ipexctl install --mpi wheel",
             exit=Exit.STEP,
         )

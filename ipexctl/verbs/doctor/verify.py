@@ -25,7 +25,7 @@ def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Ev
         failures.append(failure)
         yield HostFailed(failure)
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed}
-    hosts = {name: VerifiedHost(marker.get("id"), marker.get("stack")) for name, marker in markers.items()}
+    hosts = {name: VerifiedHost(it.id if it else None, it.stack if it else None) for name, it in markers.items()}
     answer = VerifyAnswer(hosts, {failure.host: failure.what for failure in failures})
     yield Answer(answer)
     yield Ended("verify", worst([failure.kind.exit for failure in failures]))

@@ -23,8 +23,8 @@ from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import HostFailed, Message, Progress, StepEnded, StepOutcome, StepStarted
-from ipexctl.model.json_values import to_json
 from ipexctl.model.links import Link
+from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import ImportReport, Nothing, Present
 from ipexctl.verbs.install.background import in_background
@@ -147,7 +147,7 @@ def build_environments(
 class VerifiedEnv:
     """An environment that imports on a host: where its MPI lies (`layout`), and what the import check saw."""
 
-    layout: Mapping[str, Any]
+    layout: MpiLayout
     report: ImportReport
 
 
@@ -206,23 +206,21 @@ def _list_preloads(job: InstallJob, name: str, ready: Runtime) -> list[list[str]
     return [[what, path] for what, path in sorted(paths.items()) if not path.startswith(f"{job.venv}/")]
 
 
-def build_marker(job: InstallJob, place: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `<venv>/ipexctl.json`: enough for `run` to start a job without another inspection."""
-    return {
-        "format": 1,
-        "id": job.lock.id,
-        "inputs": job.lock.inputs,
-        "venv": job.venv,
-        # Jobs use the directory behind the link: a later switch does not change what they load.
-        "prefix": f"{job.venv}.d/{job.lock.id}",
-        "python": job.stack.python,
-        "stack": to_json(job.stack.summary),
-        "packages": job.lock.packages,
-        "layout": dict(place),
-        "created": job.context.clock(),
-        "by": f"{getuser()}@{socket.gethostname()}",
-        "ipexctl": __version__,
-    }
+def build_marker(job: InstallJob, layout: MpiLayout) -> InstallMarker:
+    """The content of `<venv>/ipexctl.json`."""
+    return InstallMarker(
+        id=job.lock.id,
+        venv=job.venv,
+        prefix=f"{job.venv}.d/{job.lock.id}",
+        python=job.stack.python,
+        stack=job.stack.summary,
+        packages=job.lock.packages,
+        layout=layout,
+        inputs=job.lock.inputs,
+        created=job.context.clock(),
+        by=f"{getuser()}@{socket.gethostname()}",
+        ipexctl=__version__,
+    )
 
 
 def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:

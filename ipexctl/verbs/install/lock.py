@@ -30,7 +30,7 @@ from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
-from ipexctl.model.json_values import to_json
+from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.stack import Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock
@@ -133,7 +133,7 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     path = Path(task.lock or "ipexctl.lock")
     hint = f"ipexctl install --lock {path}"
     try:
-        lock = Lock.parse(path.read_bytes())
+        lock = parse_json(Lock, path.read_bytes())
     except OSError as error:
         raise UsageError(f"the lock file {path} cannot be read: {error.strerror}", hint=hint) from None
     except ValueError as error:

@@ -10,6 +10,7 @@ from getpass import getuser
 
 from ipexctl.decide.planning.install import Plan
 from ipexctl.model.events import Message, StepOutcome
+from ipexctl.model.json_values import to_json
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import Cleaned, Nothing, Removed, Switched, Used
 from ipexctl.verbs.install.build import VerifiedEnv, build_marker
@@ -43,7 +44,7 @@ def switch_environments(
     hosts where that removed something."""
     leaders = [group[0] for group in groups if plan.steps[group[0]].do != "tidy"]
     markers = {name: build_marker(job, verified[name].layout) for name in leaders}
-    yield from job.sessions.request(leaders, "mark", "mark", Nothing, lambda name: {"marker": markers[name]})
+    yield from job.sessions.request(leaders, "mark", "mark", Nothing, lambda name: {"marker": to_json(markers[name])})
     if job.failed and not job.task.partial:
         yield NOT_SWITCHED
         return set()

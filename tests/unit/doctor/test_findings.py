@@ -20,6 +20,7 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
+from tests.markers import MARKER
 from tests.unit.doctor.corpus import ROOT
 
 CATALOGUE = parse_catalogue(read_data("findings.toml"))
@@ -76,7 +77,7 @@ def healthy(n: int, **changes: Any) -> Facts:
         load=0.1,
         thp="madvise",
         pythons=(Python("/usr/bin/python3.11", "3.11.2"),),
-        installed=Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0+cpu"}, {"name": "x"}),
+        installed=Installed("/home/u/env", True, "3.11.2", {"torch": "2.8.0+cpu"}, MARKER),
         disks=(Disk("/home/u/env", 100 * GIB, "/", "ext4", 200 * GIB, True),),
     )
     return replace(facts, **changes)

@@ -19,15 +19,17 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import HostFailed
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.stack import InstallMarker
 from ipexctl.model.tasks import Doctor
 from ipexctl.protocol import messages
 from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.doctor.fix import fix
 from tests.fakes import FakeOpener
+from tests.markers import MARKER
 from tests.unit.doctor.test_findings import CATALOGUE, TABLE, healthy
 
 HOSTS = Inventory(tuple(Host(f"n{n}", f"n{n}") for n in (1, 2)))
-WHOLE = Installed("/env", True, "3.11", {"torch": "2.8.0"}, {"id": "x"})
+WHOLE = Installed("/env", True, "3.11", {"torch": "2.8.0"}, MARKER)
 
 
 def ended(story: Generator[Any, None, Any]) -> tuple[list[Any], Any]:
@@ -118,14 +120,14 @@ def test_a_fix_nobody_can_be_asked_for_is_refused_before_any_host_is_contacted(t
 @pytest.mark.parametrize(
     ("packages", "marker", "expected"),
     [
-        ({"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0"}, {"id": "x"}, False),
-        ({"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"}, {"id": "x"}, True),
-        ({"torch": "2.8.0+cpu", "oneccl-bind-pt": "2.7.0"}, {"id": "x"}, True),
-        ({"torch": "2.8.0"}, {}, True),
+        ({"torch": "2.8.0", "intel-extension-for-pytorch": "2.8.0"}, MARKER, False),
+        ({"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"}, MARKER, True),
+        ({"torch": "2.8.0+cpu", "oneccl-bind-pt": "2.7.0"}, MARKER, True),
+        ({"torch": "2.8.0"}, None, True),
     ],
 )
 def test_a_stack_is_doubtful_that_nobody_tried_or_that_does_not_fit(
-    packages: dict[str, str], marker: dict[str, str], expected: bool
+    packages: dict[str, str], marker: InstallMarker | None, expected: bool
 ) -> None:
     assert needs_import_check(Installed("/env", True, "3.11", packages, marker)) is expected
 

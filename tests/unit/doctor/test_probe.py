@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -19,6 +20,8 @@ from ipexctl.decide.facts.probe_command import build_probe_command
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_probe_output
 from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
+from ipexctl.model.json_values import to_json
+from tests.markers import MARKER
 from tests.unit.doctor.corpus import uarchs
 
 TEXT = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8")
@@ -206,12 +209,12 @@ def test_an_environment_is_read_without_starting_its_python(tmp_path: Path) -> N
         (site / f"{name}.dist-info").mkdir(parents=True)
     (venv / "bin").mkdir()
     shim(venv / "bin", "python", "echo started >> " + str(tmp_path / "started"))
-    (venv / "ipexctl.json").write_text('{\n "stack": {"name": "x"}\n}\n')
+    (venv / "ipexctl.json").write_text(json.dumps(to_json(MARKER), indent=1))
     installed = facts(ask("/usr/bin:/bin", venv=str(venv))).installed
     assert installed is not None
     assert installed.exists
     assert installed.packages == {"torch": "2.8.0+cpu", "intel-extension-for-pytorch": "2.8.0", "odd-name": "1.0"}
-    assert installed.marker == {"stack": {"name": "x"}}
+    assert installed.marker == MARKER
     assert not (tmp_path / "started").exists()
 
 

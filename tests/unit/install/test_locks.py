@@ -17,7 +17,7 @@ from ipexctl.act.packages.resolve import load_lock, parse_pylock, save_lock
 from ipexctl.decide.planning.install import format_pylock
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.json_values import to_json
+from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock, Wheel
@@ -103,11 +103,11 @@ def refuse_lock(path: Path, text: str | bytes, **wish: Any) -> UsageError:
 
 
 def test_the_good_lock_of_these_tests_is_one() -> None:
-    lock = Lock.parse(json.dumps(lock_file(wheels=[GOOD])))
+    lock = parse_json(Lock, json.dumps(lock_file(wheels=[GOOD])))
     assert lock.wheels == (Wheel(**GOOD),)
     assert lock.wheels[0].filename == NAME
     assert {(tag.interpreter, tag.abi) for tag in lock.wheels[0].tags} == {("cp311", "cp311")}
-    assert Lock.parse(json.dumps(to_json(lock))) == lock
+    assert parse_json(Lock, json.dumps(to_json(lock))) == lock
 
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
@@ -227,7 +227,7 @@ def test_no_value_in_a_lock_file_is_a_trace(value: object) -> None:
     for key in ("python", "inputs", "notes", "mpi", "wheels", *GOOD):
         text = lock_file(wheels=[GOOD | {key: value}]) if key in GOOD else lock_file(wheels=[GOOD]) | {key: value}
         try:
-            assert isinstance(Lock.parse(json.dumps(text)), Lock)
+            assert isinstance(parse_json(Lock, json.dumps(text)), Lock)
         except ValueError as error:
             words = str(error)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from ipexctl.decide.planning.install import (
 from ipexctl.decide.releases import parse_table, resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.json_values import to_json
-from ipexctl.model.stack import Stack, StackRequest
+from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.stack import MpiLayout, Stack, StackRequest, read_marker
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel
+from tests.markers import MARKER
 
 ROOT = Path(__file__).parents[3]
 STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
@@ -122,7 +124,7 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
     assert moved.id == LOCK.id
     assert Lock(LOCK.wheels[:0], "3.12", "").id != Lock(LOCK.wheels[:0], "3.11", "").id
     assert Lock(LOCK.wheels[1:], "3.11", "inputs").id != LOCK.id
-    assert Lock.parse(json.dumps(to_json(LOCK))) == LOCK
+    assert parse_json(Lock, json.dumps(to_json(LOCK))) == LOCK
 
 
 def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
@@ -178,7 +180,7 @@ def test_both_layouts_of_impi_rt_are_found(
 ) -> None:
     stack = _stack(torch="2.8.0")
     assert set(there) <= set(list_layout_paths(stack))
-    ready = build_runtime({"prefix": "/e", "layout": detect_layout(stack, there)})
+    ready = build_runtime(replace(MARKER, prefix="/e", layout=detect_layout(stack, there)))
     assert (ready.python, ready.mpiexec) == ("/e/bin/python", "/e/bin/mpiexec.hydra")
     assert ready.path == ("/e/bin",)
     assert ready.library_path == library_path
@@ -199,7 +201,7 @@ def test_the_mpi_inside_ipex_is_found_in_both_of_its_layouts() -> None:
             f"{site}/opt/mpi/libfabric/lib/prov",
         ]
         assert set(there) <= set(list_layout_paths(stack))
-        ready = build_runtime({"prefix": "/e", "layout": detect_layout(stack, there)})
+        ready = build_runtime(replace(MARKER, prefix="/e", layout=detect_layout(stack, there)))
         assert ready.mpiexec == f"/e/{site}/{binaries}/mpiexec.hydra"
         assert f"/e/{site}/{libraries}" in ready.library_path
         assert ready.env["FI_PROVIDER_PATH"] == f"/e/{site}/opt/mpi/libfabric/lib/prov"
@@ -213,6 +215,12 @@ def test_an_environment_without_mpi_is_refused_by_name_of_what_is_missing() -> N
 
 
 def test_a_marker_of_somebody_else_is_no_runtime() -> None:
-    for marker in ({}, {"prefix": "/e"}, {"prefix": 3, "layout": {"mpiexec": "x"}}, {"prefix": "/e", "layout": "x"}):
+    written = to_json(MARKER)
+    assert read_marker(json.dumps(written)) == MARKER
+    for changes in ({"prefix": 3}, {"layout": "x"}, {"layout": None}, {"stack": {"name": "x"}}, {"packages": [1]}):
+        assert read_marker(json.dumps(written | changes)) is None
+    for text in ("", "{}", "[]", "[" * 100_000, '{"prefix": "/e"}'):
+        assert read_marker(text) is None
+    for marker in (None, replace(MARKER, layout=MpiLayout("impi-rt", "2021.18.1"))):
         with pytest.raises(UsageError):
             build_runtime(marker)

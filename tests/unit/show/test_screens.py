@@ -45,6 +45,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.reports import LostOutput, OutOfMemory
 from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import unexplained
+from tests.markers import MARKER
 from tests.unit.show import streams
 
 RANKS = ("a", "a", "b", "b")
@@ -275,7 +276,7 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
 
 
 def test_verify_names_the_stack_once() -> None:
-    stack = {"name": "torch 2.8.0 + ipex 2.8.0, Python 3.11", "backend": "gloo", "mpi": {"kind": "impi-rt"}}
+    stack = replace(MARKER.stack, name="torch 2.8.0 + ipex 2.8.0, Python 3.11")
     hosts = {name: VerifiedHost("ab12", stack) for name in ("a", "lab0", "lab1")}
     text = drawn(screens.answer(VerifyAnswer(hosts, {})))
     assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
