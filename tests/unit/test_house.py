@@ -314,10 +314,6 @@ UNTYPED_AT_MOST = {
     "decide/planning/sync.py": (3, "reads what a host lists"),
     "decide/launch/pytorchjob.py": (2, "writes YAML"),
     "decide/launch/accelerate.py": (1, "writes YAML"),
-    "verbs/install/build.py": (3, "the marker of an environment"),
-    "verbs/install/install.py": (1, "the arguments of a request to a session"),
-    "verbs/install/install_sessions.py": (1, "the arguments of a request to a session"),
-    "verbs/install/distribute.py": (1, "the arguments of a request to a session"),
     "verbs/doctor/network_check.py": (2, "the arguments of a request to a session"),
 }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from packaging.pylock import Package, PackageWheel, Pylock
@@ -13,13 +14,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.decide.releases.table import public_version
-from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack
 from ipexctl.model.text import printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
+DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 Do = Literal["nothing", "tidy", "switch", "build"]
 From = Literal["hosts", "controller"]
 
@@ -112,12 +115,36 @@ class Plan:
     text: str
 
     @property
-    def nothing(self) -> bool:
+    def changes_nothing(self) -> bool:
         return all(step.do == "nothing" for step in self.steps.values())
 
     @property
     def builders(self) -> tuple[str, ...]:
         return tuple(host for host, step in self.steps.items() if step.do == "build")
+
+
+def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Facts]) -> str:
+    """The one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec starts its
+    helper on every host by the path it has on the head.
+
+    Raises `UsageError` (exit 4) if there is none.
+    """
+    if named:
+        return named
+    wanted = {
+        host.name: host.vars.get("venv") or posixpath.join(facts[host.name].home or "", DEFAULT_VENV)
+        for host in inventory
+        if host.name in facts
+    }
+    paths = list(dict.fromkeys(wanted.values()))
+    if len(paths) > 1 or not paths[0].startswith("/"):
+        raise UsageError(
+            "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)",
+            reasons=[f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths],
+            hint="ipexctl install --venv /a/path/all/hosts/have",
+            exit=Exit.STEP,
+        )
+    return paths[0]
 
 
 def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
@@ -144,14 +171,10 @@ def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
     return HostState("ours", active=lock.id, complete=(lock.id,), packages=state.packages)
 
 
-def list_origins(lock: Lock) -> list[list[Any]]:
-    """[host, port] of every place the hosts themselves would fetch from."""
-    pairs = []
-    for wheel in lock.wheels:
-        parts = urlsplit(wheel.url)
-        if parts.scheme in {"http", "https"} and parts.hostname:
-            pairs.append([parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)])
-    return [list(pair) for pair in dict.fromkeys((host, port) for host, port in pairs)]
+def list_origins(lock: Lock) -> list[tuple[str, int]]:
+    """Host and port of every place the hosts themselves would fetch from."""
+    urls = [urlsplit(wheel.url) for wheel in lock.wheels if not wheel.local]
+    return list(dict.fromkeys((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)) for url in urls))
 
 
 def estimate_unpacked(lock: Lock) -> int:

@@ -6,12 +6,10 @@ import posixpath
 import shlex
 from collections.abc import Mapping
 
-from ipexctl.decide.planning.install import drift
+from ipexctl.decide.planning.install import DEFAULT_VENV, drift
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.text import printable
-
-DEFAULT_VENV = ".local/share/ipexctl/env"  # below the home directory
 
 
 def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:

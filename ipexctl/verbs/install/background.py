@@ -6,43 +6,40 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import TypeVar
 
-from ipexctl.model.events import Event
+from ipexctl.model.events import Event, Progress
 
 T = TypeVar("T")
-Emit = Callable[[Event], None]
+Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
 
 
-def in_background(work: Callable[[Emit], T], stop: threading.Event) -> Generator[Event, None, T]:
-    """Runs ``work`` in a thread and passes its events on (ten a second); stops it when the generator is closed."""
+def run_in_background(step: str, work: Callable[[Tell], T], stop: threading.Event) -> Generator[Event, None, T]:
+    """Runs ``work`` in a thread, with its progress as that of ``step`` (ten a second). Sets ``stop`` when the generator
+    is closed."""
     events: queue.Queue[Event | None] = queue.Queue(256)
-    results: list[T] = []
-    errors: list[BaseException] = []
-    last = [0.0]
+    future: Future[T] = Future()
+    last = 0.0
 
-    def tell(event: Event) -> None:
-        now = time.monotonic()
-        if now - last[0] >= 0.1 and not events.full():
-            last[0] = now
-            events.put(event)
+    def tell(done: int, total: int, name: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 0.1 and not events.full():
+            last = time.monotonic()
+            events.put(Progress("", step, done, total, "B", name))
 
     def body() -> None:
         try:
-            results.append(work(tell))
+            future.set_result(work(tell))
         except BaseException as error:  # raised again in the caller's thread
-            errors.append(error)
+            future.set_exception(error)
         events.put(None)
 
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
+    threading.Thread(target=body, daemon=True).start()
     try:
         while (event := events.get()) is not None:
             yield event
     except BaseException:
         stop.set()
         raise
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from getpass import getuser
 from pathlib import Path
-from typing import Any
 
 from ipexctl import __version__
 from ipexctl.act.fanout import Emit
@@ -27,10 +26,9 @@ from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import ImportReport, Nothing, Present
-from ipexctl.verbs.install.background import in_background
+from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
-from ipexctl.verbs.install.install_sessions import Workflow
-from ipexctl.verbs.install.job import InstallJob, uv_target
+from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
 _BUILD = 3600.0  # seconds one host may take to unpack everything
 _IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
@@ -55,15 +53,10 @@ def download_missing_wheels(
     step = "fetch the wheels"
     yield StepStarted("", step)
     try:
-        paths = yield from in_background(
-            lambda emit: download_wheels(
-                wanted,
-                job.context.cache,
-                job.sources,
-                job.environ,
-                job.limits,
-                lambda done, total, name: emit(Progress("", step, done, total, "B", name)),
-                job.stop,
+        paths = yield from run_in_background(
+            step,
+            lambda tell: download_wheels(
+                wanted, job.context.cache, job.sources, job.environ, job.limits, tell, job.stop
             ),
             job.stop,
         )
@@ -86,7 +79,7 @@ def list_artifacts(
 ) -> dict[str, list[Artifact]]:
     """The files to send to each host: wheels that it cannot fetch, and uv."""
     known = {wheel.name: wheel for wheel in job.lock.wheels}
-    uv = Artifact(uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
+    uv = Artifact(_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
     return {
         name: [
             *([] if states[name].uv else [uv]),
@@ -97,6 +90,11 @@ def list_artifacts(
         ]
         for name in builders
     }
+
+
+def _uv_target(tool: Tool) -> str:
+    """Where uv goes, below the store of environments."""
+    return f"bin/uv-{tool.version}"
 
 
 def build_environments(
@@ -130,7 +128,7 @@ def build_environments(
             Nothing,
             progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
             python=job.stack.interpreters[name],
-            uv=states[name].uv or f"{job.venv}.d/{uv_target(tool)}",
+            uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
             lock=format_pylock(lock_with_logins, paths),
             need=size,
             unpacked=size,
@@ -154,7 +152,7 @@ class VerifiedEnv:
 def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
     """Every host imports, in a fresh process, in the environment variables that a rank will have."""
     script = load_script("verify.py")
-    row = job.stack.release
+    row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
@@ -168,21 +166,15 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
             "ipex": row.ipex,
             "oneccl": row.oneccl,
             "module": row.module if row.oneccl else "",
-            "modules": ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else [],
+            "modules": modules,
             "mpiexec": ready.mpiexec,
             "libmpi": ready.dialect == "impi",
             "preload": _list_preloads(job, name, ready),
             "asked": ["iomp5"] if job.task.omp == "intel" else [],
         }
         env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
-        check: dict[str, Any] = {
-            "script": script,
-            "arguments": wanted,
-            "path": ready.path,
-            "env": env,
-            "timeout": _IMPORT,
-        }
-        report = job.sessions.call(name, "check_imports", ImportReport, **check)
+        request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT}
+        report = job.sessions.call(name, "check_imports", ImportReport, progress=None, **request)
         if report.problems:
             what = printable("; ".join(report.problems[:3]), 600)
             return Failure(name, Kind.STEP, what, suggest_library_package(what) or None, code="import")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ipexctl.act.fanout import Emit
 from ipexctl.act.transfer.send import send_file
@@ -16,6 +15,7 @@ from ipexctl.protocol.session import Fetched, Nothing, Offer
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 WHEELS = "tmp/wheels"  # below the store of environments on a host
+_STEP = "send the wheels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,6 @@ class Artifact:
     size: int
     mode: int = 0o600
 
-    def to_json(self) -> dict[str, Any]:
-        """The file as a request names it."""
-        return {"target": self.target, "sha256": self.sha256, "size": self.size, "mode": self.mode}
-
 
 def distribute(
     sessions: InstallSessions, artifacts: Mapping[str, Sequence[Artifact]], addresses: Mapping[str, str]
@@ -39,7 +35,6 @@ def distribute(
     """Sends the artifacts of each host: from the controller to the first host; then every host that has them serves
     one that has not, so that the controller's uplink carries them once and the time grows with the logarithm of the
     hosts. What a host cannot fetch from another (a firewall, other wheels), the controller sends."""
-    step = "send the wheels"
     waiting = [name for name, files in artifacts.items() if files]
     offers: dict[str, str] = {}  # the URL of each host's server
     ready: list[str] = []
@@ -55,47 +50,39 @@ def distribute(
             missing = list(artifacts[name])
             total = sum(artifact.size for artifact in missing)
             if giver:
+                keys = ("target", "sha256", "size", "mode")
                 fetched = sessions.call(
                     name,
                     "fetch",
                     Fetched,
                     base=offers[giver],
-                    files=[artifact.to_json() for artifact in missing],
-                    progress=lambda done, _: emit(Progress(name, step, done, total, "B", f"from {giver}")),
+                    files=[{key: getattr(artifact, key) for key in keys} for artifact in missing],
+                    progress=lambda done, _: emit(Progress(name, _STEP, done, total, "B", f"from {giver}")),
                 ).files
                 missing = [artifact for artifact in missing if artifact.target not in fetched]
                 if not fetched:  # a firewall at the giver, most likely: no other host needs to try it
                     offers.pop(giver, None)
-            for at, artifact in enumerate(missing):
-                before = total - sum(other.size for other in missing[at:])
-                send_file(
-                    link,
-                    artifact.path,
-                    f"{sessions.venv}.d/{artifact.target}",
-                    _shift_progress(emit, before, total),
-                    step,
-                    sha256=artifact.sha256,
-                    mode=artifact.mode,
-                )
-            if more and name in addresses:
+            _send_files(sessions, link, missing, total, emit)
+            if more and (address := addresses.get(name)):
                 offer = sessions.call(name, "serve", Offer, files=[artifact.target for artifact in artifacts[name]])
-                offers[name] = f"http://{_bracket_ipv6(addresses[name])}:{offer.port}/{offer.token}"
+                host = f"[{address}]" if ":" in address else address
+                offers[name] = f"http://{host}:{offer.port}/{offer.token}"
             return (giver if not missing else "here"), total
 
-        yield from sessions.run(turn, step, send, outcome=lambda sent: ("changed", f"{mib(sent[1])} from {sent[0]}"))
+        yield from sessions.run(turn, _STEP, send, outcome=lambda sent: ("changed", f"{mib(sent[1])} from {sent[0]}"))
         ready += [name for name in turn if name not in sessions.failed]
 
 
-def _shift_progress(emit: Emit, before: int, total: int) -> Emit:
-    """Progress of one file as part of many."""
+def _send_files(sessions: InstallSessions, link: Link, files: Sequence[Artifact], total: int, emit: Emit) -> None:
+    """Sends the last ``files`` of a host from the controller; their progress is that of all, ``total`` bytes."""
+    before = total - sum(artifact.size for artifact in files)
 
     def report(event: Event) -> None:
         if isinstance(event, Progress):
             event = replace(event, done=before + event.done, total=total, detail=f"sending {event.detail}")
         emit(event)
 
-    return report
-
-
-def _bracket_ipv6(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+    for file in files:
+        target = f"{sessions.venv}.d/{file.target}"
+        send_file(link, file.path, target, report, _STEP, sha256=file.sha256, mode=file.mode)
+        before += file.size

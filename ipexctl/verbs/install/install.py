@@ -12,10 +12,9 @@ import posixpath
 import threading
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from urllib.parse import unquote
 
 from ipexctl.act.context import Context
@@ -26,26 +25,14 @@ from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
-from ipexctl.decide.planning.install import HostState, Plan, Rates, list_origins, plan, state_from_facts
+from ipexctl.decide.planning.install import HostState, Plan, Rates, choose_venv, list_origins, plan, state_from_facts
 from ipexctl.decide.releases import parse_table, resolve
-from ipexctl.decide.releases.env_health import DEFAULT_VENV
 from ipexctl.decide.releases.resolve import use_host_mpi
 from ipexctl.decide.releases.table import ReleaseTable, minor_version
+from ipexctl.model import events
 from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Exit, Failure, UsageError, worst
-from ipexctl.model.events import (
-    Answer,
-    Ended,
-    Event,
-    HostFailed,
-    Message,
-    Planned,
-    Progress,
-    Started,
-    StepEnded,
-    StepStarted,
-)
+from ipexctl.model.errors import Failure, UsageError, worst
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
@@ -56,29 +43,14 @@ from ipexctl.protocol.session import DownloadRate, ImportReport, Inspection, Not
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
-from ipexctl.verbs.install.background import in_background
-from ipexctl.verbs.install.build import (
-    VerifiedEnv,
-    build_environments,
-    download_missing_wheels,
-    list_artifacts,
-    verify_environments,
-)
+from ipexctl.verbs.install import build, lock, switch
+from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute
-from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
-from ipexctl.verbs.install.job import InstallJob
-from ipexctl.verbs.install.lock import (
-    LockRequest,
-    adopt_lock,
-    build_request,
-    choose_mpi,
-    load_or_create_lock,
-    read_lock,
-)
-from ipexctl.verbs.install.switch import NOT_SWITCHED, lock_environments, switch_environments
+from ipexctl.verbs.install.install_sessions import InstallJob, InstallSessions, Workflow
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
+_NO_TOOL = Tool("", "", 0, "")
 
 
 def table() -> ReleaseTable:
@@ -94,7 +66,7 @@ def install(
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     dry: bool = False,
-) -> Generator[Event, None, InstallAnswer]:
+) -> Generator[events.Event, None, InstallAnswer]:
     """Returns what `Answer` holds. ``environ`` (default: the process's) has pip's and uv's settings.
 
     Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed.
@@ -102,14 +74,15 @@ def install(
     environ = os.environ if environ is None else environ
     limits = limits or Limits()
     releases = table()
-    request = _build_request(task)
+    python = minor_version(task.python) if task.python and "/" not in task.python else None
+    request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)
-    locked = read_lock(task, environ) if task.locked else None
+    locked = lock.read_lock(task, environ) if task.locked else None
     if locked:
-        request = build_request(locked, request)
-        task = task.model_copy(update={"mpi": choose_mpi(locked, task.mpi)})
+        request = lock.build_request(locked, request)
+        task = task.model_copy(update={"mpi": lock.choose_mpi(locked, task.mpi)})
     resolve(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
-    yield Started("install", f"install {request}", inventory.names)
+    yield events.Started("install", f"install {request}", inventory.names)
     if task.wheels and not Path(task.wheels).is_dir():
         task = task.model_copy(update={"wheels": str((yield from _open_wheelhouse(Path(task.wheels), context)))})
     failed: dict[str, Failure] = {}
@@ -124,14 +97,14 @@ def install(
             return (yield from _stop("nothing was changed", {**failed, **result}, len(inventory)))
         launcher = result
         stack = use_host_mpi(stack, launcher)
-    venv = _choose_venv(task, inventory, facts)
-    wanted = LockRequest(task, stack, context, environ, limits)
+    venv = choose_venv(task.venv, inventory, facts)
+    wanted = lock.LockRequest(task, stack, context, environ, limits)
     if locked:
-        lock = adopt_lock(locked, stack, context)
+        chosen = lock.adopt_lock(locked, stack, context)
     else:
-        stack, lock = yield from load_or_create_lock(wanted, releases, facts)
-    sessions = InstallSessions(inventory, context, venv, lock.id, failed)
-    job = InstallJob(task, sessions, environ, limits, wanted.sources, stack, launcher, lock, facts)
+        stack, chosen = yield from lock.load_or_create_lock(wanted, releases, facts)
+    sessions = InstallSessions(inventory, context, venv, chosen.id, failed)
+    job = InstallJob(task, sessions, environ, limits, wanted.sources, stack, launcher, chosen, facts)
     try:
         return (yield from _install_stack(job, dry=dry))
     finally:
@@ -139,21 +112,10 @@ def install(
         job.sessions.close()
 
 
-# ------------------------------------------------------------------------------------------------------- asking
-
-
-def _build_request(task: Install) -> StackRequest:
-    python = task.python if task.python and "/" not in task.python else None
-    return StackRequest(
-        task.track, task.torch, task.ipex, task.oneccl, task.backend, minor_version(python) if python else None
-    )
-
-
 def _check_input(task: Install, inventory: Inventory) -> None:
     """All that can be known to be wrong without contacting anybody. Raises `UsageError` with every reason."""
     reasons = []
-    named = [("--venv", task.venv)] + [(f"venv of {host.name}", host.vars.get("venv")) for host in inventory]
-    for what, path in named:
+    for what, path in [("--venv", task.venv)] + [(f"venv of {host.name}", host.vars.get("venv")) for host in inventory]:
         if path is None:
             continue
         if not path.startswith("/") or any(ord(char) < 32 for char in path) or posixpath.normpath(path) != path:
@@ -162,9 +124,7 @@ def _check_input(task: Install, inventory: Inventory) -> None:
             reasons.append(f"{what}: {path!r} is too near to the root directory")
     if task.wheels and not Path(task.wheels).is_dir() and not Path(task.wheels).is_file():
         reasons.append(f"--wheels: {task.wheels!r} is neither a directory nor an archive")
-    for name in task.requirements:
-        if not Path(name).is_file():
-            reasons.append(f"--requirements: {name!r} is not a file")
+    reasons += [f"--requirements: {name!r} is not a file" for name in task.requirements if not Path(name).is_file()]
     for text in task.with_:
         if not text.strip() or text.lstrip().startswith("-") or "\n" in text:
             reasons.append(f"--with: {text!r} is not a requirement")
@@ -175,18 +135,12 @@ def _check_input(task: Install, inventory: Inventory) -> None:
 def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
     """The directory of a wheelhouse that came as one file. Raises `UsageError`."""
     step = "open the wheelhouse"
-    yield StepStarted("", step)
-    house = yield from in_background(
-        lambda tell: unpack_wheelhouse(
-            archive, context.cache, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
-        ),
-        threading.Event(),
+    yield events.StepStarted("", step)
+    house = yield from run_in_background(
+        step, lambda tell: unpack_wheelhouse(archive, context.cache, tell), threading.Event()
     )
-    yield StepEnded("", step, "ok", f"{len(list(house.iterdir()))} wheels of {archive.name}")
+    yield events.StepEnded("", step, "ok", f"{len(list(house.iterdir()))} wheels of {archive.name}")
     return house
-
-
-# ---------------------------------------------------------------------------------------------------- observing
 
 
 def _observe(
@@ -195,9 +149,7 @@ def _observe(
     results = yield from probe_hosts(inventory, context, venv=task.venv)
     failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
     facts = {name: result for name, result in results.items() if isinstance(result, Facts)}
-    named = {
-        host.name: path for host in inventory if host.name in facts and (path := _interpreter(task, host)) is not None
-    }
+    named = {name: path for name in facts if (path := _interpreter(task, inventory[name])) is not None}
     if not named:
         return facts
 
@@ -225,32 +177,6 @@ def _interpreter(task: Install, host: Host) -> str | None:
     return host.vars.get("python") if task.python is None else None
 
 
-def _choose_venv(task: Install, inventory: Inventory, facts: Mapping[str, Facts]) -> str:
-    """The one absolute path: mpiexec starts its helper on every host by the path it has on the head.
-
-    Raises `UsageError` (exit 4) if there is none.
-    """
-    if task.venv:
-        return task.venv
-    wanted = {
-        host.name: host.vars.get("venv") or posixpath.join(facts[host.name].home or "", DEFAULT_VENV)
-        for host in inventory
-        if host.name in facts
-    }
-    paths = list(dict.fromkeys(wanted.values()))
-    if len(paths) > 1 or not paths[0].startswith("/"):
-        raise UsageError(
-            "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)",
-            reasons=[f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths],
-            hint="ipexctl install --venv /a/path/all/hosts/have",
-            exit=Exit.STEP,
-        )
-    return paths[0]
-
-
-# ------------------------------------------------------------------------------------------------------ working
-
-
 def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
@@ -266,60 +192,52 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         steps, unfit = plan(job.stack, job.lock, job.venv, states, wheels_from, rates)
     for failure in unfit:
         job.failed[failure.host] = failure
-        yield HostFailed(failure)
-    yield Planned("install", steps.text)
+        yield events.HostFailed(failure)
+    yield events.Planned("install", steps.text)
     if dry or job.task.check:
         return (yield from _report(job, steps, dry=True))
     if job.failed and not job.task.partial:
         return (yield from _stop("nothing was changed", job.failed, len(job.inventory)))
-    if steps.nothing:
+    if steps.changes_nothing:
         return (yield from _report(job, steps))
     for note in (*map(str, job.stack.notes), *job.lock.notes):
-        yield Message(note)
+        yield events.Message(note)
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
     groups = yield from job.sessions.find_shared_fs_groups(changed, "installs")
     leaders = [group[0] for group in groups]
-    cleaned = yield from lock_environments(job, leaders)
+    cleaned = yield from switch.lock_environments(job, leaders)
     if cleaned is None:
         return (yield from _report(job, steps))
     builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
-    wheels = yield from download_missing_wheels(job, builders, steps, states)
-    verified: dict[str, VerifiedEnv] = {}
+    wheels = yield from build.download_missing_wheels(job, builders, steps, states)
+    verified: dict[str, build.VerifiedEnv] = {}
     if wheels is not None:
         addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
-        yield from distribute(job.sessions, list_artifacts(job, builders, states, wheels, tool), addresses)
+        yield from distribute(job.sessions, build.list_artifacts(job, builders, states, wheels, tool), addresses)
         builders = [name for name in builders if name not in job.failed]
-        yield from build_environments(job, builders, steps, states, wheels, tool)
-        verified = yield from verify_environments(
-            job, [group for group in groups if steps.steps[group[0]].do != "tidy"]
-        )
+        yield from build.build_environments(job, builders, steps, states, wheels, tool)
+        built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
+        verified = yield from build.verify_environments(job, built)
     ready = [group for group in groups if not job.failed.keys() & set(group)]
     if wheels is not None and (ready if job.task.partial else not job.failed):
-        cleaned |= yield from switch_environments(job, ready, steps, verified)
+        cleaned |= yield from switch.switch_environments(job, ready, steps, verified)
         cleaned |= {name for group in ready if group[0] in cleaned for name in group}
     elif job.failed:
-        yield NOT_SWITCHED
+        yield switch.NOT_SWITCHED
     return (yield from _report(job, steps, cleaned=cleaned, verified=verified))
 
 
 def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, HostState]]:
     """The state of the environment on each host; starts the sessions."""
-    visible = [
-        {"path": str(path), "size": wheel.size}
-        for wheel in job.lock.wheels
-        if wheel.size and (path := cache_path(job.context.cache, wheel)).is_file()
-    ]
-    uv = {"version": tool.version, "path": tool.path, "size": tool.size, "sha256": tool.sha256}
-    request: dict[str, Any] = {
-        "uv": uv,
-        "files": visible,
-        "origins": list_origins(job.lock) if job.task.wheels_from == "auto" else [],
-    }
+    paths = [(wheel, cache_path(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
+    files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
+    origins = list_origins(job.lock) if job.task.wheels_from == "auto" else []
 
     def inspect(link: Link, _: Emit) -> HostState:
         name = link.host.name
         job.sessions.open(link, job.stack.interpreters[name])
-        return HostState.from_inspection(job.sessions.call(name, "inspect", Inspection, **request))
+        answer = job.sessions.call(name, "inspect", Inspection, uv=asdict(tool), files=files, origins=origins)
+        return HostState.from_inspection(answer)
 
     return (yield from job.sessions.run(names, "look at the environment", inspect))
 
@@ -357,8 +275,8 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, HostState]
     missing = sum(wheel.size for wheel in remote_wheels if not cache_path(job.context.cache, wheel).is_file())
     down = 0.0
     if missing:
-        down = yield from in_background(
-            lambda _: measure_rate(wheel.url, job.sources, job.environ, job.limits, _MOMENT, _SAMPLE), job.stop
+        down = yield from run_in_background(
+            "", lambda _: measure_rate(wheel.url, job.sources, job.environ, job.limits, _MOMENT, _SAMPLE), job.stop
         )
     return Rates(rates, next(iter(uploads.values()), 0.0), down, missing)
 
@@ -369,7 +287,7 @@ def _report(
     *,
     dry: bool = False,
     cleaned: Collection[str] = (),
-    verified: Mapping[str, VerifiedEnv] = MappingProxyType({}),
+    verified: Mapping[str, build.VerifiedEnv] = MappingProxyType({}),
 ) -> Workflow[InstallAnswer]:
     if any(failure.code in {"hash", "index", "wheel"} for failure in job.failed.values()):
         forget_lock(job.context.cache, job.lock)
@@ -390,27 +308,23 @@ def _report(
         failed={name: failure.what for name, failure in job.failed.items() if failure.host},
         hosts={name: _build_import_check(env.report) for name, env in verified.items()},
     )
-    if steps.nothing and not job.failed:
+    if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
-        yield Message(f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0")
-    yield Answer(answer)
-    yield Ended("install", worst([failure.kind.exit for failure in job.failed.values()]))
+        yield events.Message(
+            f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0"
+        )
+    yield events.Answer(answer)
+    yield events.Ended("install", worst([failure.kind.exit for failure in job.failed.values()]))
     return answer
 
 
-# ---------------------------------------------------------------------------------------------------- reporting
-
-
 def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
-    yield Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
+    yield events.Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
     answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
-    yield Answer(answer)
-    yield Ended("install", worst([failure.kind.exit for failure in failed.values()]))
+    yield events.Answer(answer)
+    yield events.Ended("install", worst([failure.kind.exit for failure in failed.values()]))
     return answer
 
 
 def _build_import_check(report: ImportReport) -> ImportCheck:
     return ImportCheck(**{**report._asdict(), "problems": tuple(report.problems)})
-
-
-_NO_TOOL = Tool("", "", 0, "")

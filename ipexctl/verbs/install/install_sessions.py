@@ -1,4 +1,4 @@
-"""The sessions of one install or uninstall, one a host, and the first failure of each host."""
+"""One install or uninstall: its sessions on the hosts, their first failures, and the choices made for it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import group_by_tokens, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
+from ipexctl.model.stack import MpiLauncher, Stack
+from ipexctl.model.tasks import Install
 from ipexctl.model.text import printable, without_secrets
+from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
 
@@ -92,7 +97,7 @@ class InstallSessions:
         step: str,
         do: str,
         kind: type[T],
-        arguments: Callable[[str], Mapping[str, Any]] = lambda _: {},
+        arguments: Callable[[str], Mapping[str, object]] = lambda _: {},
         *,
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
@@ -101,7 +106,7 @@ class InstallSessions:
             yield from self.run(
                 names,
                 step,
-                lambda link, _: self.call(link.host.name, do, kind, **arguments(link.host.name)),
+                lambda link, _: self.call(link.host.name, do, kind, progress=None, **arguments(link.host.name)),
                 outcome=outcome,
             )
         )
@@ -125,10 +130,71 @@ class InstallSessions:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class InstallJob:
+    """The task and the choices made for it; ``stop`` ends the work of the controller's own threads. Nothing in it
+    changes but the failures of its sessions."""
+
+    task: Install
+    sessions: InstallSessions
+    environ: Mapping[str, str]
+    limits: Limits
+    sources: Sources
+    stack: Stack
+    launcher: MpiLauncher | None  # the hosts' own, if requested
+    lock: Lock
+    facts: Mapping[str, Facts]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def venv(self) -> str:
+        return self.sessions.venv
+
+    @property
+    def context(self) -> Context:
+        return self.sessions.context
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.sessions.inventory
+
+    @property
+    def failed(self) -> dict[str, Failure]:
+        return self.sessions.failed
+
+
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
     """The error of a host as a failure in one printable line."""
-    failure = _describe(host, error, venv)
-    return replace(failure, what=printable(failure.what, 600))
+    kind, hint, what = Kind.STEP, None, error.what
+    if error.code == "busy":
+        owner = _read_details(LockOwner, error.more.get("holder"))
+        what, kind, hint = f"busy: another install uses {venv}", Kind.BUSY, "wait for it, or use another --venv"
+        if owner:
+            by = "another install"
+            if 0 <= owner.since < 1e11:
+                since = time.strftime("%H:%M:%S", time.localtime(owner.since))
+                by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
+            what = f"busy: {by} installs into {venv}"
+    elif error.code == "residue":
+        kind = Kind.RESIDUE
+    elif error.code == "no-space":
+        lack = _read_details(Shortage, error.more)
+        what, hint = f"no space left while unpacking ({error.what})", "another place: --venv PATH"
+        if lack:
+            what = f"no space left: need {mib(lack.need)}, {mib(lack.free)} free in {lack.at}"
+    else:
+        lines = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(error.more.get("errors") or "")).splitlines()]
+        lines = [line for line in lines if line]
+        if error.code == "hash":
+            words = " ".join(line for line in lines if "ash mismatch" in line or "sha256:" in line or "xpected" in line)
+            what = f"a wheel is not the one that was locked: {words[:400]}"
+        elif lines:
+            # uv names what failed in its first line and the cause in its last.
+            ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]]
+            words = " / ".join(dict.fromkeys(line.removeprefix("error: ").removeprefix("cause: ") for line in ends))
+            what = f"{error.what}: {words[:400]}"
+        hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
+    return Failure(host, kind, printable(what, 600), hint, error.code)
 
 
 def _read_details(kind: type[T], details: object) -> T | None:
@@ -137,33 +203,3 @@ def _read_details(kind: type[T], details: object) -> T | None:
         return decode(kind, details)
     except DamagedError:
         return None
-
-
-def _describe(host: str, error: RemoteError, venv: str) -> Failure:
-    if error.code == "busy":
-        owner = _read_details(LockOwner, error.more.get("holder"))
-        by = "another install"
-        if owner and 0 <= owner.since < 1e11:
-            since = time.strftime("%H:%M:%S", time.localtime(owner.since))
-            by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
-        what = f"busy: {by} installs into {venv}" if owner else f"busy: {by} uses {venv}"
-        return Failure(host, Kind.BUSY, what, "wait for it, or use another --venv", "busy")
-    if error.code == "residue":
-        return Failure(host, Kind.RESIDUE, error.what, code="residue")
-    if error.code == "no-space":
-        lack = _read_details(Shortage, error.more)
-        what = f"no space left while unpacking ({error.what})"
-        if lack:
-            what = f"no space left: need {mib(lack.need)}, {mib(lack.free)} free in {lack.at}"
-        return Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space")
-    lines = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(error.more.get("errors") or "")).splitlines()]
-    lines = [line for line in lines if line]
-    if error.code == "hash":
-        words = " ".join(line for line in lines if "ash mismatch" in line or "sha256:" in line or "xpected" in line)
-        return Failure(host, Kind.STEP, f"a wheel is not the one that was locked: {words[:400]}", code="hash")
-    # uv names what failed in its first line and the cause in its last.
-    ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]] if lines else []
-    words = " / ".join(dict.fromkeys(line.removeprefix("error: ").removeprefix("cause: ") for line in ends))
-    what = f"{error.what}: {words[:400]}" if words else error.what
-    hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
-    return Failure(host, Kind.STEP, what, hint, error.code)

@@ -12,10 +12,9 @@ from ipexctl.decide.planning.install import Plan
 from ipexctl.model.events import Message, StepOutcome
 from ipexctl.model.json_values import to_json
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import Cleaned, Nothing, Removed, Switched, Used
+from ipexctl.protocol.session import Cleaned, LockOwner, Nothing, Removed, Switched, Used
 from ipexctl.verbs.install.build import VerifiedEnv, build_marker
-from ipexctl.verbs.install.install_sessions import Workflow
-from ipexctl.verbs.install.job import InstallJob
+from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
 NOT_SWITCHED = Message(
     "no host was switched: every host has the environment it had before", "warning", code="not-switched"
@@ -25,7 +24,7 @@ NOT_SWITCHED = Message(
 def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[str] | None]:
     """Locks all or none, in the same order for every install: of two at once, one gets the first lock. Returns the
     hosts where incomplete environments were removed; None if the install cannot go on."""
-    owner = {"user": getuser(), "host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+    owner = LockOwner(getuser(), socket.gethostname(), os.getpid(), time.time())._asdict()
     order = sorted(leaders)
     for names in (order[:1], order[1:]):
         if names:

@@ -17,13 +17,13 @@ from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Progress, Started, StepEnded, StepStarted
+from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepEnded, StepStarted
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import pluralize
 from ipexctl.model.wheels import Wheel
-from ipexctl.verbs.install.background import in_background
+from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.install import table
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 
@@ -60,15 +60,8 @@ def wheels_fetch(
         _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits), rows, {})
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
-    todo = [
-        wheel
-        for wheel in wanted.values()
-        if (
-            packed.get(wheel.filename) != wheel.sha256
-            if one_file
-            else not _is_downloaded(directory / wheel.filename, wheel)
-        )
-    ]
+    hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
+    todo = [wheel for name, wheel in wanted.items() if (packed if one_file else hashes).get(name) != wheel.sha256]
     pythons = [stack.python for stack in stacks]
     plan = _text(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
     yield Planned("wheels", plan)
@@ -86,18 +79,10 @@ def wheels_fetch(
     step, stop = "fetch the wheels", threading.Event()
     yield StepStarted("", step)
     sources = LockRequest(request, stacks[0], context, environ, limits).sources
+    files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
     try:
-        yield from in_background(
-            lambda tell: download_wheels(
-                todo,
-                context.cache,
-                sources,
-                environ,
-                limits,
-                lambda done, total, name: tell(Progress("", step, done, total, "B", name)),
-                stop,
-            ),
-            stop,
+        yield from run_in_background(
+            step, lambda tell: download_wheels(todo, context.cache, sources, environ, limits, tell, stop), stop
         )
     except UsageError as refusal:
         for reason in refusal.reasons:
@@ -106,17 +91,11 @@ def wheels_fetch(
         yield Ended("wheels", Exit.STEP)
         return
     if one_file and todo:
-        files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
-        yield from in_background(
-            lambda tell: pack_wheels(
-                directory, files, lambda done, total, name: tell(Progress("", step, done, total, "B", name))
-            ),
-            stop,
-        )
+        yield from run_in_background(step, lambda tell: pack_wheels(directory, files, tell), stop)
     elif not one_file:
         directory.mkdir(parents=True, exist_ok=True)
-        for wheel in todo:
-            _place(cache_path(context.cache, wheel), directory / wheel.filename)
+        for name, path in files.items():
+            _place(path, directory / name)
     yield StepEnded("", step, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)
@@ -141,10 +120,6 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
         f"{pluralize(len(todo), 'wheel')}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing
     )
     return "\n".join(lines)
-
-
-def _is_downloaded(path: Path, wheel: Wheel) -> bool:
-    return path.is_file() and hash_file(path) == wheel.sha256
 
 
 def _place(source: Path, target: Path) -> None:

@@ -60,7 +60,7 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
         "drifted": ("build", "repair: numpy is missing, torch is 2.9.0, not 2.8.0+cpu"),
     }
     assert made.builders == ("new", "old", "drifted")
-    assert not made.nothing
+    assert not made.changes_nothing
 
 
 def test_the_text_of_a_plan_is_the_dry_run() -> None:
@@ -137,7 +137,7 @@ def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
 
 
 def test_the_places_hosts_fetch_from_are_asked_once_each() -> None:
-    assert list_origins(LOCK) == [["other.example", 8080], ["host.example", 443]]
+    assert list_origins(LOCK) == [("other.example", 8080), ("host.example", 443)]
     local = Lock((Wheel("torch", "1", "file:///x/torch-1-py3-none-any.whl", "c" * 64),), "3.11", "")
     assert list_origins(local) == []
 
