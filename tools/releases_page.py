@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ipexctl.decide.releases.listing import describe_mpi
 from ipexctl.decide.releases.resolve import resolve
-from ipexctl.decide.releases.table import ReleaseTable
+from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
+from ipexctl.model.toml import parse_toml
 
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 LEVELS = ("below", "AVX2", "AVX512", "AVX512_BF16", "AMX")
 
 
-def render_releases_page(table: ReleaseTable) -> str:
-    """``docs/stacks.md``: the decision for every release on every Python and CPU level, with its reason."""
-    return "\n".join(_page_lines(table)) + "\n"
+def render_releases_page(text: str) -> str:
+    """``docs/stacks.md`` from the text of the table: the decision for every release on every Python and CPU level, with
+    its reason."""
+    return "\n".join(_page_lines(parse_table(text), parse_toml(text))) + "\n"
 
 
-def _page_lines(table: ReleaseTable) -> Iterator[str]:
+def _page_lines(table: ReleaseTable, data: Mapping[str, Any]) -> Iterator[str]:
     yield "# What goes together"
     yield ""
     yield "Written from `ipexctl/data/stacks.toml`; a test holds the two equal"
-    yield f"(`python -m tests.unit.releases.test_docs` writes it anew). The facts are those of {table.collected}."
+    yield f"(`python -m tests.unit.releases.test_docs` writes it anew). The facts are those of {data['collected']}."
     yield ""
     yield "## Rows"
     yield ""
@@ -38,8 +41,8 @@ def _page_lines(table: ReleaseTable) -> Iterator[str]:
     yield ""
     yield "## Frameworks on top"
     yield ""
-    for bound in table.bounds:
-        yield f"- {bound.package} below {bound.below}: {bound.what} ({bound.source})"
+    for bound in data["bound"]:
+        yield f"- {bound['package']} below {bound['below']}: {bound['what']} ({bound['source']})"
     yield ""
     yield "## Decisions"
     yield ""

@@ -21,8 +21,6 @@ class Index(Record):
     name: str
     url: str
     kind: Literal["index", "find-links"]
-    packages: tuple[str, ...]
-    why: str
 
 
 class StackRelease(Record):

@@ -24,11 +24,11 @@ class FrameworkOption:
     of: str
     kind: Kind
     name: str
-    since: str
-    idle: str
-    gone: str
     instead: str
     source: str
+    since: str = ""
+    idle: str = ""
+    gone: str = ""
 
     def support_in(self, version: str) -> Support:
         """How ``version`` of the distribution treats it; "idle": accepted without effect."""
@@ -51,20 +51,8 @@ class FrameworkOption:
 
 
 def parse_options(text: str) -> tuple[FrameworkOption, ...]:
-    """Parse the table. Raises `KeyError` for a file that is not well-formed (a fault of ours, tested)."""
-    return tuple(
-        FrameworkOption(
-            item["of"],
-            item["kind"],
-            item["name"],
-            item.get("since", ""),
-            item.get("idle", ""),
-            item.get("gone", ""),
-            item["instead"],
-            item["source"],
-        )
-        for item in parse_toml(text)["option"]
-    )
+    """Parse the table. Raises `TypeError` for a file that is not well-formed (a fault of ours, tested)."""
+    return tuple(FrameworkOption(**item) for item in parse_toml(text)["option"])
 
 
 def supports_option(options: Sequence[FrameworkOption], of: str, name: str, version: str) -> bool:

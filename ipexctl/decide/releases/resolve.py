@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ipexctl.decide.releases.table import (
-    KnownMismatch,
-    ReleaseTable,
-    minor_version,
-    parse_version,
-    public_version,
-)
+from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import Facts, Python
+from ipexctl.model.facts import Facts
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
 
@@ -69,25 +63,20 @@ def resolve(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTab
 
 def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     """The refusal where only the requested Python is missing."""
-    pythons = {
-        host: [python for python in fact.pythons if minor_version(python.version or "") == wanted]
+    unusable = {
+        host: any(minor_version(python.version or "") == wanted for python in fact.pythons)
         for host, fact in facts.items()
+        if wanted not in _list_usable(fact)
     }
-    missing_hosts = [host for host in facts if not any(python.usable for python in pythons[host])]
-    has_unusable = any(pythons[host] for host in missing_hosts)
-    what = f"{'usable ' if has_unusable else ''}Python {wanted}"
-    alone = "has no" if len(missing_hosts) == 1 else "have no"
+    what = f"usable Python {wanted}" if any(unusable.values()) else f"Python {wanted}"
+    sentence = f"{_join_words([*unusable])} {'has' if len(unusable) == 1 else 'have'} no {what}"
+    if len(unusable) == len(facts):
+        sentence = f"no host has {'a ' if any(unusable.values()) else ''}{what}"
     hosts_by_pythons: dict[str, list[str]] = {}
-    for host in missing_hosts:
+    for host in unusable:
         hosts_by_pythons.setdefault(_describe_pythons(facts[host]), []).append(host)
-    return UsageError(
-        f"no host has {'a ' if has_unusable else ''}{what}"
-        if len(missing_hosts) == len(facts)
-        else f"{_join_words(missing_hosts)} {alone} {what}",
-        reasons=[f"{_join_words(hosts)}: {pythons_text}" for pythons_text, hosts in hosts_by_pythons.items()],
-        hint="leave out --python",
-        exit=Exit.STEP,
-    )
+    reasons = [f"{_join_words(hosts)}: {pythons}" for pythons, hosts in hosts_by_pythons.items()]
+    return UsageError(sentence, reasons=reasons, hint="leave out --python", exit=Exit.STEP)
 
 
 def find_obstacles(release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]) -> tuple[Note, ...]:
@@ -113,18 +102,19 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
 
 def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
     """The releases that match the request, best first. Raises `UsageError` with every reason if there are none."""
-    _refuse_known_mismatch(request, table)
-    releases = [
-        release for release in table.releases if request.torch is None or release.torch == public_version(request.torch)
-    ]
-    if not releases:
-        raise UsageError(
-            f"torch {request.torch} is not in the version table",
-            reasons=(f"of {minor_version(request.torch or '')} it has {_join_words(family)}",)
-            if (family := _list_family(request.torch or "", table))
-            else (f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}",),
-            hint="ipexctl stacks",
-        )
+    torch = public_version(request.torch) if request.torch else None
+    for mismatch in table.wrong:
+        if request.oneccl and (torch, public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
+            hint = f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
+            raise UsageError(mismatch.why, hint=hint)
+    matching = [release for release in table.releases if torch in {None, release.torch}]
+    if not matching:
+        minor = minor_version(torch or "")
+        family = list(dict.fromkeys(r.torch for r in table.releases if minor_version(r.torch) == minor))
+        reason = f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}"
+        if family:
+            reason = f"of {minor} it has {_join_words(sorted(family, key=parse_version))}"
+        raise UsageError(f"torch {request.torch} is not in the version table", reasons=(reason,), hint="ipexctl stacks")
     if request.track == "native" and (request.ipex or request.oneccl or request.backend == "ccl"):
         word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
         raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
@@ -133,8 +123,6 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it",
             hint="leave out one of the two",
         )
-    complete = request.track != "native"
-    matching = list(releases)
     for word, wanted, member in (
         ("intel_extension_for_pytorch", request.ipex, "ipex"),
         ("oneccl_bind_pt", request.oneccl, "oneccl"),
@@ -146,14 +134,14 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             raise _refuse_pair(word, member, wanted, matching, request, table)
         matching = having
     if (request.track == "ipex" or request.ipex) and not any(release.ipex for release in matching):
-        last = _find_newest(table.releases, lambda release: bool(release.ipex))
+        last = _find_newest(table, "ipex")
         raise UsageError(
             f"there is no intel_extension_for_pytorch for torch {request.torch}",
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
             hint=f"ipexctl install --track native --torch {request.torch}",
         )
     if request.backend == "ccl" and not any(release.oneccl for release in matching):
-        last = _find_newest(table.releases, lambda release: bool(release.oneccl))
+        last = _find_newest(table, "oneccl")
         raise UsageError(
             f"backend ccl needs oneccl_bind_pt, and there is none for CPUs for {matching[-1].name}",
             reasons=(f"the last one is {last.oneccl}, for torch {last.torch}",),
@@ -166,7 +154,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
                 hint=f"ipexctl install --backend {'ccl' if matching[-1].oneccl else 'gloo'}",
             )
         matching = [release for release in matching if _supports_impi(release)]
-    if not complete:
+    if request.track == "native":
         native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
         return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
     return _rank_releases(matching, request)
@@ -184,8 +172,9 @@ def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> l
     if request.track == "ipex":
         releases = [release for release in releases if release.ipex]
 
-    def best(release: StackRelease) -> tuple[object, ...]:
+    def rate(release: StackRelease) -> tuple[object, ...]:
         return (
+            request.torch is not None and bool(release.ipex),
             not release.unconfirmed,
             not release.avoid,
             parse_version(release.torch),
@@ -193,24 +182,7 @@ def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> l
             parse_version(release.oneccl),
         )
 
-    exact = request.torch is not None
-    return sorted(
-        releases,
-        key=(lambda release: best(release)) if not exact else (lambda release: (bool(release.ipex), *best(release))),
-        reverse=True,
-    )
-
-
-def _refuse_known_mismatch(request: StackRequest, table: ReleaseTable) -> None:
-    for mismatch in table.wrong:
-        if mismatch.package == "oneccl" and request.oneccl and public_version(request.oneccl) == mismatch.version:
-            torch = request.torch and public_version(request.torch)
-            if torch == mismatch.torch:
-                raise UsageError(mismatch.why, hint=_suggest_replacement(mismatch))
-
-
-def _suggest_replacement(mismatch: KnownMismatch) -> str:
-    return f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
+    return sorted(releases, key=rate, reverse=True)
 
 
 def _refuse_pair(
@@ -226,17 +198,12 @@ def _refuse_pair(
     if not subject and request.ipex and member == "oneccl":
         subject = f"intel_extension_for_pytorch {request.ipex}"
     if subject:
-        reasons.append(
-            f"{subject} goes with {_join_words(versions)}" if versions else f"{subject} has no {word} for CPUs"
-        )
-    reasons.append(
-        f"{word} {wanted} goes with torch {_join_words(elsewhere)}"
-        if elsewhere
-        else f"{word} {wanted} is not in the version table"
-    )
+        goes = f"goes with {_join_words(versions)}" if versions else f"has no {word} for CPUs"
+        reasons.append(f"{subject} {goes}")
+    goes = f"goes with torch {_join_words(elsewhere)}" if elsewhere else "is not in the version table"
     return UsageError(
         f"{word} {wanted} does not go with {subject}" if subject and elsewhere else f"{word} {wanted} is not known",
-        reasons=reasons,
+        reasons=[*reasons, f"{word} {wanted} {goes}"],
         hint=f"ipexctl stacks --for-torch {request.torch or (elsewhere or ['2.7.0'])[-1]}",
     )
 
@@ -247,6 +214,7 @@ def _check_release(
     """Every reason why some host cannot hold the release (an unknown fact is no reason), and the
     Python that all of them have."""
     reasons: dict[tuple[str, str], list[str]] = {}
+    ipex = f"intel_extension_for_pytorch {release.ipex}"
 
     def add_reason(host: str, code: str, text: str) -> None:
         reasons.setdefault((code, text), []).append(host)
@@ -257,23 +225,16 @@ def _check_release(
             continue
         if release.isa and not _has_isa(fact, release.isa):
             level = "a CPU without AVX2" if fact.isa_level == "below" else f"a CPU of level {fact.isa_level}"
-            add_reason(host, "isa", f"{level}, intel_extension_for_pytorch {release.ipex} needs {release.isa}")
+            add_reason(host, "isa", f"{level}, {ipex} needs {release.isa}")
         if release.glibc and fact.glibc and parse_version(fact.glibc) < parse_version(release.glibc):
             add_reason(host, "glibc", f"glibc {fact.glibc}, the wheels need {release.glibc}")
-        if (
-            release.glibcxx
-            and fact.glibcxx
-            and parse_version(_strip_glibcxx(fact.glibcxx)) < parse_version(release.glibcxx)
-        ):
-            add_reason(
-                host,
-                "glibcxx",
-                f"libstdc++ ends at GLIBCXX_{_strip_glibcxx(fact.glibcxx)}, intel_extension_for_pytorch {release.ipex} "
-                f"needs GLIBCXX_{release.glibcxx}: {suggest_library_package('libstdc++.so.6')}",
-            )
+        have = (fact.glibcxx or "").removeprefix("GLIBCXX_")
+        if release.glibcxx and have and parse_version(have) < parse_version(release.glibcxx):
+            what = f"libstdc++ ends at GLIBCXX_{have}, {ipex} needs GLIBCXX_{release.glibcxx}"
+            add_reason(host, "glibcxx", f"{what}: {suggest_library_package('libstdc++.so.6')}")
         for library in release.libraries:
             if fact.libraries and library not in fact.libraries:
-                what = f"{library} is missing, intel_extension_for_pytorch {release.ipex} loads it"
+                what = f"{library} is missing, {ipex} loads it"
                 add_reason(host, "library", f"{what}: {suggest_library_package(library)}")
     python, unsuitable = _choose_python(release, request, facts)
     for host, text in unsuitable:
@@ -299,44 +260,34 @@ def _has_isa(fact: Facts, isa: str) -> bool:
     return fact.isa_level not in _BELOW[isa]  # None: unknown: no reason against the release
 
 
-def _strip_glibcxx(text: str) -> str:
-    return text.removeprefix("GLIBCXX_")
-
-
 def _choose_python(
     release: StackRelease, request: StackRequest, facts: Mapping[str, Facts]
 ) -> tuple[str, list[tuple[str, str]]]:
     """The newest Python of the release that every host has; otherwise what each host has instead."""
-    wanted = (request.python,) if request.python else release.pythons
-    usable = {
-        host: {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
-        for host, fact in facts.items()
-    }
-    common = set(wanted).intersection(*usable.values()) if usable else set(wanted)
-    if common:
+    wanted = {request.python} if request.python else set(release.pythons)
+    usable = {host: _list_usable(fact) for host, fact in facts.items()}
+    if common := wanted.intersection(*usable.values()):
         # The distribution's own Python before others: it has the same path on all hosts and is not removed by users.
-        own = [
-            {minor_version(p.version) for p in fact.pythons if p.usable and p.version and _is_distribution_python(p)}
-            for fact in facts.values()
-        ]
+        own = [{minor for minor, path in pythons.items() if _is_own(path)} for pythons in usable.values()]
         return max(common.intersection(*own) or common, key=parse_version), []
-    missing_hosts = [host for host in facts if not usable[host] & set(wanted)]
-    if missing_hosts:
-        return "", [
-            (host, f"{_describe_pythons(facts[host])}; needed is Python {_join_words(wanted)}")
-            for host in missing_hosts
-        ]
-    return "", [
-        (
-            host,
-            f"has Python {_join_words(sorted(usable[host] & set(wanted), key=parse_version))}; all hosts need the same",
-        )
-        for host in facts
-    ]
+    needed = _join_words(sorted(wanted, key=parse_version))
+    missing = [host for host in facts if not usable[host].keys() & wanted]
+    if missing:
+        return "", [(host, f"{_describe_pythons(facts[host])}; needed is Python {needed}") for host in missing]
+    have = {host: _join_words(sorted(usable[host].keys() & wanted, key=parse_version)) for host in facts}
+    return "", [(host, f"has Python {pythons}; all hosts need the same") for host, pythons in have.items()]
 
 
-def _is_distribution_python(python: Python) -> bool:
-    return python.path.startswith("/usr/bin/")
+def _list_usable(fact: Facts) -> dict[str, str]:
+    """The usable Pythons of a host: minor version → path, the distribution's own where it has one."""
+    pythons = [python for python in fact.pythons if python.usable and python.version]
+    pythons.sort(key=lambda python: not _is_own(python.path))
+    return {minor_version(python.version or ""): python.path for python in reversed(pythons)}
+
+
+def _is_own(path: str) -> bool:
+    """Whether it is the distribution's own Python."""
+    return path.startswith("/usr/bin/")
 
 
 def _describe_pythons(fact: Facts) -> str:
@@ -363,14 +314,13 @@ def _build_stack(
     old = bool(glibc) and parse_version(glibc) < parse_version(table.impi["newest_glibc"])
     impi = table.impi["older" if old else "newest"]
     version = {"binding": release.binding_mpi, "ipex": release.ipex_mpi, "impi-rt": impi}[mpi]
-    pins = [f"torch=={release.torch}"]
-    if release.ipex:
-        pins.append(f"intel-extension-for-pytorch=={release.ipex}")
-    if release.oneccl:
-        pins.append(f"oneccl-bind-pt=={release.oneccl}")
-    if mpi == "impi-rt":
-        pins.append(f"impi-rt=={version}")
-    pins += release.requires
+    packages = {
+        "torch": release.torch,
+        "intel-extension-for-pytorch": release.ipex,
+        "oneccl-bind-pt": release.oneccl,
+        "impi-rt": version if mpi == "impi-rt" else "",
+    }
+    pins = [*(f"{name}=={pinned}" for name, pinned in packages.items() if pinned), *release.requires]
     if not any(pin.startswith("numpy") for pin in pins):  # torch does not require it, but works badly without it
         pins.append("numpy")
     stack_notes = list(notes)
@@ -391,13 +341,6 @@ def _build_stack(
         pins.append(_MPI4PY)
         if request.backend == "auto":
             stack_notes.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
-    interpreters = {
-        host: min(
-            (p for p in fact.pythons if p.usable and p.version and minor_version(p.version) == python),
-            key=lambda p: not _is_distribution_python(p),
-        ).path
-        for host, fact in facts.items()
-    }
     return Stack(
         release=release,
         backend=backend,
@@ -406,7 +349,7 @@ def _build_stack(
         python=python,
         pins=tuple(pins),
         indexes=tuple(table.indexes[name] for name in release.indexes),
-        interpreters=interpreters,
+        interpreters={host: _list_usable(fact)[python] for host, fact in facts.items()},
         glibc=glibc,
         notes=(*stack_notes, *(Note("release", text) for text in release.notes)),
     )
@@ -458,13 +401,11 @@ def _remove_members(release: StackRelease, *members: str) -> StackRelease:
 def _suggest_release_for_python(request: StackRequest, table: ReleaseTable) -> str | None:
     """Suggest the newest release of the track with wheels for that Python."""
     releases = [
-        release
+        release.torch
         for release in table.releases
-        if request.python in release.pythons
-        and not release.unconfirmed
-        and (bool(release.ipex) or request.track == "native")
+        if request.python in release.pythons and not release.unconfirmed and (release.ipex or request.track == "native")
     ]
-    return f"for Python {request.python}: --torch {releases[-1].torch}" if releases else None
+    return f"for Python {request.python}: --torch {releases[-1]}" if releases else None
 
 
 def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable) -> str | None:
@@ -488,18 +429,10 @@ def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], tabl
     return None
 
 
-def _list_family(version: str, table: ReleaseTable) -> list[str]:
-    return sorted(
-        {release.torch for release in table.releases if minor_version(release.torch) == minor_version(version)},
-        key=parse_version,
-    )
-
-
-def _find_newest(releases: Sequence[StackRelease], having: Callable[[StackRelease], bool]) -> StackRelease:
-    return max(
-        (release for release in releases if having(release) and not release.unconfirmed),
-        key=lambda release: parse_version(release.torch),
-    )
+def _find_newest(table: ReleaseTable, member: str) -> StackRelease:
+    """The newest confirmed release that has the member."""
+    having = [release for release in table.releases if getattr(release, member) and not release.unconfirmed]
+    return max(having, key=lambda release: parse_version(release.torch))
 
 
 def _join_words(words: Sequence[str]) -> str:

@@ -15,23 +15,12 @@ from ipexctl.model.toml import parse_toml
 
 @dataclass(frozen=True, slots=True)
 class KnownMismatch:
-    """A pair of versions that does not work: what to install instead of ``version`` of ``package``, and why."""
+    """A pair of versions that does not work: which oneCCL binding to install instead, and why."""
 
-    package: str
-    version: str
-    torch: str  # the torch it fails with; empty: with any
+    torch: str
+    oneccl: str
     instead: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class VersionBound:
-    """Versions of ``package`` below ``below`` still do ``what``."""
-
-    package: str
-    below: str
-    what: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +30,7 @@ class ReleaseTable:
     releases: tuple[StackRelease, ...]
     indexes: Mapping[str, Index]
     wrong: tuple[KnownMismatch, ...]
-    bounds: tuple[VersionBound, ...]
     impi: Mapping[str, str]
-    collected: str
 
 
 @lru_cache(4096)
@@ -74,26 +61,17 @@ def minor_version(version: str) -> str:
 def parse_table(text: str) -> ReleaseTable:
     """Parse the table. Raises `KeyError`/`ValueError` for a table that is not well-formed (a fault of ours, tested)."""
     data = parse_toml(text)
-    indexes = {
-        name: Index(name, item["url"], item["kind"], tuple(item["packages"]), item["why"])
-        for name, item in data["index"].items()
-    }
+    indexes = {name: Index(name, item["url"], item["kind"]) for name, item in data["index"].items()}
     patches = {(item["package"], item["version"]): item for item in data.get("release", ())}
     wrong = tuple(
-        KnownMismatch(
-            item.get("package", "oneccl" if "oneccl" in item else "ipex"),
-            item.get("version") or item.get("oneccl") or item["ipex"],
-            item.get("torch", ""),
-            item["instead"],
-            item["why"],
-        )
+        KnownMismatch(item["torch"], item["oneccl"], item["instead"], item["why"])
         for item in data["wrong"]
+        if "oneccl" in item
     )
-    bounds = tuple(VersionBound(item["package"], item["below"], item["what"], item["source"]) for item in data["bound"])
     releases = tuple(
         _parse_release(item, data["family"][minor_version(item["torch"])], patches) for item in data["row"]
     )
-    return ReleaseTable(releases, indexes, wrong, bounds, data["impi"], data["collected"])
+    return ReleaseTable(releases, indexes, wrong, data["impi"])
 
 
 def _parse_release(

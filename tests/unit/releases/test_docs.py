@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "stacks.md"
 
 
 def written() -> str:
-    return render_releases_page(parse_table((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8")))
+    return render_releases_page((ROOT / "ipexctl" / "data" / "stacks.toml").read_text("utf-8"))
 
 
 def test_the_page_is_written_from_the_table() -> None:
