@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
 from ipexctl.model.json_values import UNWRITTEN, Record, TextForm
 from ipexctl.model.notes import Note

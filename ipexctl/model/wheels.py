@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -14,6 +13,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable, without_secrets
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
@@ -31,8 +31,7 @@ def parse_wheel_name(text: str) -> tuple[NormalizedName, Version, frozenset[Tag]
     return name, version, tags
 
 
-@dataclass(frozen=True, slots=True)
-class Wheel:
+class Wheel(Record):
     """One file of a lock: which, from where (``https:``, ``http:`` or ``file:``), and what it must be. ``size`` 0: not
     known.
 
@@ -91,8 +90,7 @@ def _validate_url(url: str) -> None:
         raise ValueError("its URL is not a plain absolute path")
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Record):
     """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
     ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
 
