@@ -309,12 +309,10 @@ UNTYPED_AT_MOST = {
     "act/packages/download.py": (1, "urllib3's keyword arguments"),
     "decide/parsing/playbook.py": (3, "the JSON schema of playbooks"),
     "decide/releases/table.py": (1, "reads TOML"),
-    "decide/facts/system.py": (1, "reads what `lsblk` prints"),
     "decide/facts/probe_output.py": (1, "reads saved probes"),
     "decide/planning/sync.py": (3, "reads what a host lists"),
     "decide/launch/pytorchjob.py": (2, "writes YAML"),
     "decide/launch/accelerate.py": (1, "writes YAML"),
-    "verbs/doctor/network_check.py": (2, "the arguments of a request to a session"),
 }
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.sessions import RemoteError, Session, load_program
+from ipexctl.act.sessions import RemoteError, Session
 from ipexctl.decide.checks.benchmarks import FIGURES, better, judge_speeds, rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces, is_one_machine
@@ -18,13 +17,13 @@ from ipexctl.decide.launch.environment import has_rdma
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck, UnmeasuredLink
 from ipexctl.model.errors import UsageError
-from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothing, PingPong
-from ipexctl.verbs.doctor.network_check import NotReached, choose_python
+from ipexctl.verbs.doctor.host_sessions import HostSessions, NotReached, find_pythons
 
 TURN = 1.2  # seconds of each of the three figures of a host
 _TALK = 2.0  # seconds of IMB-MPI1's own time
@@ -37,51 +36,29 @@ def measure_host_speeds(
 ) -> Generator[Event, None, SpeedCheck]:
     """How fast the hosts are. Pairs are measured with the IMB-MPI1 of the hosts' environments, elsewhere the rates of
     ``network`` count. Nothing stays on the hosts: what is started ends with the sessions, which are closed here."""
-    pythons = {host: python for host, fact in facts.items() if (python := choose_python(fact))}
+    pythons = find_pythons(facts)
     missed = {host: "no Python to measure with" for host in facts if host not in pythons}
-    taking_part = [host for host in inventory if host.name in pythons]
-    program = load_program("bench")
-    sessions: dict[str, Session] = {}
-    together = replace(context, bound=max(context.bound, len(taking_part)))  # they work, we only wait
+    hosts = [host for host in inventory if host.name in pythons]
+    together = replace(context, bound=max(context.bound, len(hosts)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
     turns = {_machine_key(host, facts): threading.Lock() for host in pythons}
 
-    def compute(link: Link, emit: Emit) -> HostSpeed | NotReached:
-        host = link.host.name
-        try:
-            if host not in sessions:
-                sessions[host] = Session.start(link, pythons[host], program, silence=_SILENCE)
-            with turns[_machine_key(host, facts)]:
-                return _build_speed(host, facts[host], sessions[host].call("compute", Figures, seconds=TURN))
-        except (LinkError, RemoteError) as error:
-            return NotReached(_explain(error))
+    def compute(host: str, session: Session) -> HostSpeed:
+        with turns[_machine_key(host, facts)]:
+            return _build_speed(host, facts[host], session.call("compute", Figures, seconds=TURN))
 
-    try:
-        done = yield from run_on_hosts(together, taking_part, "measure", compute, outcome=_outcome)
-        speeds = tuple(result for result in done.values() if isinstance(result, HostSpeed))
-        behind = {hit.host for hit in judge_speeds(SpeedCheck(speeds)) if hit.code == "SPD001"}
+    with HostSessions(together, "bench", pythons, _SILENCE) as sessions:
+        speeds, unmeasured = yield from sessions.run(hosts, "measure", compute)
+        missed |= unmeasured
+        behind = {hit.host for hit in judge_speeds(SpeedCheck(tuple(speeds.values()))) if hit.code == "SPD001"}
         if behind:  # nobody is called slow for one bad moment
-            again = yield from run_on_hosts(
-                together,
-                [host for host in taking_part if host.name in behind],
-                "measure again",
-                compute,
-                outcome=_outcome,
-            )
-            speeds = tuple(
-                better(speed, second) if isinstance(second := again.get(speed.host), HostSpeed) else speed
-                for speed in speeds
-            )
-        missed |= {host: result.why for host, result in done.items() if isinstance(result, NotReached)}
-        lines, unmeasured = yield from _talk(
-            [speed.host for speed in speeds], inventory, facts, sessions, together, turns
-        )
-    finally:
-        for session in sessions.values():
-            session.close()
+            slow_hosts = [host for host in hosts if host.name in behind]
+            again, _ = yield from sessions.run(slow_hosts, "measure again", compute)
+            speeds |= {host: better(speeds[host], second) for host, second in again.items()}
+        lines, failed = yield from _measure_links(list(speeds), inventory, facts, sessions, turns)
     if not lines:
         lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in network.pairs if pair.rate]
-    return SpeedCheck(speeds, tuple(lines), missed, tuple(unmeasured))
+    return SpeedCheck(tuple(speeds.values()), tuple(lines), missed, tuple(failed))
 
 
 def _machine_key(host: str, facts: Mapping[str, Facts]) -> str:
@@ -89,106 +66,84 @@ def _machine_key(host: str, facts: Mapping[str, Facts]) -> str:
     return facts[host].boot_id or host
 
 
-def _talk(
+def _measure_links(
     hosts: list[str],
     inventory: Inventory,
     facts: Mapping[str, Facts],
-    sessions: Mapping[str, Session],
-    context: Context,
+    sessions: HostSessions,
     turns: Mapping[str, threading.Lock],
 ) -> Generator[Event, None, tuple[list[LinkSpeed], list[UnmeasuredLink]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
     choices = choose_interfaces(facts)
-    layouts = {host: layout for host in hosts if host in choices and (layout := _layout(facts[host]))}
-    programs = {host: posixpath.join(posixpath.dirname(layout.mpiexec), "IMB-MPI1") for host, layout in layouts.items()}
-    if is_one_machine(facts) or len(layouts) < 2:
-        return [], []
+    runtimes = {host: runtime for host in hosts if host in choices and (runtime := _find_runtime(facts[host]))}
+    programs = {host: posixpath.join(posixpath.dirname(each.mpiexec), "IMB-MPI1") for host, each in runtimes.items()}
     lines: list[LinkSpeed] = []
     unmeasured: list[UnmeasuredLink] = []
-    for pairs in rounds([host for host in hosts if _has_program(sessions[host], programs.get(host))]):
+    if is_one_machine(facts) or len(runtimes) < 2:
+        return lines, unmeasured
+    ready = [host for host, path in programs.items() if _has_program(sessions.sessions[host], path)]
+    for pairs in rounds(ready):
         partner = dict(pairs)
 
-        def talk(link: Link, emit: Emit, partner: Mapping[str, str] = partner) -> LinkSpeed | NotReached:
-            first, second = link.host.name, partner[link.host.name]
-            if layouts[first].mpiexec != layouts[second].mpiexec:
+        def measure(first: str, session: Session, partner: Mapping[str, str] = partner) -> LinkSpeed | NotReached:
+            second = partner[first]
+            if runtimes[first].mpiexec != runtimes[second].mpiexec:
                 return NotReached(f"another environment than {second}'s")
-            try:
-                with ExitStack() as alone:
-                    for computer in sorted({_machine_key(host, facts) for host in (first, second)}):
-                        alone.enter_context(turns[computer])
-                    result = _measure_pair(sessions, first, second, programs[first], layouts, facts, choices)
-            except (LinkError, RemoteError) as error:
-                return NotReached(_explain(error))
+            pair = (first, second)
+            rdma = has_rdma(facts[host] for host in pair)
+            envs = [_build_environment(runtimes[host], facts[host], choices[host], rdma) for host in pair]
+            mpiexec, interface = runtimes[first].mpiexec, choices[first].name
+            with ExitStack() as alone:
+                for computer in sorted({_machine_key(host, facts) for host in pair}):
+                    alone.enter_context(turns[computer])
+                both = (session, sessions.sessions[second])
+                result = _measure_pair(both, envs, mpiexec, programs[first], interface)
             return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
 
-        results = yield from run_on_hosts(
-            context, [inventory[host] for host in partner], "ping-pong", talk, outcome=_outcome
-        )
-        lines += [line for line in results.values() if isinstance(line, LinkSpeed)]
-        unmeasured += [
-            UnmeasuredLink(host, partner[host], missed.why)
-            for host, missed in results.items()
-            if isinstance(missed, NotReached)
-        ]
+        results, reasons = yield from sessions.run([inventory[host] for host in partner], "ping-pong", measure)
+        lines += results.values()
+        unmeasured += [UnmeasuredLink(host, partner[host], why) for host, why in reasons.items()]
     return lines, unmeasured
 
 
 def _measure_pair(
-    sessions: Mapping[str, Session],
-    first: str,
-    second: str,
-    program: str,
-    layouts: Mapping[str, Runtime],
-    facts: Mapping[str, Facts],
-    choices: Mapping[str, InterfaceChoice],
+    sessions: Sequence[Session], envs: Sequence[Mapping[str, str]], mpiexec: str, program: str, interface: str
 ) -> PingPong:
-    """Raises `LinkError` or `RemoteError`."""
-    pair = (first, second)
-    rdma = has_rdma(facts[host] for host in pair)
-    env = {host: _environment(layouts[host], facts[host], choices[host], rdma) for host in pair}
-    lead, other = sessions[first], sessions[second]
+    """Of two hosts, the first of which starts mpiexec. Raises `LinkError` or `RemoteError`."""
+    lead = sessions[0]
     try:
-        commands = lead.call(
-            "start_mpiexec",
-            LaunchRequests,
-            mpiexec=layouts[first].mpiexec,
-            program=program,
-            env=env[first],
-            interface=choices[first].name,
-            seconds=_TALK,
-        ).commands
-        lead.call("start_rank", Nothing, words=commands.get("a", []), env=env[first])
-        other.call("start_rank", Nothing, words=commands.get("b", []), env=env[second])
+        request = {"mpiexec": mpiexec, "program": program, "interface": interface, "env": envs[0], "seconds": _TALK}
+        commands = lead.call("start_mpiexec", LaunchRequests, progress=None, **request).commands
+        for session, label, env in zip(sessions, "ab", envs, strict=True):
+            session.call("start_rank", Nothing, words=commands.get(label, []), env=env)
         return lead.call("wait_pingpong", PingPong, seconds=_PATIENCE)
     finally:
-        for session in (lead, other):
+        for session in sessions:
             with suppress(LinkError, RemoteError):
                 session.call("finish", Nothing)
 
 
-def _has_program(session: Session, path: str | None) -> bool:
+def _has_program(session: Session, path: str) -> bool:
     try:
-        return path is not None and session.call("find_executables", Executables, paths=[path]).executable.get(
-            path, False
-        )
+        return session.call("find_executables", Executables, paths=[path]).executable.get(path, False)
     except (LinkError, RemoteError):
         return False
 
 
-def _layout(fact: Facts) -> Runtime | None:
+def _find_runtime(fact: Facts) -> Runtime | None:
     """Where the environment has its MPI; None for one that ipexctl did not make, or with another than Intel MPI."""
     try:
-        environment = build_runtime(fact.installed.marker) if fact.installed else None
+        runtime = build_runtime(fact.installed.marker) if fact.installed else None
     except UsageError:
         return None
-    return environment if environment and environment.dialect == "impi" else None
+    return runtime if runtime and runtime.dialect == "impi" else None
 
 
-def _environment(layout: Runtime, fact: Facts, choice: InterfaceChoice, rdma: bool) -> dict[str, str]:
+def _build_environment(runtime: Runtime, fact: Facts, choice: InterfaceChoice, rdma: bool) -> dict[str, str]:
     env = {
-        **layout.env,
-        "PATH": ":".join([*layout.path, "/usr/bin", "/bin"]),
-        "LD_LIBRARY_PATH": ":".join(layout.library_path),
+        **runtime.env,
+        "PATH": ":".join([*runtime.path, "/usr/bin", "/bin"]),
+        "LD_LIBRARY_PATH": ":".join(runtime.library_path),
         "HOME": fact.home or "/",
         "FI_TCP_IFACE": choice.name,
     }
@@ -212,11 +167,3 @@ def _build_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
         method="triad" if figures.method == "triad" else "copy",
         why=why,
     )
-
-
-def _outcome(result: object) -> tuple[StepOutcome, str]:
-    return ("skipped", result.why) if isinstance(result, NotReached) else ("ok", "")
-
-
-def _explain(error: LinkError | RemoteError) -> str:
-    return error.failure.what if isinstance(error, LinkError) else str(error)

@@ -1,0 +1,90 @@
+"""Sessions of one program with many hosts: a host that cannot take part is a value beside the answers of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ipexctl.act.context import Context
+from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.sessions import RemoteError, Session, load_program
+from ipexctl.decide.releases.table import parse_version
+from ipexctl.model.errors import Failure
+from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.facts import OLDEST_PYTHON, Facts
+from ipexctl.model.hosts import Host
+from ipexctl.model.links import Link, LinkError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NotReached:
+    """A host that could not take part."""
+
+    why: str
+
+
+@dataclass
+class HostSessions:
+    """Leaving its ``with`` block ends the program on every host. ``pythons`` are the hosts' interpreters, and
+    ``silence`` the seconds after which a host counts as lost."""
+
+    context: Context
+    program: str
+    pythons: Mapping[str, str]
+    silence: float
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def __enter__(self) -> HostSessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for session in self.sessions.values():
+            session.close()
+
+    def run(
+        self, hosts: Iterable[Host], step: str, work: Callable[[str, Session], T | NotReached]
+    ) -> Generator[Event, None, tuple[dict[str, T], dict[str, str]]]:
+        """Calls ``work`` with the name and the session of each host; returns the answers, and why other hosts that
+        could be connected to gave none."""
+
+        answers: dict[str, T] = {}
+
+        def find_reason(link: Link, emit: Emit) -> str:
+            """Why there is no answer; empty where there is one."""
+            host = link.host.name
+            try:
+                if host not in self.sessions:
+                    program = load_program(self.program)
+                    self.sessions[host] = Session.start(link, self.pythons[host], program, silence=self.silence)
+                answer = work(host, self.sessions[host])
+            except (LinkError, RemoteError) as error:
+                return error.failure.what if isinstance(error, LinkError) else error.what
+            if isinstance(answer, NotReached):
+                return answer.why
+            answers[host] = answer
+            return ""
+
+        results = yield from run_on_hosts(self.context, hosts, step, find_reason, outcome=_describe_outcome)
+        reasons = {host: why for host, why in results.items() if why and not isinstance(why, Failure)}
+        return {host: answers[host] for host in results if host in answers}, reasons
+
+
+def _describe_outcome(why: str) -> tuple[StepOutcome, str]:
+    return ("skipped", why) if why else ("ok", "")
+
+
+def find_pythons(facts: Mapping[str, Facts]) -> dict[str, str]:
+    """Of each host the interpreter of its environment, else any that the session programs support."""
+    oldest = parse_version(OLDEST_PYTHON)
+    pythons: dict[str, str] = {}
+    for host, fact in facts.items():
+        if fact.installed and fact.installed.exists:
+            pythons[host] = f"{fact.installed.venv}/bin/python"
+            continue
+        for python in fact.pythons:
+            if python.usable and python.version and parse_version(python.version) >= oldest:
+                pythons.setdefault(host, python.path)
+    return pythons
