@@ -52,7 +52,7 @@ class RunLog:
         if kind == frames.JOURNAL:
             *lines, self._journal = (self._journal + data).split(b"\n")
             for line in lines:
-                yield from self._recorded(journal.read(line))
+                yield from self._recorded(journal.KINDS.read(line))
         elif kind in self._missing_kinds:
             yield from self._missing(self._missing_kinds[kind], int(data))
         elif kind in self._demux:

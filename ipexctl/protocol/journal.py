@@ -2,7 +2,7 @@
 
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ipexctl.protocol.codec import Kinds, Unreadable
+from ipexctl.protocol.codec import Kinds
 
 
 class KeeperStarted(NamedTuple):
@@ -211,8 +211,3 @@ KINDS: "Kinds[Record]" = Kinds(Record)
 def write(record: "Record") -> bytes:
     """One line."""
     return KINDS.write(record) + b"\n"
-
-
-def read(line: bytes) -> "Union[Record, Unreadable]":
-    """A record, whatever the line holds."""
-    return KINDS.read(line)

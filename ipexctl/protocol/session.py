@@ -22,9 +22,7 @@ class SessionError(Exception):
         self.code, self.what, self.details = code, what, details
 
 
-# ---------------------------------------------------------------------------------------------- messages of a host
-
-
+# Messages of a host.
 Ready = NamedTuple("Ready", [])
 KeepAlive = NamedTuple("KeepAlive", [])
 Progress = NamedTuple("Progress", [("done", int), ("total", int)])
@@ -52,9 +50,7 @@ def decode_request(line: bytes) -> Tuple[str, Dict[str, Any]]:
     return str(fields.pop("do")), fields
 
 
-# ------------------------------------------------------------------------------------------------ answers: install
-
-
+# Answers: install.
 Nothing = NamedTuple("Nothing", [])
 
 
@@ -117,9 +113,7 @@ class ImportReport(NamedTuple):
     preload: Optional[Dict[str, str]] = None  # library → why it cannot be loaded, empty where it can
 
 
-# ----------------------------------------------------------------------------------------------- answers: netcheck
-
-
+# Answers: netcheck.
 Ports = NamedTuple("Ports", [("tcp", int), ("udp", int)])
 
 
@@ -138,7 +132,7 @@ class Attempt(NamedTuple):
 Attempts = NamedTuple("Attempts", [("attempts", List[Attempt])])
 MarkedDirectories = NamedTuple("MarkedDirectories", [("directories", List[str])])
 SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
-# -------------------------------------------------------------------------------------------------- answers: bench
+# Answers: bench.
 
 
 class Figures(NamedTuple):

@@ -67,7 +67,7 @@ def test_what_is_damaged_is_a_case(kinds: codec.Kinds[Any], kind: Any) -> None:
     ).map(lambda value: json.dumps(value).encode())
 )
 def test_no_line_raises(line: bytes) -> None:
-    assert isinstance(journal.read(line), Unreadable)
+    assert isinstance(journal.KINDS.read(line), Unreadable)
     assert isinstance(messages.KINDS.read(line), Unreadable | messages.Message)
 
 

@@ -5,6 +5,7 @@ import select
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import BinaryIO, Dict, List, Optional, Union
 
 from ipexctl.protocol import frames, journal, messages, paths
@@ -43,7 +44,7 @@ def order(argv: "List[str]") -> int:
         if not isinstance(message, (messages.StopRun, messages.KillRun, messages.Inspect)):
             raise ValueError("no order: %.80s" % argv[1])
         status = _ask(directory, files.read_spec(directory), message)
-    except (OSError, ValueError, rpc.AuthenticationError) as error:
+    except (OSError, ValueError) as error:
         print(KINDS.write(messages.AgentFailed(str(error))).decode())
         return 3
     if status is None:
@@ -53,7 +54,7 @@ def order(argv: "List[str]") -> int:
 
 
 def _ask(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
-    """What the keeper answers; None when it does not. Raises OSError, ValueError or `rpc.AuthenticationError`."""
+    """What the keeper answers; None when it does not. Raises OSError or ValueError."""
     link = _connect(directory, spec, Role.ORDER, "controller")
     link.send(message)
     until = time.monotonic() + spec.timings.reply
@@ -77,10 +78,8 @@ def watch(argv: "List[str]") -> int:
     link: Optional[rpc.Wire] = None
     if not once:
         threading.Thread(target=_attend, args=(spec.timings.silent,), daemon=True).start()
-    try:
+    with suppress(OSError, ValueError):  # over already; the files tell
         link = None if once else _connect(directory, spec, Role.WATCH, "controller")
-    except (OSError, ValueError, rpc.AuthenticationError):
-        pass  # over already; the files tell
     out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.keeper.log_cap
     tails: Dict[str, Union[_JournalTail, spool.Tail]] = {
         frames.JOURNAL: _JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0]),
@@ -155,7 +154,12 @@ def list_runs(argv: "List[str]") -> int:
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
         if state == "running":
-            row = _with_status(row, directory, spec)
+            try:
+                status = _ask(directory, spec, messages.Inspect())
+            except (OSError, ValueError):
+                status = None
+            if status:
+                row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
             end = journal.KINDS.from_object(files.read(directory, paths.END))
             row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")
@@ -164,25 +168,15 @@ def list_runs(argv: "List[str]") -> int:
     return 0
 
 
-def _with_status(row: "messages.RunRow", directory: str, spec: "RunSpec") -> "messages.RunRow":
-    """The row with what the keeper itself reports."""
-    try:
-        status = _ask(directory, spec, messages.Inspect())
-    except (OSError, ValueError, rpc.AuthenticationError):
-        return row
-    return row._replace(watchers=status.watchers, state=_STATES.get(status.state, row.state)) if status else row
-
-
-_STATES = {State.GATHERING.value: "starting", State.LAUNCHING.value: "starting"}
-_STATES.update({state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)})
+_STATES = {state.value: "stopping" for state in (State.STOPPING, State.KILLING, State.FINISHING)}
+_STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "starting"})
 
 
 def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
     about = (spec.run, spec.title, spec.host, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
-    described = messages.RunDescription(*about)
-    print(KINDS.write(described).decode())
+    print(KINDS.write(messages.RunDescription(*about)).decode())
     return 0
 
 
@@ -212,14 +206,13 @@ def _over(directory: str) -> bytes:
     keeper = files.read_keeper(directory)
     if keeper is None:  # it is still to come, or whoever began this run is no more
         return b"" if files.fresh(directory) else frames.GONE
-    now = procs.find_process(keeper.pid)
-    if now and now.start == keeper.start:
+    if procs.same(procs.Process(keeper.pid, keeper.start, 0, "")):
         return b""
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
 
 
 def _connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":
-    """Raises OSError or `rpc.AuthenticationError`."""
+    """Raises OSError."""
     keeper = files.read_keeper(directory)
     if keeper is None:
         raise OSError("the run has no keeper")

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import signal
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
@@ -27,11 +28,9 @@ class KernelLog:
 
     def __init__(self) -> None:
         self.fd = -1
-        try:
+        with suppress(OSError):
             self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self.fd, 0, os.SEEK_END)
-        except OSError:
-            pass
 
     def line_about(self, pid: int) -> str:
         """The last line that names this process with a cause of death."""

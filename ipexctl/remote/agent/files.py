@@ -5,6 +5,7 @@ import json
 import os
 import time
 import traceback
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from ipexctl.protocol import messages, paths, run_spec
@@ -59,19 +60,14 @@ def write(directory: str, name: str, value: "Dict[str, Any]") -> None:
 
 def reserve(directory: str) -> None:
     """Keeps a little space for the last words of a run whose disk somebody fills."""
-    try:
-        with open(os.path.join(directory, paths.RESERVE), "wb") as room:
-            room.write(b"\0" * (1 << 18))
-    except OSError:
-        pass  # there is none any more
+    with suppress(OSError), open(os.path.join(directory, paths.RESERVE), "wb") as room:  # or there is none any more
+        room.write(b"\0" * (1 << 18))
 
 
 def free(directory: str) -> None:
     """Gives the reserved space back."""
-    try:
+    with suppress(OSError):
         os.unlink(os.path.join(directory, paths.RESERVE))
-    except OSError:
-        pass
 
 
 def _replace(path: str, value: "Dict[str, Any]") -> None:

@@ -10,6 +10,7 @@ import select
 import shutil
 import signal
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Set, Union
 
 from ipexctl.protocol import hooks, journal, messages, paths
@@ -42,7 +43,7 @@ def main(argv: "List[str]") -> int:
     os.makedirs(os.path.join(directory, paths.RANKS), mode=0o700, exist_ok=True)
     try:
         keeper = rpc.connect(address, port, spec.token, paths.Role.GUARD, spec.host, spec.timings.connect)
-    except (OSError, rpc.AuthenticationError) as error:
+    except OSError as error:
         print(KINDS.write(messages.AgentFailed(str(error))).decode())
         return 1
     print(KINDS.write(messages.GuardReady()).decode())
@@ -104,7 +105,7 @@ class Guard:
                 if isinstance(message, messages.Finish):
                     return self.finish()
                 self.execute(message)
-            gone = self.proxies.intersection(pid for pid, _status in procs.reap())
+            gone = self.proxies.intersection(procs.reap())
             self.report_records()  # how its ranks ended comes before the end of their proxy
             if gone:
                 self.proxies -= gone
@@ -122,10 +123,8 @@ class Guard:
         for pid in set(self.ends) - watched:
             os.close(self.ends.pop(pid))
         for pid in watched - set(self.ends) if hasattr(os, "pidfd_open") else ():
-            try:
+            with suppress(OSError):  # it has ended, or the kernel is too old: the next tick finds it
                 self.ends[pid] = os.pidfd_open(pid)
-            except OSError:
-                pass  # it has ended, or the kernel is too old: the next tick finds it
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
     def execute(self, message: "rpc.Received") -> None:
@@ -137,10 +136,8 @@ class Guard:
         elif isinstance(message, messages.RanksPort):
             files.write(self.directory, paths.PORT, {"port": message.port})
         elif isinstance(message, messages.Terminate):
-            try:
+            with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
                 files.write(self.directory, paths.ENDING, {"at": time.time()})
-            except OSError:
-                pass  # only a wrapper that begins at this moment misses it: the hard stop is for that
             procs.send(self.find_rank_processes(), signal.SIGTERM)
             procs.send(self.find_rank_processes(), signal.SIGCONT)
         elif isinstance(message, messages.Kill):

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from typing import Dict, List, Optional, Set
 
 from ipexctl.protocol import frames, journal, messages, paths
@@ -182,10 +183,8 @@ class Keeper:
             os.close(err_write)
         for fd, name in ((out_read, paths.OUT), (err_read, paths.ERR)):
             os.set_blocking(fd, False)
-            try:
+            with suppress(OSError):  # over the user's pipe quota: the usual 64 KiB do
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, DRAIN)
-            except OSError:
-                pass  # over the user's pipe quota: the usual 64 KiB do
             base = os.path.join(self.directory, name)
             self.sinks[fd] = spool.Spool(base, head.log_cap, frames.opening(self.spec.nonce))
             self.selector.register(fd, selectors.EVENT_READ, self.store_output)

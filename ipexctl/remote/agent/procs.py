@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 from ipexctl.protocol import messages, paths
@@ -35,12 +36,19 @@ class Process(NamedTuple):
     seconds: float = 0.0
 
 
+def read_file(path: str) -> bytes:
+    """A file's bytes; none where there is no such file, or it may not be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 def find_process(pid: int) -> "Optional[Process]":
     """The process with this id, or None when there is none (zombies count as none)."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as stat:
-            text = stat.read()
-    except OSError:
+    text = read_file("/proc/%d/stat" % pid)
+    if not text:
         return None
     words = text[text.rindex(b")") + 2 :].split()  # the name before it may hold anything
     state, seconds = words[0].decode(), sum(map(int, words[11:15])) / _TICKS
@@ -65,11 +73,7 @@ def of_node(run: str, label: str) -> str:
 
 def marked(pid: int, mark: str) -> bool:
     """Whether the process was started with this in its environment. False where that may not be read."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as environ:
-            return mark.encode() in environ.read().split(b"\0")
-    except OSError:
-        return False
+    return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
 
 def group_of(run: str, label: str) -> str:
@@ -94,22 +98,15 @@ def groups_of(run: str) -> "List[str]":
 
 def join(group: str) -> None:
     """Moves this process, and with it all that it starts, into the group. Where that fails, marks and descent tell."""
-    try:
-        with open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:
-            text.write("0")
-    except OSError:
-        pass
+    with suppress(OSError), open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:
+        text.write("0")
 
 
 def members(group: str) -> "Set[int]":
     """All processes in it and below; none for an empty name."""
     pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
-        try:
-            with open(os.path.join(path, "cgroup.procs"), encoding="utf-8") as text:
-                pids.update(int(word) for word in text.read().split())
-        except OSError:
-            continue
+        pids.update(map(int, read_file(os.path.join(path, "cgroup.procs")).split()))
     return pids
 
 
@@ -164,10 +161,8 @@ def send(processes: "Iterable[Process]", number: int) -> None:
     """Signals exactly these processes; those that are gone are left alone."""
     for process in processes:
         if same(process):
-            try:
+            with suppress(OSError):  # gone between the look and the signal, or not ours to signal: the next look tells
                 os.kill(process.pid, number)
-            except OSError:
-                pass  # gone between the look and the signal, or not ours to signal: the next look tells
 
 
 def wipe(
@@ -194,17 +189,15 @@ def wipe(
         time.sleep(0.05)
 
 
-def reap() -> "List['tuple[int, int]']":
-    """Collects ended children: (pid, wait status) of each."""
-    ended: List["tuple[int, int]"] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except OSError:
-            return ended
-        if not pid:
-            return ended
-        ended.append((pid, status))
+def reap() -> "List[int]":
+    """Collects ended children: their ids."""
+    ended: List[int] = []
+    with suppress(OSError):  # there is none any more
+        pid, _status = os.waitpid(-1, os.WNOHANG)
+        while pid:
+            ended.append(pid)
+            pid, _status = os.waitpid(-1, os.WNOHANG)
+    return ended
 
 
 def become_reaper() -> bool:
@@ -217,10 +210,8 @@ def become_reaper() -> bool:
 
 def die_with_parent() -> None:
     """For use in a child before exec: the kernel kills it when its parent ends."""
-    try:
+    with suppress(OSError, AttributeError):  # the guard finds orphans anyway
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass  # the guard finds orphans anyway
 
 
 def detach() -> bool:
@@ -248,12 +239,9 @@ def main(argv: "List[str]") -> int:
         remove_group(group)
     rows = []
     for process in left:
-        try:
-            with open("/proc/%d/cmdline" % process.pid, "rb") as cmdline:
-                words = cmdline.read().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-        except OSError:
-            continue
-        rows.append(messages.ProcessRow(process.pid, process.state, words))
+        words = read_file("/proc/%d/cmdline" % process.pid).replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+        if same(process):
+            rows.append(messages.ProcessRow(process.pid, process.state, words))
     print(messages.KINDS.write(messages.ProcessesLeft(rows)).decode())
     return 0
 

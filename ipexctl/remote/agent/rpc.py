@@ -22,7 +22,7 @@ GREETS = 1 << 12  # the same of somebody who has not proved itself yet
 GREETING = "ipexctl-run-1"
 
 
-class AuthenticationError(Exception):
+class AuthenticationError(OSError):
     """The other side is not ours, or does not believe us."""
 
 
@@ -98,7 +98,7 @@ class Wire:
 
 
 def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> "Wire":
-    """A believed connection to the keeper. Raises OSError or AuthenticationError within about `timeout` seconds."""
+    """A believed connection to the keeper. Raises OSError (also AuthenticationError) within about `timeout` seconds."""
     sock = socket.create_connection((address, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -5,6 +5,7 @@ again, a mark tells how much is missing, and what follows begins at a whole tag.
 """
 
 import os
+from contextlib import suppress
 from typing import Any, BinaryIO, List, Optional
 
 SEGMENT = 1 << 26  # bytes
@@ -84,10 +85,8 @@ class Spool:
         number = self.offset // self.size
         self.file = open(segment(self.base, number), "ab", buffering=0)
         while self.cap and (number - self.first + 1) * self.size > self.cap and self.first < number:
-            try:
+            with suppress(OSError):
                 os.unlink(segment(self.base, self.first))
-            except OSError:
-                pass
             self.first += 1
 
 

@@ -83,12 +83,7 @@ def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float,
             break
     texts: Dict[str, str] = {}
     for path in asked:
-        try:
-            with open(path, "rb") as text:
-                text.seek(before[path])
-                data = text.read(TEXT)
-        except OSError:
-            data = b""
+        data = procs.read_file(path)[before[path] :][:TEXT]
         before[path] += len(data)
         texts[path] = data.decode("utf-8", "replace")
     return texts
@@ -104,8 +99,8 @@ def _has_open(pid: int, path: str) -> bool:
     try:
         wanted = os.path.realpath(path)
         held = any(os.readlink("/proc/%d/fd/%s" % (pid, fd)) == wanted for fd in os.listdir("/proc/%d/fd" % pid))
-        with open("/proc/%d/status" % pid, encoding="utf-8", errors="replace") as status:
-            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
+        status = procs.read_file("/proc/%d/status" % pid).splitlines()
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith(b"SigCgt:"))
     except (OSError, StopIteration, ValueError):
         return False
     return held and bool(caught >> (STACKS_SIGNAL - 1) & 1)
@@ -129,11 +124,7 @@ def _spied(program: str, pid: int, patience: float) -> str:
 
 def _wchan(pid: int) -> str:
     """The kernel function a sleeping process waits in, where the kernel tells."""
-    try:
-        with open("/proc/%d/wchan" % pid, encoding="utf-8", errors="replace") as text:
-            name = text.read().strip()
-    except OSError:
-        return ""
+    name = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()
     return "" if name == "0" else name
 
 

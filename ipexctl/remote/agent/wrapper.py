@@ -19,6 +19,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 from typing import Dict, Iterable, List
 
 from ipexctl.protocol import paths
@@ -312,26 +313,19 @@ _MEMORY = (
 
 def _memory() -> "Memory":
     """The memory of this control group, or of the nearest one above that has numbers."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as text:
-            groups = [line.rstrip("\n").split(":", 2) for line in text]
-    except OSError:
-        return Memory()
     numbers: Dict[str, int] = {}
-    for _, controllers, path in groups:
+    for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         root, names = _MEMORY[0 if controllers else 1]
         base = os.path.join("/sys/fs/cgroup", root) + path
         while base.startswith("/sys/fs/cgroup") and len(numbers) < len(names):
             for field, name in names.items():
-                try:
-                    with open(os.path.join(base, "memory." + name), encoding="utf-8") as text:
-                        words = text.read().split()
-                    number = int(words[words.index("oom_kill") + 1] if field == "kills" else words[0])
+                words = procs.read_file(os.path.join(base, "memory." + name)).split()
+                with suppress(ValueError, IndexError):
+                    number = int(words[words.index(b"oom_kill") + 1] if field == "kills" else words[0])
                     numbers.setdefault(field, number)
-                except (OSError, ValueError, IndexError):
-                    continue
             if "limit" not in numbers:
                 numbers.pop("used", None)  # of the group whose limit it is
             base = os.path.dirname(base)

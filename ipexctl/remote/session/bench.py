@@ -183,11 +183,7 @@ def parse_table(text: str) -> Dict[int, List[float]]:
 
 
 def read_output(folder: str, most: int = 300) -> str:
-    try:
-        with open(os.path.join(folder, "output"), "rb") as file:
-            return file.read()[-most:].decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    return procs.read_file(os.path.join(folder, "output"))[-most:].decode("utf-8", "replace").strip()
 
 
 def find_executables(paths: List[str]) -> Executables:

@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
 from urllib.parse import quote
@@ -36,19 +38,18 @@ from urllib.parse import quote
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
-from ipexctl.remote.session.loop import ENDED, report_progress, send, serve_requests
+from ipexctl.remote.session.loop import ENDED, report_progress, serve_requests
 
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
 
 MARKER = "ipexctl.json"
 NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens")  # beside the environments
-KEEPALIVE = 2.0  # seconds between signs of life of a program without progress of its own
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 
 
-# ---------------------------------------------------------------------------------------------------- states
+# states.
 
 
 class State(Enum):
@@ -98,7 +99,7 @@ def next_state(state: State, name: str, succeeded: bool = True) -> Optional[Stat
     return (entry.after if succeeded else entry.failed) or state
 
 
-# --------------------------------------------------------------------------------------------------- requests
+# requests.
 
 
 class InstallSession:
@@ -234,11 +235,9 @@ class InstallSession:
                     holder = {}
                 os.close(handle)
                 raise SessionError("busy", "another install holds this environment", holder=holder) from error
-            try:
+            with suppress(OSError):  # an uninstall took it away between our two steps
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
                     break
-            except OSError:
-                pass  # an uninstall took it away between our two steps
             os.close(handle)
         self.lock_file = handle
         os.ftruncate(handle, 0)
@@ -301,9 +300,7 @@ class InstallSession:
                 pass  # the receiver has gone away, and reports that to its own controller
 
         server = Server(("", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.daemon = True
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         return messages.Offer(server.server_address[1], token)
 
     @command(*LOCK_HELD)
@@ -460,11 +457,7 @@ class InstallSession:
         ids = environments(base)[0]
         ids_in_use: Set[str] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/maps" % pid, "rb") as file:
-                    text = file.read()
-            except OSError:
-                continue
+            text = procs.read_file("/proc/%s/maps" % pid)
             ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
         return messages.Used(sorted(ids_in_use))
 
@@ -504,7 +497,7 @@ class InstallSession:
         return messages.Removed([], ids)
 
 
-# ----------------------------------------------------------------------------------------- environments on the disk
+# environments on the disk.
 
 
 def nearest_directory(path: str) -> str:
@@ -515,10 +508,8 @@ def nearest_directory(path: str) -> str:
 
 def login() -> str:
     try:
-        import pwd
-
         return pwd.getpwuid(os.getuid()).pw_name
-    except (ImportError, KeyError):
+    except KeyError:
         return "user %d" % os.getuid()
 
 
@@ -608,10 +599,8 @@ def discard(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
 
 
 def fsync_directory(path: str) -> None:
@@ -622,7 +611,7 @@ def fsync_directory(path: str) -> None:
         os.close(handle)
 
 
-# ----------------------------------------------------------------------------------------------------- programs
+# programs.
 
 
 def tie_child() -> None:
@@ -635,9 +624,7 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
     """Runs a program to its end; returns (status, output, errors). Ended when the controller is gone, after
     ``timeout`` seconds, or when ``watch`` has seen no progress for ``stall`` seconds."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=tie_child, close_fds=True
-        )
+        child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=tie_child)
         began = moved = beat = time.time()
         last = None
         reason = None
@@ -648,21 +635,17 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
                 beat, mark = now, watch(child.pid)
                 if mark != last:
                     last, moved = mark, now
-            elif not watch and now - beat >= KEEPALIVE:
-                beat, moved = now, now
-                send(messages.KeepAlive())
             if ENDED.is_set():
                 reason = "gone"
             elif now - began > timeout:
                 reason = "took more than %d s" % timeout
-            elif now - moved > stall:
+            elif watch and now - moved > stall:
                 reason = "no progress for %d s" % stall
             if reason:
                 kill(child)
         texts = []
         for file in (out, err):
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
+            file.seek(max(0, file.seek(0, 2) - 65536))
             texts.append(file.read().decode("utf-8", "replace"))
     if reason == "gone":
         raise SessionError("gone", "the controller is gone")
@@ -673,10 +656,8 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
 
 def kill(child: "subprocess.Popen[bytes]") -> None:
     for sign, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-        try:
+        with suppress(OSError):
             os.killpg(child.pid, sign)
-        except OSError:
-            pass
         end = time.time() + wait
         while child.poll() is None and time.time() < end:
             time.sleep(0.05)
@@ -723,12 +704,10 @@ def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, tim
 def uv_cache(base: str) -> str:
     """uv's own cache where hard links from it are possible (a second install costs nothing); else one of ours."""
     usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
-    try:
+    with suppress(OSError):
         near = nearest_directory(usual)
         if os.access(near, os.W_OK) and os.stat(near).st_dev == os.stat(base).st_dev:
             return usual
-    except OSError:
-        pass
     return os.path.join(base, "cache")
 
 

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional
 
 from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
@@ -210,10 +211,8 @@ def find_marker_files(directories: List[str], names: List[str]) -> SeenMarkerFil
 
 def remove_marker_files() -> None:
     for path in MARKER_FILES:
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
 
 
 COMMANDS: Dict[str, Callable[..., Any]] = {

@@ -4,15 +4,13 @@ Prints one line, ``ipexctl-verify {json}``. Everything else on its outputs is no
 overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status.
 """
 
+import ctypes
+import importlib
 import json
 import subprocess
 import sys
 import time
 from typing import Any, Callable, Dict
-
-
-def version_of(module: Any) -> str:
-    return str(getattr(module, "__version__", ""))
 
 
 def preloaded(path: str) -> str:
@@ -32,6 +30,14 @@ def preloaded(path: str) -> str:
     return lines[-1][:300] if lines else ("" if done.returncode == 0 else "status %d" % done.returncode)
 
 
+def read_mpi_version(mpiexec: str) -> str:
+    completed = subprocess.run([mpiexec, "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+    text = completed.stdout.decode("utf-8", "replace").strip().splitlines()
+    if completed.returncode:
+        raise OSError("status %d: %s" % (completed.returncode, text[-1] if text else ""))
+    return text[0] if text else ""
+
+
 def main(wanted: Dict[str, Any]) -> None:
     report: Dict[str, Any] = {"versions": {}, "problems": [], "python": sys.version.split()[0]}
     problems = report["problems"]
@@ -45,11 +51,9 @@ def main(wanted: Dict[str, Any]) -> None:
             return None
 
     def load(name: str, key: str) -> Any:
-        import importlib
-
         module = attempt(name, "import %s" % name, lambda: importlib.import_module(name))
         if module is not None:
-            report["versions"][key] = version_of(module)
+            report["versions"][key] = str(getattr(module, "__version__", ""))
         return module
 
     began = time.time()
@@ -96,24 +100,9 @@ def main(wanted: Dict[str, Any]) -> None:
         attempt("step", "a training step", step)
 
     if wanted.get("mpiexec"):
-
-        def mpi() -> None:
-            argv = [wanted["mpiexec"], "-V"]
-            completed = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
-            text = completed.stdout.decode("utf-8", "replace").strip().splitlines()
-            if completed.returncode:
-                raise OSError("status %d: %s" % (completed.returncode, text[-1] if text else ""))
-            report["mpi"] = text[0] if text else ""
-
-        attempt("mpiexec", "mpiexec -V", mpi)
+        report["mpi"] = attempt("mpiexec", "mpiexec -V", lambda: read_mpi_version(wanted["mpiexec"]))
     if wanted.get("libmpi"):
-
-        def library() -> None:
-            import ctypes
-
-            ctypes.CDLL("libmpi.so.12")
-
-        attempt("libmpi", "libmpi.so.12", library)
+        attempt("libmpi", "libmpi.so.12", lambda: ctypes.CDLL("libmpi.so.12"))
 
     for what, path in wanted.get("preload", []):
         why = preloaded(path)
