@@ -97,9 +97,8 @@ class View:
         hosts = list(board.hosts.values())
         bad, busy, done = ([host for host in hosts if host.state == state] for state in ("failed", "busy", "done"))
         room = max(height - 3, 1)
-        lines: list[RenderableType] = [
-            _ends(width, one_line(board.title or board.verb), phrases.duration(now - board.started))
-        ]
+        took = phrases.duration(now - board.started)
+        lines: list[RenderableType] = [_ends(width, one_line(board.title or board.verb), took)]
         if len(hosts) <= room:
             lines.append(self._host_rows(hosts, width, now))
         else:
@@ -110,9 +109,9 @@ class View:
             if folded > 0:
                 lines.append(text((f"… and {folded} more at work", QUIET)))
             if done:
-                lines.append(_cut(text(("✓ ", GOOD), phrases.hosts((host.name or _HERE for host in done), 3)), width))
+                lines.append(_row(("✓ ", GOOD), phrases.hosts((host.name or _HERE for host in done), 3)))
         if sum(bool(host.name) for host in hosts) > 1:
-            lines.append(_cut(text((self._counts(hosts), QUIET)), width))
+            lines.append(_row((self._counts(hosts), QUIET)))
         return Group(*lines)
 
     def _counts(self, hosts: list[HostView]) -> str:
@@ -121,15 +120,12 @@ class View:
         many = pluralize(sum(map(len, named.values())), "host")
         counts = [many]
         if done := named.get("done"):
-            steps = {host.step for host in done}
-            how = (
-                "done" if self.board.ended else f"past {one_line(steps.pop())}" if len(steps) == 1 else "between steps"
-            )
-            counts = [f"{len(done)} of {many} {how}"]
+            steps = {one_line(host.step) for host in done}
+            how = f"past {steps.pop()}" if len(steps) == 1 else "between steps"
+            counts = [f"{len(done)} of {many} {'done' if self.board.ended else how}"]
         words = {"busy": "at work", "waiting": "waiting", "failed": "failed"}
-        return " · ".join(
-            [*counts, *(f"{len(named[state])} {word}" for state, word in words.items() if state in named)]
-        )
+        counts += [f"{len(named[state])} {word}" for state, word in words.items() if state in named]
+        return " · ".join(counts)
 
     def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
         grid = Table.grid(padding=(0, 1, 0, 0))
@@ -174,13 +170,11 @@ class View:
     def _run(self, width: int, height: int, now: float) -> RenderableType:
         board = self.board
         footer = self._footer(width)
-        odd = self._odd_lines(width, min(max(height // 5, 2), 10))
+        odd = self._odd_lines(min(max(height // 5, 2), 10))
         room = height - 2 - (len(odd) + 1 if odd else 0)
         grid = self._grid(width, min(max(room // 2, 3), max(len(board.ranks), 1)), now)
         pane = self._pane(width, max(room - len(grid) - 1, 1))
-        lines = [self._header(width, now), *grid, *pane]
-        if odd:
-            lines += [_rule("unusual", width), *odd]
+        lines = [self._header(width, now), *grid, *pane, *([_rule("unusual", width), *odd] if odd else [])]
         return Group(*lines[: height - 1], footer)
 
     def _header(self, width: int, now: float) -> Text:
@@ -208,22 +202,16 @@ class View:
             groups = sorted(phrases.group(ranks, lambda rank: _rank_state(rank, now)).values(), key=len)
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
-        many = max((cell_len(_numbers(group)) for group in shown), default=1)
-        names = min(max((cell_len(_hosts_of(group)) for group in shown), default=1), max(width // 4, 12))
+        listed = [(_numbers(group), phrases.hosts((rank.host for rank in group), 2), group) for group in shown]
+        many = min(max((cell_len(numbers) for numbers, _, _ in listed), default=1), 12)
+        names = min(max((cell_len(hosts) for _, hosts, _ in listed), default=1), max(width // 4, 12))
         lines = []
-        for group in shown:
+        for numbers, hosts, group in listed:
             state, style = self._state(group, now)
-            first = min(group, key=lambda rank: rank.rank)
-            line = text(
-                (set_cell_size(_numbers(group), min(many, 12)), STRONG),
-                "  ",
-                set_cell_size(_hosts_of(group), names),
-                "  ",
-                (set_cell_size(state, max(12, cell_len(state))), style),
-                "  ",
-                first.last,
+            first, second = (set_cell_size(numbers, many), STRONG), f"  {set_cell_size(hosts, names)}  "
+            lines.append(
+                _row(first, second, (f"{state:<12}", style), "  ", min(group, key=lambda rank: rank.rank).last)
             )
-            lines.append(_cut(line, width))
         if left:
             lines.append(text((f"… and {sum(map(len, left))} ranks in {len(left)} other states", QUIET)))
         return lines
@@ -242,10 +230,9 @@ class View:
         return ", ".join([*odd, f"others {most[0][0]}"]), style
 
     def _pane(self, width: int, rows: int) -> list[Text]:
-        board = self.board
-        if not board.ranks:
+        if not self.board.ranks:
             return [Text("")] * rows
-        rank = board.ranks[min(self.rank, len(board.ranks) - 1)]
+        rank = self.board.ranks[min(self.rank, len(self.board.ranks) - 1)]
         self.skipped += max(rank.lines - self._seen - rows, 0)
         self._seen = rank.lines
         lines = rank.last_lines(200 if self.filter else rows)
@@ -253,34 +240,29 @@ class View:
             lines = [line for line in lines if self.filter in line]
         name = f"rank {rank.rank}" + (f" · only «{self.filter}»" if self.filter else "")
         name += f" · {self.skipped:,} lines went by unseen, the log has them" if self.skipped else ""
-        shown = [_cut(Text(line), width) for line in lines[-rows:]]
+        shown = [_row(line) for line in lines[-rows:]]
         return [_rule(name, width), *shown, *[Text("")] * (rows - len(shown))]
 
-    def _odd_lines(self, width: int, most: int) -> list[Text]:
-        board = self.board
+    def _odd_lines(self, most: int) -> list[Text]:
         # Lines that few ranks printed say more than those of all, and new ones more than old ones.
-        odd = list(board.odd.values())[-most:]
-        label = max((len(phrases.ranges(line.ranks)) for line in odd), default=0)
-        label = min(max(label, len("mpirun") if board.launcher else 0), 16)
-        lines = []
-        for line in odd:
-            times = f" (× {line.count})" if line.count > 1 else ""
-            lines.append(
-                _cut(text((set_cell_size(phrases.ranges(line.ranks), label), STRONG), " │ ", line.text, times), width)
-            )
-        for line_text in list(board.launcher)[-2:]:
-            lines.append(_cut(text((set_cell_size("mpirun", label), STRONG), " │ ", line_text), width))
+        odd = [(phrases.ranges(line.ranks), line.text, line.count) for line in self.board.odd.values()][-most:]
+        odd += [("mpirun", line, 1) for line in list(self.board.launcher)[-2:]]
+        label = min(max((len(who) for who, _, _ in odd), default=0), 16)
+        lines = [
+            _row((set_cell_size(who, label), STRONG), " │ ", line, f" (× {count})" if count > 1 else "")
+            for who, line, count in odd
+        ]
         return lines[-most:]
 
     def _footer(self, width: int) -> Text:
         if self.asking:
-            return _cut(text((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)"), width)
+            return _row((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)")
         if not self.keys:
             return Text("[Ctrl-C] stop", style=QUIET)
         keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"]
         keys += ["[d] detach"] if self.can_detach else []
         paused: Part = ("PAUSED   ", STRONG) if self.paused else ""
-        return _cut(text((self.answer, WARN), paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET)), width)
+        return _row((self.answer, WARN), paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET))
 
 
 def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
@@ -298,32 +280,27 @@ def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
     return stage, ""
 
 
-def _hosts_of(group: list[RankView]) -> str:
-    return phrases.hosts((rank.host for rank in group), 2)
-
-
 def _numbers(group: list[RankView]) -> str:
     return phrases.ranges(rank.rank for rank in group)
 
 
-def _cut(line: Text, width: int) -> Text:
-    line.truncate(width, overflow="ellipsis")
-    line.no_wrap = True
+def _row(*parts: Part) -> Text:
+    """One line, however narrow the screen is."""
+    line = text(*parts)
+    line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
 
 def _ends(width: int, left: str, right: str) -> Text:
     """One line with something at both ends."""
     room = max(width - cell_len(right) - 2, 8)
-    if cell_len(left) > room:
-        left = set_cell_size(left, room - 1) + "…"
-    line = text((left, STRONG), " " * max(width - cell_len(left) - cell_len(right), 2), (right, QUIET))
-    return _cut(line, width)
+    left = left if cell_len(left) <= room else set_cell_size(left, room - 1) + "…"
+    return _row((left, STRONG), " " * max(width - cell_len(left) - cell_len(right), 2), (right, QUIET))
 
 
 def _rule(name: str, width: int) -> Text:
     name = visible(name)
-    return _cut(text((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET)), width)
+    return _row((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET))
 
 
 class Live:
