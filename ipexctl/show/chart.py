@@ -32,17 +32,10 @@ def draw(title: str, groups: Mapping[str, Bars], unit: str) -> str:
             y += _LINE
         y += _LINE // 2
     width = _LEFT + _WIDE + _RIGHT
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
-            ' font-family="sans-serif" font-size="13">',
-            f'<rect width="{width}" height="{y}" fill="white"/>',
-            _text(10, 20, title, weight="bold"),
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    area = f'viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {area} font-family="sans-serif" font-size="13">'
+    back = f'<rect width="{width}" height="{y}" fill="white"/>'
+    return "\n".join([head, back, _text(10, 20, title, weight="bold"), *parts, "</svg>", ""])
 
 
 def save(path: Path, picture: str) -> None:

@@ -16,7 +16,7 @@ from ipexctl.model.findings import Finding, Level
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import one_line
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, labelled, outcome, sentences, text
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, grid, labelled, outcome, sentences, text
 
 _LEVELS = {"error": ("E", BAD), "warning": ("W", WARN), "info": ("i", QUIET)}
 _COLUMNS = ("host", "CPU", "cores", "memory", "OS", "Python", "stack")
@@ -28,12 +28,10 @@ _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-
 def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    unprobed: list[str] = []
     for entry in answer.hosts:
         if entry.facts:
             rows.setdefault(_cells(entry.facts), []).append(entry.host)
-        else:
-            unprobed.append(entry.host)
+    unprobed = [entry.host for entry in answer.hosts if not entry.facts]
     items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
     findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
     explained = {host for finding in findings for host in finding.hosts}
@@ -133,23 +131,16 @@ def _finding(finding: Finding, count: int) -> list[RenderableType]:
     """Code, hosts and what is wrong; below, the evidence and the fix."""
     mark, style = _LEVELS[finding.level]
     names = finding.hosts
-    if len(names) == count > 1:
-        who = "every host"
-    elif len(names) > _NAMED:
-        who = f"{len(names)} of {count} hosts: {_folded(names, 32)}"
-    else:
-        who = phrases.hosts(names)
+    who = f"{len(names)} of {count} hosts: {_folded(names, 32)}" if len(names) > _NAMED else phrases.hosts(names)
+    who = "every host" if len(names) == count > 1 else who
     code = f"{mark}  {finding.code:<6}  "
     title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), one_line(finding.title))
     evidence, fix = finding.evidence, finding.fix
     if finding.level == "info":  # good to know, in one line: --explain and --json have the details
         evidence, fix = "", fix if finding.action else ""
     hang = len(code)
-    items: list[RenderableType] = [Line(title, hang)]
-    items += sentences(evidence, hang, QUIET) if evidence else []
-    if fix:
-        items.append(Line(text(" " * hang, "fix: ", one_line(fix)), hang, copied=True))
-    return items
+    items: list[RenderableType] = [Line(title, hang), *(sentences(evidence, hang, QUIET) if evidence else [])]
+    return [*items, Line(text(" " * hang, "fix: ", one_line(fix)), hang, copied=True)] if fix else items
 
 
 _BARS = 16  # hosts that have a row each; of more, the slowest and the median
@@ -175,13 +166,11 @@ def speed(check: SpeedCheck) -> list[RenderableType]:
         names.sort(key=lambda name: min(rows[name][key] / best[key] for key in columns))
         rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key in columns}
         names = [*names[: _BARS // 2], "median"]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in ("host", *columns):
-        grid.add_column(no_wrap=True)
-    grid.add_row(text(("speed", QUIET)), *(text((_headed(key, best[key]), QUIET)) for key in columns))
+    table = grid(1 + len(columns))
+    table.add_row(text(("speed", QUIET)), *(text((_headed(key, best[key]), QUIET)) for key in columns))
     for name in names:
-        grid.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
-    items: list[RenderableType] = [grid]
+        table.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
+    items: list[RenderableType] = [table]
     if len(check.hosts) > _BARS:
         items.append(text((f"the {_BARS // 2} slowest of {len(check.hosts)} hosts", QUIET)))
     measured = [pair for pair in check.pairs if pair.rate]

@@ -14,7 +14,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import one_line, visible, visible_lines, without_colours
 from ipexctl.show.tables import Rows
-from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, labelled, outcome, sentences, text, whole
+from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
 
 
 def card(run: RunOutcome) -> list[RenderableType]:
@@ -25,12 +25,10 @@ def card(run: RunOutcome) -> list[RenderableType]:
     many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
     if run.first is not None:
-        items += _first_failure(by[run.first], run)
-        items += _diagnosis(run)
-        if run.followers:
-            items.append(labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}"))
-        if run.stopped:
-            items.append(labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}"))
+        items += [*_first_failure(by[run.first], run), *_diagnosis(run)]
+        items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
+        stopped = pluralize(len(run.stopped), "rank")
+        items += [labelled("  then", f"ended by us: {stopped}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
         items += [outcome(True, f"{many} ended well after {took}"), _summary(ranks)]
     elif not run.reason:
@@ -38,10 +36,8 @@ def card(run: RunOutcome) -> list[RenderableType]:
     else:
         items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
         items += sentences(run.detail, 2) if run.detail else []
-        if run.stopped:
-            items.append(labelled("  ended", f"by us: {phrases.ranks(run.stopped)}"))
-    if run.first is None and run.reason not in ("", "done"):
-        items += _diagnosis(run)
+        items += [labelled("  ended", f"by us: {phrases.ranks(run.stopped)}")] if run.stopped else []
+        items += _diagnosis(run) if run.reason != "done" else []
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
@@ -105,9 +101,7 @@ def _hint(rank: RankOutcome) -> str:
         return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
     if rank.signal == 4:
         return "an instruction this CPU does not have: ipexctl doctor"
-    if rank.status == 127:
-        return "a command or a library was not found: ipexctl doctor"
-    return ""
+    return "a command or a library was not found: ipexctl doctor" if rank.status == 127 else ""
 
 
 def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> str:
@@ -117,18 +111,15 @@ def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> s
 
 def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
     """A line per rank with its last words; of many, a line per host."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(3):
-        grid.add_column(no_wrap=True)
-    grid.add_column(overflow="ellipsis", no_wrap=True)
+    table = grid(3, last="ellipsis")
     by_host = phrases.group(ranks, lambda rank: rank.host)
     few = len(ranks) <= 16
     for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
         numbers = f"rank {members[0].rank}" if few else phrases.ranks([rank.rank for rank in members])
-        grid.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_last(members[0]), QUIET)))
+        table.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_last(members[0]), QUIET)))
     if not few and len(by_host) > 16:
-        grid.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
-    return grid
+        table.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
+    return table
 
 
 def _last(rank: RankOutcome) -> str:

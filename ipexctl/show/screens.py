@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from ipexctl.model import answers as a
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import pluralize
-from ipexctl.show import phrases
+from ipexctl.show import phrases, typeset
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
 from ipexctl.show.tables import generic
-from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, labelled, outcome, paragraphs, text, whole
+from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
 
 
 def answer(value: a.AnyAnswer) -> list[RenderableType]:
@@ -32,7 +31,7 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.DoctorAnswer():
             return doctor(value)
         case a.ExplainAnswer():
-            return paragraphs(value.text)
+            return typeset.paragraphs(value.text)
         case a.InstallAnswer():
             return install(value)
         case a.CommandAnswer():
@@ -158,7 +157,7 @@ def steps(rows: Sequence[a.PlayedStep]) -> list[RenderableType]:
     items: list[RenderableType] = []
     for row in rows:
         mark: Part = ("- ", QUIET) if row.exit is None else ("✗ ", BAD) if row.exit else ("✓ ", GOOD)
-        words = [] if row.exit is None or not row.exit else [f"exit {row.exit}"]
+        words = [f"exit {row.exit}"] if row.exit else []
         words += [row.note] if row.note else ["not begun"] if row.exit is None else []
         items.append(Line(text(mark, row.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))
     return items
@@ -168,21 +167,17 @@ def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
     alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
     rows = phrases.group(hosts, lambda host: (_counts(host), _why(host), alone.get(host.host)))
-    grid = Table.grid("", *_COUNTS, padding=(0, 2, 0, 0))
-    for column in grid.columns:
-        column.no_wrap = True
-    grid.add_column(overflow="fold")
-    trouble = not all(host.good for host in hosts)
+    table = grid(1 + len(_COUNTS), last="fold")
+    blank = "" if all(host.good for host in hosts) else "  "
     for (counts, why, _), group in rows.items():
-        mark = "  " if trouble else ""
-        mark = mark if group[0].good else "✗ "
+        good = group[0].good
         cells = [
             text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
             for key, count in zip(_COUNTS, counts, strict=True)
         ]
         names = phrases.hosts(host.host for host in group)
-        grid.add_row(text((mark + names, STRONG if group[0].good else BAD)), *cells, text(why))
-    return [grid]
+        table.add_row(text((blank + names, STRONG) if good else (f"✗ {names}", BAD)), *cells, text(why))
+    return [table]
 
 
 _COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")

@@ -44,13 +44,7 @@ class Plain:
     BAR = 10.0  # seconds between two states of a bar, or two lines of progress of one host
 
     def __init__(
-        self,
-        out: Pipe,
-        err: Pipe,
-        *,
-        label: Literal["rank", "host"] = "rank",
-        raw: bool = False,
-        results: bool = True,
+        self, out: Pipe, err: Pipe, *, label: Literal["rank", "host"] = "rank", raw: bool = False, results: bool = True
     ) -> None:
         self._out, self._err = out, err
         self._label, self._raw, self._results = label, raw, results

@@ -26,9 +26,11 @@ def generic(value: JsonObject) -> list[RenderableType]:
             single[visible(key.replace("_", " "))] = flat(inner)
     room = max(map(phrases.cells, single), default=0) + 1
     named = [
-        (name if not index else "", line) for name, value in single.items() for index, line in enumerate(lines(value))
+        labelled("" if index else name, line, room=room)
+        for name, shown in single.items()
+        for index, line in enumerate(lines(shown))
     ]
-    return [*(labelled(name, line, room=room) for name, line in named), *items]
+    return [*named, *items]
 
 
 class Rows:
@@ -56,12 +58,13 @@ class Rows:
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
 
     def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
-        for style, row in [(QUIET, {name: name for name in self._names}), *(("", row) for row in self._rows)]:
+        for style, row in [
+            (QUIET, dict(zip(self._names, self._names, strict=True))),
+            *(("", row) for row in self._rows),
+        ]:
             *cells, last = (row.get(name, "") for name in self._names)
-            line = "".join(
-                cell + " " * (width - phrases.cells(cell)) for cell, width in zip(cells, widths, strict=True)
-            )
-            yield Line(text((line + last, style)), before, whole=" " not in last)
+            padded = (f"{cell}{' ' * (width - phrases.cells(cell))}" for cell, width in zip(cells, widths, strict=True))
+            yield Line(text(("".join(padded) + last, style)), before, whole=" " not in last)
 
 
 def flat(value: object) -> str:

@@ -6,8 +6,10 @@ Rich is imported here: import this module only when something is to be shown. 80
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ipexctl.model.errors import Failure
@@ -121,6 +123,16 @@ def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
             screen.print(item, crop=False)
     pipe.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
     pipe.flush()
+
+
+def grid(columns: int, last: Literal["ellipsis", "fold"] | None = None) -> Table:
+    """A table of columns that are as wide as they need to be; a ``last`` one has the rest of the line and no more."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=last is not None)
+    for _ in range(columns):
+        table.add_column(no_wrap=True)
+    if last:
+        table.add_column(ratio=1, no_wrap=last == "ellipsis", overflow=last)
+    return table
 
 
 def labelled(label: str, *value: Part, copied: bool = False, room: int = 10) -> RenderableType:

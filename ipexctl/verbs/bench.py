@@ -18,8 +18,8 @@ from ipexctl.model.json_values import JsonObject
 from ipexctl.model.tasks import Bench, Run
 from ipexctl.model.text import pluralize
 from ipexctl.show import chart
+from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 _IPEX = "intel-extension-for-pytorch"

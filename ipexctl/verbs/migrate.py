@@ -15,7 +15,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
-from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
+from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 

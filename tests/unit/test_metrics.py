@@ -10,7 +10,7 @@ import pytest
 from ipexctl.model.answers import RunAnswer
 from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Answer, Ended, Event, Message, Output, RankEnded, RankStage, RunStarted, Started
-from ipexctl.verbs.run.metrics import RunMetrics, collect_metrics
+from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 
 
 def told(status: int = 0) -> Generator[Event, None, None]:

@@ -1,18 +1,26 @@
-"""A workflow inside another one: its events are passed on, but it does not begin, answer or end the command."""
+"""A workflow inside another one: its events are passed on, but it does not begin, answer or end the command. Of a run,
+what its ranks measured (lines of JSON), and how long it took."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from ipexctl.model.events import Answer, Ended, Event, Planned, Started
+from ipexctl.model import events as e
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event
+from ipexctl.model.json_values import JsonObject
 
 T = TypeVar("T")
+
+_KEPT = 1 << 20  # bytes of each rank's output that are looked through
 
 
 def is_inner(event: Event) -> bool:
     """Whether an event of a nested workflow is passed on: all but `Started`, `Planned`, `Answer` and `Ended`."""
-    return not isinstance(event, Started | Planned | Answer | Ended)
+    return not isinstance(event, e.Started | e.Planned | e.Answer | e.Ended)
 
 
 def run_nested(
@@ -35,3 +43,55 @@ def run_nested(
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """``lines``: (host, JSON object) by rank, each rank's in order. ``seconds``: from the start of rank 0 to its end,
+    None where that was not seen. ``good``: every rank ended with 0. ``exit``: the code of the run itself, as 130 when
+    it was interrupted; how its ranks ended is judged from the events."""
+
+    lines: tuple[tuple[str, JsonObject], ...]
+    seconds: float | None
+    good: bool
+    exit: Exit = Exit.OK
+
+
+def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, RunMetrics]:
+    """Passes on the events of a nested run; returns what its ranks measured."""
+    output: dict[int, bytearray] = {}
+    others: list[Event] = []
+
+    def take(event: Event) -> bool:
+        if isinstance(event, e.RankStage | e.RankEnded | e.RunStarted | e.HostFailed | e.Ended):
+            others.append(event)
+        elif isinstance(event, e.Output) and event.stream == "out":
+            kept = output.setdefault(event.rank, bytearray())
+            kept += event.data if len(kept) < _KEPT else b""
+        return is_inner(event)
+
+    yield from run_nested(run, take)
+    size = max((len(event.ranks) for event in others if isinstance(event, e.RunStarted)), default=0)
+    started = {event.rank: event.at for event in others if isinstance(event, e.RankStage) and event.stage == "start"}
+    ended = {event.rank: event for event in others if isinstance(event, e.RankEnded)}
+    exit = next((event.exit for event in reversed(others) if isinstance(event, e.Ended)), Exit.OK)
+    all_well = 0 < size == len(ended) and all(end.status == 0 for end in ended.values())
+    good = all_well and exit is Exit.OK and not any(isinstance(event, e.HostFailed) for event in others)
+    seconds = ended[0].at - started[0] if 0 in ended and 0 in started else None
+    lines = tuple(
+        (ended[rank].host if rank in ended else "", line)
+        for rank, data in sorted(output.items())
+        for line in _parse_objects(bytes(data))
+    )
+    return RunMetrics(lines, seconds, good, exit)
+
+
+def _parse_objects(data: bytes) -> Generator[JsonObject, None, None]:
+    for line in data.decode("utf-8", "replace").splitlines():
+        if line.startswith("{"):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict):
+                yield value

@@ -71,7 +71,10 @@ class RunWatcher:
         with naming_run(self.running.run), interrupts.deferring(), closing(self._read_frames()) as received:
             for frame in received:
                 if frame is not None and frame.kind == GAVE_UP:
-                    yield HostFailed(self._lost_connection(frame.data.decode()))
+                    run = self.running.run
+                    what = f"connection lost: {frame.data.decode()}; run {run} may still be running"
+                    hint = f"ipexctl attach {run}"
+                    yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
                     return True
                 if frame is not None:
                     yield from self._read_frame(frame, log)
@@ -138,11 +141,6 @@ class RunWatcher:
                 if isinstance(event, HostFailed) and event.failure.kind is Kind.LOST:
                     self.lost_hosts.add(event.failure.host)
                 yield event
-
-    def _lost_connection(self, why: str) -> Failure:
-        run = self.running.run
-        what = f"connection lost: {why}; run {run} may still be running"
-        return Failure(self.head.host.name, Kind.LOST, what, hint=f"ipexctl attach {run}", code="watch")
 
     def send_order(self, order: StopRun | KillRun) -> bool:
         """Sends an order to the keeper; False when its host does not answer, or it has ended."""
