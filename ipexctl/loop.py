@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.decide.diagnosis.known_errors import KnownErrors
     from ipexctl.model.reports import CommandReport
     from ipexctl.show.debug_log import DebugLog
-    from ipexctl.show.pipe import Pipe
     from ipexctl.show.record import Record
     from ipexctl.show.sinks import Sink
 
@@ -69,48 +68,94 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     ``make_workflow`` may raise `UsageError`: it is printed, and nothing is recorded. Events of ``acting`` commands are
     saved. An exception that is none of ours to raise is a fault of ipexctl: `Exit.INTERNAL`.
     """
-    from ipexctl.act.context import Context
-    from ipexctl.act.ssh import Links
-    from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import print_refusal
 
-    interrupts = Interrupts()
-    interrupts.install()
-    out, err = Pipe(sys.stdout), Pipe(sys.stderr)
-    ask = ask_passphrase if options.ask_pass else None
-    links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new, ask=ask)
-    context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=interrupts)
-    with open_log(err) as log:
+    def run(console: Console, log: DebugLog) -> Exit:
+        from ipexctl.act.context import Context
+        from ipexctl.act.ssh import Links
+
+        ask = ask_passphrase if options.ask_pass else None
+        links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new, ask=ask)
+        context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
         try:
-            with interrupts.raising():
+            with console.interrupts.raising():
                 workflow = make_workflow(context)
                 first = next(workflow)
-            if log.shown and options.output == "auto":
-                options = replace(options, output="plain")  # a live screen leaves no lines to the log
-            delivery = Delivery(options, interrupts, out, err, log, context.state if acting else None)
-            return delivery.deliver(first, workflow)
+            # A live screen leaves no lines to the log.
+            shown = replace(options, output="plain") if log.shown and options.output == "auto" else options
+            return Delivery(shown, console, log, context.state if acting else None).deliver(first, workflow)
+        except Interrupted:
+            console.err.write("interrupted: nothing was done\n")
+            raise
+        finally:
+            links.close()
+
+    return _run_logged(run)
+
+
+def replay_run(word: str, options: OutputOptions) -> Exit:
+    """Shows a saved run in this output mode; the exit code is that of the run."""
+
+    def replay(console: Console, log: DebugLog) -> Exit:
+        from ipexctl.decide.reports import Folding
+        from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
+
+        directory = find_saved_run(state_directory() / "runs", word)
+        folding = Folding(read_known_errors())
+        screen = make_screen(options, console)
+        with console.interrupts.raising():
+            for stamped in read_saved_run(directory):
+                folding.take(stamped)
+                screen.take(stamped)
+        report = folding.report()
+        screen.close(replace(report, saved=str(directory)))
+        return report.exit
+
+    return _run_logged(replay)
+
+
+def end_with_internal_error(error: Exception) -> Exit:
+    """For what no command has caught: logs the traceback, prints the sentence."""
+
+    def fail(console: Console, log: DebugLog) -> Exit:
+        raise error
+
+    return _run_logged(fail)
+
+
+class Console:
+    """The process's outputs and signals."""
+
+    def __init__(self) -> None:
+        from ipexctl.show.pipe import Pipe
+
+        self.out, self.err = Pipe(sys.stdout), Pipe(sys.stderr)
+        self.interrupts = Interrupts()
+
+
+def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
+    """The exit code of ``run``, or of what ended it, which is printed. The traceback of a fault goes to the log."""
+    from ipexctl.show.debug_log import NAME, DebugLog
+    from ipexctl.show.sinks import print_refusal
+
+    console = Console()
+    console.interrupts.install()
+
+    def write(text: str) -> None:
+        console.err.write(text)
+        console.err.flush()
+
+    with DebugLog(state_directory() / NAME, write=write, environ=os.environ) as log:
+        try:
+            return run(console, log)
         except Interrupted as interrupted:
-            err.write("interrupted: nothing was done\n")
             return interrupted.exit
         except Exception as error:
             described = describe_error(error, log)
-            print_refusal(described, err)
+            print_refusal(described, console.err)
             return described.exit
         finally:
-            links.close()
-            out.flush()
-            err.flush()
-
-
-def open_log(err: Pipe) -> DebugLog:
-    """The log of this command, to be entered."""
-    from ipexctl.show.debug_log import NAME, DebugLog
-
-    def write(text: str) -> None:
-        err.write(text)
-        err.flush()
-
-    return DebugLog(state_directory() / NAME, write=write, environ=os.environ)
+            console.out.flush()
+            console.err.flush()
 
 
 def describe_error(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
@@ -123,29 +168,16 @@ def describe_error(error: Exception, log: DebugLog, verb: str = "ipexctl") -> Us
     return log.internal_error(error, verb)
 
 
-def end_with_internal_error(error: Exception) -> Exit:
-    """For what no command has caught: logs the traceback, prints the sentence."""
-    from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import print_refusal
-
-    err = Pipe(sys.stderr)
-    with open_log(err) as log:
-        print_refusal(log.internal_error(error, "ipexctl"), err)
-    return Exit.INTERNAL
-
-
 class Delivery:
     """The events of one workflow on their way to all sinks; they are saved below ``state``, if that is given."""
 
-    def __init__(
-        self, options: OutputOptions, interrupts: Interrupts, out: Pipe, err: Pipe, log: DebugLog, state: Path | None
-    ) -> None:
+    def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
         from ipexctl.decide.reports import Folding
 
-        self._interrupts, self._err, self._log, self._state = interrupts, err, log, state
+        self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._verb = "ipexctl"
         self._folding = Folding(read_known_errors())
-        self._screen = make_screen(options, out, err, interrupts)
+        self._screen = make_screen(options, console)
         self._record: Record | None = None
         self._sinks: list[Sink] = [self._folding, self._screen]
         self._broken: list[Sink] = []  # sinks that raised: they get no more events
@@ -263,10 +295,11 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen(options: OutputOptions, out: Any, err: Any, interrupts: Interrupts) -> Sink:
+def make_screen(options: OutputOptions, console: Console) -> Sink:
     """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
     from ipexctl.show import sinks
 
+    out, err = console.out, console.err
     if options.bare:
         return sinks.Bare(out, err)
     if options.output == "json":
@@ -276,7 +309,7 @@ def make_screen(options: OutputOptions, out: Any, err: Any, interrupts: Interrup
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
-        return Live(out, err, on_detach=interrupts.detach.set if options.detachable else None)
+        return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None)
     return sinks.Plain(out, err, raw=options.raw, label=options.label)
 
 
@@ -293,33 +326,3 @@ def ask_passphrase(question: str) -> str | None:
     import getpass
 
     return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None
-
-
-def replay_run(word: str, options: OutputOptions) -> Exit:
-    """Shows a saved run in this output mode; the exit code is that of the run."""
-    from ipexctl.decide.reports import Folding
-    from ipexctl.show.pipe import Pipe
-    from ipexctl.show.sinks import print_refusal
-    from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
-
-    out, err = Pipe(sys.stdout), Pipe(sys.stderr)
-    interrupts = Interrupts()
-    interrupts.install()
-    with open_log(err) as log:
-        try:
-            directory = find_saved_run(state_directory() / "runs", word)
-            folding = Folding(read_known_errors())
-            screen = make_screen(options, out, err, interrupts)
-            with interrupts.raising():
-                for stamped in read_saved_run(directory):
-                    folding.take(stamped)
-                    screen.take(stamped)
-            report = folding.report()
-            screen.close(replace(report, saved=str(directory)))
-            return report.exit
-        except Interrupted as interrupted:
-            return interrupted.exit
-        except Exception as error:
-            described = describe_error(error, log)
-            print_refusal(described, err)
-            return described.exit

@@ -7,15 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.model.errors import UsageError
@@ -243,31 +239,3 @@ def test_a_line_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, li
     config = written(tmp_path, {"config": f"Include inner\n{line}\n", "inner": "User a\n"})
     with pytest.raises(UsageError, match=f"{config}:2"):
         SSHSettings(config)
-
-
-SCOPES = [
-    "Host n1", "Host n? !n2", "Host 10.*", "Host *", "Host a b", "Match all", "Match final all", "Match host n1,10.*",
-    "Match originalhost n*", "Match user bob", "Match !user bob", "Match canonical", "Match final user alice",
-    f"Match localuser {getpass.getuser()}",
-]  # fmt: skip
-OPTIONS = [
-    "User bob",
-    "User alice",
-    "Port 1",
-    "Port 2",
-    "ConnectTimeout 3",
-    "HostName 10.0.0.%h",
-    "ProxyJump b",
-    "hostname=n2",
-]
-LINES = st.lists(st.sampled_from([*SCOPES, *OPTIONS, "Include b", "Include c", "Include b c"]), max_size=9)
-
-
-@with_ssh
-@examples(max_examples=80, deadline=None)
-@given(LINES, LINES, st.lists(st.sampled_from([*SCOPES, *OPTIONS]), max_size=5), st.sampled_from(["n1", "n2", "m"]))
-def test_any_files_mean_what_they_mean_to_ssh(top: list[str], b: list[str], c: list[str], host: str) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        b = [line.replace("Include b", "Include c") for line in b]
-        files = {name: "\n".join(lines) for name, lines in {"config": top, "b": b, "c": c}.items()}
-        compared(written(Path(place), files), host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import os
 import shlex
 import stat
@@ -44,7 +45,7 @@ class Keys:
 
     def __init__(self, ask: Callable[[str], str | None] | None) -> None:
         self._ask = ask
-        self._loaded: dict[str, list[Key] | UnusableKey] = {}
+        self._loaded: dict[str, Key | UnusableKey] = {}
         self._agent: SharedAgent | None = None
         self._agent_keys: list[Key] | None = None
         self._lock = threading.Lock()
@@ -67,11 +68,8 @@ class Keys:
             if self._agent is not None:
                 self._agent.close()
             self._agent = self._agent_keys = None
-            self._loaded = {
-                path: keys
-                for path, keys in self._loaded.items()
-                if isinstance(keys, list) and not any(isinstance(key.key, AgentKey) for key in keys)
-            }
+            kept = {path: key for path, key in self._loaded.items() if isinstance(key, Key)}
+            self._loaded = {path: key for path, key in kept.items() if not isinstance(key.key, AgentKey)}
 
     def _list_candidates(self, settings: Settings) -> Iterator[Key | UnusableKey]:
         for path in settings.keys:
@@ -95,74 +93,66 @@ class Keys:
                     self._agent_keys = []  # an agent that does not answer is no agent
             return self._agent_keys
 
-    def _load_file(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> list[Key | UnusableKey]:
+    def _load_file(self, path: str, certificates: tuple[str, ...], *, requested: bool) -> Iterator[Key | UnusableKey]:
+        """The key, after its certificates if there are any, or why it cannot be used."""
         agent = {bytes(key.key.asbytes()): key for key in self._load_agent_keys()}
         with self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._read_key(path, certificates, agent)
-            keys = self._loaded[path]
-        if isinstance(keys, UnusableKey):
-            return [keys] if requested or keys.code == "key-mode" else []
-        return list(keys)
+                self._loaded[path] = self._read_key(path, agent)
+            key = self._loaded[path]
+        if isinstance(key, UnusableKey):
+            if requested or key.code == "key-mode":
+                yield key
+            return
+        if not isinstance(key.key, AgentKey):
+            for certificate in map(os.path.expanduser, (f"{path}-cert.pub", *certificates)):
+                signed = copy.copy(key.key)
+                try:
+                    signed.load_certificate(certificate)
+                except (OSError, ValueError, paramiko.SSHException):
+                    continue  # there is none, or it is of another key
+                yield Key(f"{path} with certificate {certificate}", signed)
+        yield key
 
-    def _read_key(self, path: str, certificates: tuple[str, ...], agent: dict[bytes, Key]) -> list[Key] | UnusableKey:
-        """The key (and first its certificate, if there is one), or why it cannot be used."""
+    def _read_key(self, path: str, agent: dict[bytes, Key]) -> Key | UnusableKey:
         place = Path(path).expanduser()
+        blob = _read_public_blob(place)
         try:
             status = place.stat()
         except OSError as error:
-            blob = _read_public_blob(place)
-            if blob in agent:
-                return [agent[blob]]
-            return UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
-        if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            return UnusableKey(
-                f"key {path} can be read by others (mode {mode:04o})", "key-mode", f"chmod 600 {shlex.quote(path)}"
-            )
-        if (blob := _read_public_blob(place)) in agent:
-            return [agent[blob]]
-        passphrase: str | None = None
+            return agent.get(blob) or UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid == os.getuid() and mode & 0o077:
+            what = f"key {path} can be read by others (mode {mode:04o})"
+            return UnusableKey(what, "key-mode", f"chmod 600 {shlex.quote(path)}")
+        if blob in agent:
+            return agent[blob]
         try:
             key = _load_private_key(place, None)
         except paramiko.PasswordRequiredException:
             passphrase = self._ask(f"Passphrase of {path}: ") if self._ask else None
             if not passphrase:
-                return UnusableKey(
-                    f"key {path} has a passphrase and no agent holds it", hint=f"ssh-add {shlex.quote(path)}"
-                )
+                what = f"key {path} has a passphrase and no agent holds it"
+                return UnusableKey(what, hint=f"ssh-add {shlex.quote(path)}")
             try:
                 key = _load_private_key(place, passphrase)
             except (paramiko.SSHException, ValueError):
                 return UnusableKey(f"key {path}: the passphrase is wrong")
         except (paramiko.SSHException, ValueError, OSError) as error:
             return UnusableKey(f"key {path} cannot be read: {error}")
-        name = f"{path} ({fingerprint(key.asbytes())})"
-        certified = [f"{place}-cert.pub", *(os.path.expanduser(name) for name in certificates)]  # noqa: PTH111
-        signed: list[Key] = []
-        for certificate in certified:
-            if os.path.isfile(certificate):  # noqa: PTH113
-                twin = _load_private_key(place, passphrase)
-                try:
-                    twin.load_certificate(certificate)
-                except (ValueError, paramiko.SSHException):
-                    continue  # of another key
-                signed.append(Key(f"{path} with certificate {certificate}", twin))
-        return [*signed, Key(name, key)]
+        return Key(f"{path} ({fingerprint(key.asbytes())})", key)
 
 
 def _load_private_key(place: Path, passphrase: str | None) -> paramiko.PKey:
-    head = place.read_bytes()[: 1 << 16]
-    classes = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
     errors: list[Exception] = []
-    for kind in classes:
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key_file(str(place), passphrase)
         except paramiko.PasswordRequiredException:
             raise
         except (paramiko.SSHException, ValueError) as error:
             errors.append(error)
-    if b"PRIVATE KEY" not in head:
+    if b"PRIVATE KEY" not in place.read_bytes()[: 1 << 16]:
         raise paramiko.SSHException("not a private key")
     raise errors[0]
 

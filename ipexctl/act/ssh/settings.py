@@ -55,7 +55,7 @@ class SSHSettings:
 
     def __init__(self, path: Path | None, system: Path = _SYSTEM, known_hosts: Path | None = None) -> None:
         paths = [path.expanduser(), system] if path else []
-        self._config = OpenSSHConfig(*(read_config(place, place.parent) for place in paths))
+        self._config = OpenSSHConfig([line for place in paths for line in read_config(place, place.parent)])
         self._known_hosts = known_hosts
 
     def find_settings(self, host: Host) -> Settings:
@@ -102,9 +102,9 @@ class SSHSettings:
             own: tuple[str, ...] = (named or str(self._known_hosts),)
         else:
             own = options.paths("userknownhostsfile") or _USER_KNOWN
-        own = tuple("/dev/null" if name.lower() == "none" else name for name in own)
+        own = tuple("/dev/null" if name == "none" else name for name in own)
         system = options.words("globalknownhostsfile") or _GLOBAL_KNOWN
-        return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name.lower() != "none"))
+        return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name != "none"))
 
 
 @lru_cache

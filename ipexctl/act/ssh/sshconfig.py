@@ -31,20 +31,11 @@ from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.text import printable
 
 _LINE = re.compile(r'"?([^\s"=]+)"?(?:\s*=\s*|\s+)(.+)', re.DOTALL)
-_HOP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\w+))?/?")
+_HOP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\w*))?/?")
 _DEEP = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
 _PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """``place`` is its file and line, for messages."""
-
-    name: str
-    words: tuple[str, ...]
-    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +44,27 @@ class _Criterion:
 
     kind: str
     patterns: tuple[str, ...]  # of "exec": the command
-    negated: bool
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scope:
+    """A Host or Match line, whose criteria must all be true, in the ``outer`` scope of the Include line of its file."""
+
+    criteria: tuple[_Criterion, ...]
+    outer: _Scope | None
+    place: str  # file and line, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    name: str
+    words: tuple[str, ...]
+    scope: _Scope | None
     place: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """A Host or Match line; all of its criteria must be true."""
-
-    criteria: tuple[_Criterion, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Include:
-    """An Include line, with the files it names."""
-
-    files: tuple[File, ...]
-
-
-File = tuple[_Option | _Scope | _Include, ...]
+File = list[_Option | _Scope]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,38 +81,46 @@ class Hop:
         match = _HOP.fullmatch(text)
         if not match:
             raise ValueError("not a jump host")
-        port = int(parse_port(match["port"])) if match["port"] else None
+        port = int(_parse_port(match["port"])) if match["port"] else None
         return cls(text, match["v6"] or match["host"], match["user"], port)
 
 
 # files --------------------------------------------------------------------------------------------------------------
 
 
-def read_config(path: Path, base: Path, depth: int = 0) -> File:
-    """A file, empty if there is none; relative names in Include lines are below ``base``.
+def read_config(path: Path, base: Path, scope: _Scope | None = None, depth: int = 0) -> File:
+    """The lines of a file and of those that it includes, none if there is no such file.
 
-    Raises `UsageError` for what others can write, and for what cannot be read, with its line.
+    Relative names in Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a
+    line that cannot be read.
     """
     if depth > _DEEP:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
         data = _read_safely(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return ()
+        return []
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    file = []
+    file: File = []
+    outer = scope
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
-        line = line.strip(" \t\r\f")
+        line, place = line.strip(" \t\r\f"), f"{path}:{number}"
         if not line or line.startswith("#"):
             continue
         try:
-            entry = _parse_line(line, f"{path}:{number}", base, depth)
+            keyword, words = _parse_line(line)
+            if keyword in ("host", "match"):
+                scope = _Scope(_parse_criteria(keyword, words), outer, place)
+                file.append(scope)
+            elif keyword == "include":
+                for name in _find_included(words, base):
+                    file += read_config(name, base, scope, depth + 1)
+            elif keyword:
+                file.append(_Option(keyword, _parse_value(keyword, words), scope, place))
         except ValueError as error:
-            raise _refuse(f"{path}:{number}", str(error), line) from None
-        if entry:
-            file.append(entry)
-    return tuple(file)
+            raise _refuse(place, str(error), line) from None
+    return file
 
 
 def _read_safely(path: Path) -> bytes:
@@ -140,31 +141,22 @@ def _refuse(place: str, why: str, text: str) -> UsageError:
     return UsageError(f"the SSH configuration cannot be read: {place}: {printable(f'{why} in {text!r}', 120)}")
 
 
-def _parse_line(line: str, place: str, base: Path, depth: int) -> _Option | _Scope | _Include | None:
-    """None for a keyword that is not used here. Raises `ValueError`."""
+def _parse_line(line: str) -> tuple[str, list[str]]:
+    """The keyword and its words; "" for a keyword that is not used here. Raises `ValueError`."""
     match = _LINE.fullmatch(line)
     if not match:
         raise ValueError("a keyword without a value")
     keyword, text = match[1].lower(), match[2]
-    if keyword not in _READERS and keyword not in ("host", "match", "include"):
-        return None
-    words = tuple(_split_words(text))
-    if re.search("[\0\udc80-\udcff]", text if keyword in _WHOLE_LINE else "".join(words)):
+    if keyword not in _KEYWORDS:
+        return "", []
+    words = list(_split_words(text))
+    if keyword in _WHOLE_LINE:
+        words = [text.lstrip(" \t=")]
+    if re.search("[\0\udc80-\udcff]", "".join(words)):
         raise ValueError("bytes that are not UTF-8 text")
     if "" in words:
         raise ValueError("an empty word")
-    if keyword == "host":
-        return _Scope((_Criterion("target", words, False, place),))
-    if keyword == "match":
-        return _Scope(tuple(_parse_criteria(list(words), place)))
-    if keyword == "include":
-        paths = [path for word in words for path in _find_included(word, base)]
-        return _Include(tuple(read_config(path, base, depth + 1) for path in paths))
-    if keyword in _WHOLE_LINE:
-        words = (text.lstrip(" \t="),)
-    elif len(words) != 1 and keyword not in _LISTS:
-        raise ValueError("more than one word" if words else "a keyword without a value")
-    return _Option(keyword, _READERS[keyword](words), place)
+    return keyword, words
 
 
 def _split_words(text: str) -> Iterator[str]:
@@ -197,15 +189,18 @@ def _split_words(text: str) -> Iterator[str]:
         yield word
 
 
-def _find_included(pattern: str, base: Path) -> list[Path]:
-    """Files that a word of an Include line names, in the order they are read."""
-    pattern = os.path.expanduser(pattern)  # noqa: PTH111 - a pattern, not yet a path
-    return [Path(name) for name in sorted(glob.glob(str(base / pattern)))]  # noqa: PTH207
+def _find_included(words: list[str], base: Path) -> list[Path]:
+    """Files that an Include line names, in the order they are read."""
+    patterns = [str(base / Path(word).expanduser()) for word in words]
+    return [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern))]  # noqa: PTH207
 
 
-def _parse_criteria(words: list[str], place: str) -> Iterator[_Criterion]:
+def _parse_criteria(keyword: str, words: list[str]) -> tuple[_Criterion, ...]:
+    if keyword == "host":
+        return (_Criterion("target", tuple(words)),)
     if not words:
         raise ValueError("Match without a criterion")
+    criteria = []
     while words:
         kind, equals, value = words.pop(0).partition("=")
         bare = kind.removeprefix("!").lower()
@@ -215,83 +210,72 @@ def _parse_criteria(words: list[str], place: str) -> Iterator[_Criterion]:
             value = words.pop(0) if words else ""
         if bare in ("host", "originalhost"):
             value = value.lower()
-        yield _Criterion(bare, (value,) if bare == "exec" else tuple(value.split(",")), kind.startswith("!"), place)
+        patterns = (value,) if bare == "exec" else tuple(value.split(","))
+        criteria.append(_Criterion(bare, patterns, kind.startswith("!")))
+    return tuple(criteria)
 
 
 # values -------------------------------------------------------------------------------------------------------------
 
+_YES_NO = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
+_CHOICES = {
+    "identitiesonly": _YES_NO,
+    "canonicalizefallbacklocal": _YES_NO,
+    "canonicalizehostname": {**_YES_NO, "always": "always"},
+    "stricthostkeychecking": {**_YES_NO, "off": "no", "ask": "ask", "accept-new": "accept-new"},
+}
+_FILES = ("identityfile", "certificatefile")  # each line adds one
+_LISTS = ("canonicaldomains", "userknownhostsfile", "globalknownhostsfile")
+_WHOLE_LINE = ("proxycommand", "proxyjump")
+_NUMBERS = ("port", "connecttimeout", "canonicalizemaxdots")
+_SCOPES = ("host", "match", "include")
+_KEYWORDS = {"hostname", "user", "hostkeyalias", *_CHOICES, *_FILES, *_LISTS, *_WHOLE_LINE, *_NUMBERS, *_SCOPES}
 
-def parse_port(text: str) -> str:
+
+def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:
+    """The words of an option in one form; () for one that leaves it to a later line. Raises `ValueError`."""
+    if not words:
+        raise ValueError("a keyword without a value")
+    word = words[0]
+    if len(words) > 1 and (keyword not in _LISTS or "none" in map(str.lower, words)):
+        raise ValueError("more than one word")
+    if keyword == "port":
+        return (_parse_port(word),)
+    if keyword == "connecttimeout":
+        return () if word == "none" else (_parse_seconds(word),)
+    if keyword == "canonicalizemaxdots":
+        return (str(int(word)),)
+    if keyword == "proxyjump":
+        word = re.split(r"[\s#]", word)[0]
+    if word.lower() == "none" and keyword in (*_LISTS, *_WHOLE_LINE):
+        return ("none",)
+    if keyword == "proxyjump":
+        return tuple(Hop.parse(hop).text for hop in word.split(","))
+    if keyword in _CHOICES and word.lower() not in _CHOICES[keyword]:
+        raise ValueError("not one of " + ", ".join(_CHOICES[keyword]))
+    return (_CHOICES[keyword][word.lower()],) if keyword in _CHOICES else tuple(words)
+
+
+def _parse_port(text: str) -> str:
     """The number of a port, which may be the name of a service. Raises `ValueError`."""
     try:
         number = int(text) if re.fullmatch(r"\+?\d+", text) else socket.getservbyname(text, "tcp")
     except OSError:
         number = 0
-    if not 0 < number < 65536:
+    if not 0 < number < 1 << 16:
         raise ValueError("not a port")
     return str(number)
 
 
 def _parse_seconds(text: str) -> str:
     parts = re.findall(r"\+?(\d+)([smhdw]?)", text.lower())
-    if not re.fullmatch(r"(?:\+?\d+[smhdw]?)+", text.lower()):
-        raise ValueError("not a time")
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    if seconds >= 1 << 31:
+    if not re.fullmatch(r"(?:\+?\d+[smhdw]?)+", text.lower()) or seconds >= 1 << 31:
         raise ValueError("not a time")
     return str(seconds)
 
 
-def _parse_seconds_or_none(words: tuple[str, ...]) -> tuple[str, ...]:
-    return () if words[0] == "none" else (_parse_seconds(words[0]),)  # which leaves it to a later line
-
-
-def _parse_jumps(words: tuple[str, ...]) -> tuple[str, ...]:
-    text = re.split(r"[\s#]", words[0])[0]
-    if text.lower() == "none":
-        return ("none",)
-    return tuple(Hop.parse(hop).text for hop in text.split(","))
-
-
-def _parse_files(words: tuple[str, ...]) -> tuple[str, ...]:
-    if len(words) > 1 and "none" in map(str.lower, words):
-        raise ValueError("'none' beside other files")
-    if not words:
-        raise ValueError("a keyword without a value")
-    return words
-
-
-def _choice(**values: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    choices = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
-    choices |= {name.replace("_", "-"): value for name, value in values.items()}
-
-    def parse(words: tuple[str, ...]) -> tuple[str, ...]:
-        if words[0].lower() not in choices:
-            raise ValueError("not one of " + ", ".join(choices))
-        return (choices[words[0].lower()],)
-
-    return parse
-
-
-_READERS: Mapping[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
-    **dict.fromkeys(("hostname", "user", "hostkeyalias", "identityfile", "certificatefile", "proxycommand"), tuple),
-    "port": lambda words: (parse_port(words[0]),),
-    "connecttimeout": _parse_seconds_or_none,
-    "identitiesonly": _choice(),
-    "stricthostkeychecking": _choice(ask="ask", off="no", accept_new="accept-new"),
-    "canonicalizehostname": _choice(always="always"),
-    "canonicalizefallbacklocal": _choice(),
-    "canonicalizemaxdots": lambda words: (str(int(words[0])),),
-    "canonicaldomains": _parse_files,
-    "userknownhostsfile": _parse_files,
-    "globalknownhostsfile": _parse_files,
-    "proxyjump": _parse_jumps,
-}
-_LISTS = ("canonicaldomains", "userknownhostsfile", "globalknownhostsfile")
-_WHOLE_LINE = ("proxycommand", "proxyjump")
-_COLLECTED = ("identityfile", "certificatefile")  # each line adds one
-
-
+# hosts --------------------------------------------------------------------------------------------------------------
 _SUBJECTS: Mapping[str, Callable[[HostOptions], str]] = {  # what the patterns of a criterion are compared with
     "target": lambda options: options.target,
     "host": lambda options: options.host.lower(),
@@ -299,8 +283,6 @@ _SUBJECTS: Mapping[str, Callable[[HostOptions], str]] = {  # what the patterns o
     "user": lambda options: options.user,
     "localuser": lambda options: getpass.getuser(),
 }
-
-# hosts --------------------------------------------------------------------------------------------------------------
 
 
 class HostOptions:
@@ -311,7 +293,7 @@ class HostOptions:
         self.target: str = original
         self.final = False
         given = {"user": user, "port": str(port) if port else None}
-        self._options = {name: [_Option(name, (word,), "")] for name, word in given.items() if word}
+        self._options = {name: [_Option(name, (word,), None, "")] for name, word in given.items() if word}
 
     def words(self, name: str) -> tuple[str, ...]:
         """The words of an option; () where it is not set."""
@@ -340,7 +322,7 @@ class HostOptions:
         options, tokens = self._options.get(name, ()), self._tokens()
         tokens = {token: tokens[token] for token in "hknpr"}
         words = (_expand(word, tokens, option.place) for option in options for word in option.words)
-        return tuple(word for word in words if word.lower() != "none")
+        return tuple(word for word in words if word != "none")
 
     def _tokens(self) -> Mapping[str, str]:
         local, port, jump = socket.gethostname(), self.word("port", "22"), self.word("proxyjump").replace("none", "")
@@ -361,21 +343,18 @@ class HostOptions:
         }
 
     def apply(self, file: File) -> None:
-        """A file, scope by scope."""
-        counts = True
-        for entry in file:
-            if isinstance(entry, _Scope):
-                counts = all(map(self._matches, entry.criteria))
-            elif counts and isinstance(entry, _Include):
-                for included in entry.files:
-                    self.apply(included)
-            elif counts and isinstance(entry, _Option):
-                self._set(entry)
+        """The lines of a file, one after the other."""
+        holds: dict[_Scope | None, bool] = {None: True}
+        for line in file:
+            if isinstance(line, _Scope):
+                holds[line] = holds[line.outer] and all(self._matches(each, line.place) for each in line.criteria)
+            elif holds[line.scope]:
+                self._set(line)
 
     def _set(self, option: _Option) -> None:
         """The first value counts; identity and certificate files are tried one after the other."""
         options = self._options.setdefault(option.name, [])
-        if option.name in _COLLECTED:
+        if option.name in _FILES:
             is_new = option.words not in (known.words for known in options)
         elif option.name == "proxyjump":
             is_new = not options and not self.words("proxycommand")
@@ -386,22 +365,23 @@ class HostOptions:
         if is_new:
             options.append(option)
 
-    def begin_second_pass(self, host: str) -> None:
-        self.target, self.final = host, True
-        self._options["hostname"] = [_Option("hostname", (host.replace("%", "%%"),), "")]
+    def fix_host(self, host: str) -> None:
+        """No later line has a say in it."""
+        self.target = host
+        self._options["hostname"] = [_Option("hostname", (host.replace("%", "%%"),), None, "")]
 
-    def _matches(self, criterion: _Criterion) -> bool:
+    def _matches(self, criterion: _Criterion, place: str) -> bool:
         if criterion.kind in _WITHOUT_VALUE:
             return (criterion.kind == "all" or self.final) != criterion.negated
         if criterion.kind == "exec":
-            return self._exec_succeeds(criterion) != criterion.negated
+            return self._exec_succeeds(criterion.patterns[0], place) != criterion.negated
         if criterion.kind not in _SUBJECTS:
             return False  # also negated: it cannot be judged, and what stands below is not meant for every host
         return matches_patterns(_SUBJECTS[criterion.kind](self), criterion.patterns) != criterion.negated
 
-    def _exec_succeeds(self, criterion: _Criterion) -> bool:
+    def _exec_succeeds(self, command: str, place: str) -> bool:
         """Of a `Match exec`; one that takes longer than `_PATIENCE` has failed. It may not read our own input."""
-        line = _expand(criterion.patterns[0], self._tokens(), criterion.place)
+        line = _expand(command, self._tokens(), place)
         shell = os.environ.get("SHELL") or "/bin/sh"
         quiet = subprocess.DEVNULL
         try:
@@ -423,23 +403,24 @@ def _expand(word: str, tokens: Mapping[str, str], place: str, variables: Mapping
 
 
 class OpenSSHConfig:
-    """Files that were `read_config`, in the order of their weight."""
+    """The lines of files that were `read_config`, in the order of their weight."""
 
-    def __init__(self, *files: File) -> None:
-        self._files = files
-        self._two_passes = any(map(_has_final, files))
+    def __init__(self, file: File) -> None:
+        self._file = file
+        criteria = [criterion for line in file if isinstance(line, _Scope) for criterion in line.criteria]
+        # As in OpenSSH: by its mere presence, also where the scope around it does not hold.
+        self._has_final = any(criterion.kind == "final" for criterion in criteria)
 
     def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> HostOptions:
         """The options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
         `ConnectError` for a name that had to be made canonical and cannot be resolved."""
         options = HostOptions(hostname, user, port)
-        for file in self._files:
-            options.apply(file)
+        options.apply(self._file)
         canonical = options.word("canonicalizehostname", "no") != "no"
-        if canonical or self._two_passes:
-            options.begin_second_pass(_canonicalize(options) if canonical else options.host.lower())
-            for file in self._files:
-                options.apply(file)
+        options.fix_host(_canonicalize(options) if canonical else options.host.lower())
+        if canonical or self._has_final:
+            options.final = True
+            options.apply(self._file)
         return options
 
 
@@ -460,13 +441,3 @@ def _canonicalize(options: HostOptions) -> str:
     if options.word("canonicalizefallbacklocal") == "no":
         raise ConnectError("dns", f"the name {host} cannot be resolved in any of its CanonicalDomains")
     return host
-
-
-def _has_final(file: File) -> bool:
-    """As in OpenSSH: by its mere presence, also where the scope around it does not hold."""
-    return any(
-        any(criterion.kind == "final" for criterion in entry.criteria)
-        if isinstance(entry, _Scope)
-        else isinstance(entry, _Include) and any(map(_has_final, entry.files))
-        for entry in file
-    )
