@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.decide.runlog import RunLog
-from ipexctl.loop import OutputOptions, perform
+from ipexctl.loop import OutputOptions, run_command
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, RunStarted, Started
@@ -21,7 +21,7 @@ from ipexctl.verbs.common.select import select_hosts
 hostfile, file, nonce, ranks, screen = sys.argv[1:]
 
 
-def story(context: Context) -> Generator[Event, None, None]:
+def read_stored_run(context: Context) -> Generator[Event, None, None]:
     inventory = select_hosts(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
     hosts = inventory.names[: int(ranks)]
     running = Running("bench", hosts[0], hosts, {}, f"cat {file}")
@@ -36,4 +36,4 @@ def story(context: Context) -> Generator[Event, None, None]:
     yield Ended("run", Exit.OK)
 
 
-sys.exit(perform(story, OutputOptions(output="live" if screen == "live" else "plain"), acting=True))
+sys.exit(run_command(read_stored_run, OutputOptions(output="live" if screen == "live" else "plain"), acting=True))

@@ -112,7 +112,7 @@ def main() -> None:
         right = plain(*inputs)
 
     seconds = statistics.median(times)
-    told = {
+    measured = {
         "model": args.model,
         "size": args.size,
         "mode": "infer",
@@ -132,7 +132,7 @@ def main() -> None:
         "torch": torch.__version__,
         "ipex": ipex.__version__ if with_ipex else None,
     }
-    print(json.dumps(told))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A BERT that tells paraphrases (MRPC), trained with Hugging Face Accelerate: the example of its guide for CPUs.
+"""A BERT that recognises paraphrases (MRPC), trained with Hugging Face Accelerate: the example of its guide for CPUs.
 
 Nothing in here knows about hosts, IPEX or MPI: Accelerate finds all of it in what started the script, which may be
 ``ipexctl run --launcher accelerate``, ``mpirun … accelerate launch``, ``accelerate launch`` or plain ``python``.
@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="a model of the hub, or a directory (default: a small one, made here)")
     parser.add_argument("--dataset", help="NAME/CONFIG of the hub, such as glue/mrpc (default: made up here)")
-    parser.add_argument("--mixed_precision", choices=["no", "fp16", "bf16"], help="default: as Accelerate was told")
+    parser.add_argument("--mixed_precision", choices=["no", "fp16", "bf16"], help="default: Accelerate's")
     parser.add_argument("--cpu", action="store_true", help="train on the CPU, whatever else there is")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=16, help="pairs per rank and step")

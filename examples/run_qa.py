@@ -106,7 +106,7 @@ def exact(predictions: Any) -> dict[str, float]:
 def main() -> None:
     parser = transformers.HfArgumentParser((ModelArguments, DataArguments, transformers.TrainingArguments))
     model_args, data, training = parser.parse_args_into_dataclasses()
-    training.report_to = []  # no service is told
+    training.report_to = []  # report to no service
     transformers.set_seed(training.seed)
     if model_args.model_name_or_path:
         model = transformers.AutoModelForQuestionAnswering.from_pretrained(model_args.model_name_or_path)

@@ -37,7 +37,7 @@ def level() -> str:
     """The instruction set that the kernels will use."""
     if ipex is not None:
         return str(ipex._C._get_current_isa_level())
-    return torch.backends.cpu.get_cpu_capability()
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def network(width: int) -> nn.Sequential:

@@ -5,7 +5,7 @@
     python train_ipex.py --model bert --dtype bf16 --compile      # without IPEX: what took its place
 
 Without intel_extension_for_pytorch the same file is stock PyTorch. As ranks of a run (``ipexctl run``, ``torchrun``)
-it trains data-parallel, and rank 0 tells the samples a second of all.
+it trains data-parallel, and rank 0 prints the samples per second of all ranks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
     seconds = statistics.median(times)
     if rank == 0:
-        told = {
+        measured = {
             "model": args.model,
             "size": args.size,
             "mode": "train",
@@ -103,7 +103,7 @@ def main() -> None:
             "torch": torch.__version__,
             "ipex": ipex.__version__ if with_ipex else None,
         }
-        print(json.dumps(told))
+        print(json.dumps(measured))
     if size > 1:
         dist.destroy_process_group()
     if not losses[-1] < losses[0]:
