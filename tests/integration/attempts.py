@@ -14,7 +14,8 @@ from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.act.ssh import Links
 from ipexctl.decide.checks.network import InterfaceChoice
-from ipexctl.decide.launch.build import HostRuntime, build_launch
+from ipexctl.decide.launch.build import build_launch
+from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import CleanupChecked, Event, Output, RankEnded, RankStage

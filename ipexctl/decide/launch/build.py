@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ipexctl.decide.checks.network import InterfaceChoice
-from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, openmpi, placement, tuning
+from ipexctl.decide.launch import accelerate, environment, instances, mpiexec, placement, tuning
+from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
@@ -20,17 +20,6 @@ from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
 _LEAST = 3
-
-
-@dataclass(frozen=True, slots=True)
-class HostRuntime:
-    """The facts of one host, and what was prepared there for a run."""
-
-    facts: Facts
-    interface: InterfaceChoice
-    runtime: Runtime
-    directory: str  # of the run, there
-    workdir: str
 
 
 def build_launch(
@@ -53,16 +42,14 @@ def build_launch(
     """
     task = accelerate.apply_config(config, task)
     cores = {host.name: instances.select_cores(task, runtimes[host.name].facts, host.name) for host in hosts}
-    alone = task.independent
-    counts = (
-        instances.count_instances(task, hosts, cores)
-        if alone
-        else placement.count_ranks(hosts, cores, task.n, task.ppn)
-    )
+    if task.independent:
+        counts = instances.count_instances(task, hosts, cores)
+    else:
+        counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
     run_hosts = [host for host in hosts if host.name in dict(counts)]
     machines = _identify_machines(run_hosts, runtimes, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
-    if alone:
+    if task.independent:
         ranks, core_warnings = instances.place_instances(task, counts, cores, machines)
     else:
         backend, reason = choose_backend(task, [runtimes[host.name].runtime for host in run_hosts])
@@ -74,13 +61,15 @@ def build_launch(
         task, {host.name: runtimes[host.name].facts for host in run_hosts}, accelerate.has_ipex(_packages(head.facts))
     )
     rdma = environment.has_rdma(runtimes[host.name].facts for host in run_hosts)
-    settings = _RunSettings(task, head, len(run_hosts), backend, workers, isa_settings, user_env, rdma)
+    settings = RunSettings(task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env, rdma)
     nodes: list[NodePlan] = []
     warnings = [*core_warnings, *isa_warnings]
     for number, host in enumerate(run_hosts):
-        node_ranks = tuple(place for place in ranks if place.host == host.name)
+        node_ranks = [place for place in ranks if place.host == host.name]
         shared = list(machines.values()).count(machines[host.name]) > 1
-        node, of_host = _plan_node(settings, number, host.name, runtimes[host.name], node_ranks, shared=shared)
+        # The label is never a name of the local machine: the launcher asks our shim for every host.
+        label = f"h{number}.ipexctl"
+        node, of_host = _plan_node(settings, label, host.name, runtimes[host.name], node_ranks, shared)
         nodes.append(node)
         warnings += of_host
     dialect, runtime = head.runtime.dialect, head.runtime
@@ -100,91 +89,60 @@ def build_launch(
         backend_reason=reason,
         nodes=tuple(nodes),
         argv=(runtime.python, *_interpreter_words(task, script, options_before)),
-        mpiexec=mpi_launchers.build_mpiexec(
-            runtime, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
+        mpiexec=mpiexec.build_mpiexec(
+            dialect, runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
         ),
         mpiexec_env={"PATH": path, paths.RUN_ENV: run, **_loader_env(runtime), **nodes[0].proxy_env},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect,
         launcher=f"{MPI_NAMES[dialect]} {runtime.version}".rstrip(),
-        framed=mpi_launchers.needs_framing(dialect),
+        framed=dialect == "openmpi",
         membind=task.membind,
-        independent=alone,
+        independent=task.independent,
     )
     if config is None or task.launcher != "accelerate" or by_mpirun:
         return launch
     return accelerate.start_with_accelerate(launch, config, packages, user_values, options, workers)
 
 
-@dataclass(frozen=True, slots=True)
-class _RunSettings:
-    """Settings that all hosts of a launch share."""
-
-    task: Run
-    head: HostRuntime
-    hosts: int
-    backend: str
-    workers: int
-    isa_settings: Mapping[str, Setting]
-    user_env: Mapping[str, Setting]
-    rdma: bool
-
-
 def _plan_node(
-    settings: _RunSettings,
-    number: int,
+    run: RunSettings,
+    label: str,
     host: str,
     host_runtime: HostRuntime,
-    node_ranks: tuple[RankPlacement, ...],
-    *,
+    ranks: Sequence[RankPlacement],
     shared: bool,
 ) -> tuple[NodePlan, list[Note]]:
     """The plan for one host, and warnings. ``shared``: another host of the run is the same machine."""
-    task, backend, user_env = settings.task, settings.backend, settings.user_env
     facts, interface, runtime = host_runtime.facts, host_runtime.interface, host_runtime.runtime
-    dialect = runtime.dialect
-    preload, preload_warnings = tuning.choose_preloads(task, facts, host)
-    preload = () if "LD_PRELOAD" in user_env else preload  # the user's own, as it is
-    tuned, tuning_warnings = tuning.build_host_settings(task, facts, preload, host)
-    if dialect == "openmpi" and shared:
-        tuned |= {name: Setting(value, "hosts that are one machine") for name, value in openmpi.ONE_MACHINE.items()}
-    env = environment.build_host_env(
-        facts,
-        interface,
-        settings.head.interface,
-        runtime,
-        backend,
-        node_ranks,
-        settings.workers,
-        task.port,
-        {**settings.isa_settings, **tuned, **accelerate.choose_device(_packages(facts))},
-        user_env,
-        rdma=settings.rdma,
-        override=task.backend_override,
-    )
-    if task.independent:
-        env = instances.drop_rendezvous(env, user_env)
-    own_ranks = backend == "ccl" and dialect == "openmpi"
-    count, threads = len(node_ranks), task.threads
-    ranks = (
-        replace(rank, env=environment.build_rank_env(rank, count, threads, user_env, preload, own_ranks, backend))
-        for rank in node_ranks
-    )
+    preload, warnings = tuning.choose_preloads(run.task, facts, host)
+    preload = () if "LD_PRELOAD" in run.user_env else preload  # the user's own, as it is
+    tuned, tuning_warnings = tuning.build_host_settings(run.task, facts, preload, host)
+    if runtime.dialect == "openmpi" and shared:
+        one_machine = mpiexec.OPENMPI_ONE_MACHINE
+        tuned |= {name: Setting(value, "hosts that are one machine") for name, value in one_machine.items()}
+    tuned |= accelerate.choose_device(_packages(facts))
+    env = environment.build_host_env(run, host_runtime, ranks, tuned)
+    if run.task.independent:
+        env = instances.drop_rendezvous(env, run.user_env)
     return NodePlan(
         host=host,
-        label=mpi_launchers.build_host_label(number),
+        label=label,
         interface=interface.name,
         address=interface.address,
         reason=interface.reason,
         directory=host_runtime.directory,
         workdir=host_runtime.workdir,
         env=env,
-        ranks=tuple(ranks),
+        ranks=tuple(
+            replace(rank, env=environment.build_rank_env(run, rank, len(ranks), runtime.dialect, preload))
+            for rank in ranks
+        ),
         python=runtime.python,
         preload=preload,
-        proxy_env=mpi_launchers.build_environment(dialect, settings.hosts, host_runtime.directory, facts.user),
-    ), [*preload_warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if backend == "ccl" else ())]
+        proxy_env=mpiexec.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
+    ), [*warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if run.backend == "ccl" else ())]
 
 
 def _interpreter_words(task: Run, script: str, interpreter_options: Sequence[str]) -> tuple[str, ...]:
@@ -206,9 +164,8 @@ def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ..
 
 def _loader_env(runtime: Runtime) -> dict[str, str]:
     """LD_LIBRARY_PATH for a host's MPI outside of the loader's default directories."""
-    return {} if runtime.dialect == "impi" or not runtime.library_path else {
-        "LD_LIBRARY_PATH": ":".join(runtime.library_path)
-    }  # fmt: skip
+    needed = runtime.dialect != "impi" and runtime.library_path
+    return {"LD_LIBRARY_PATH": ":".join(runtime.library_path)} if needed else {}
 
 
 def _packages(facts: Facts) -> Mapping[str, str]:
@@ -246,20 +203,18 @@ def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
             exit=Exit.STEP,
         )
     if (task.backend == "impi" or task.backend_override) and not impi:
-        raise UsageError(
-            "the environment has no impi_torch, which the backend impi needs"
-            if runtimes[0].dialect != "mpich"
-            else "the hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it",
-            hint="ipexctl install --backend impi, or run with --backend gloo"
-            if runtimes[0].dialect != "mpich"
-            else "run without --mpi, or with --backend gloo",
-            exit=Exit.STEP,
-        )
+        what = "the environment has no impi_torch, which the backend impi needs"
+        hint = "ipexctl install --backend impi, or run with --backend gloo"
+        if runtimes[0].dialect == "mpich":
+            what = "the hosts' MPICH has no library of the name that mpi4py asks for, so the backend impi cannot use it"
+            hint = "run without --mpi, or with --backend gloo"
+        raise UsageError(what, hint=hint, exit=Exit.STEP)
     if task.backend_override:
         return "impi", "--backend-override: also for scripts that say gloo or nothing"
     if task.backend != "auto":
         return task.backend, "--backend"
     if ccl:
         return "ccl", "the environment has oneccl_bind_pt"
-    return ("impi", "the environment has impi_torch, and no oneccl_bind_pt") if impi else (
-        "gloo", "the environment has neither oneccl_bind_pt nor impi_torch")  # fmt: skip
+    if impi:
+        return "impi", "the environment has impi_torch, and no oneccl_bind_pt"
+    return "gloo", "the environment has neither oneccl_bind_pt nor impi_torch"

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import tuning
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.launch import Preload, RankPlacement, Setting
+from ipexctl.model.stack import Dialect
+from ipexctl.model.tasks import Run
 
 _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class HostRuntime:
+    """The facts of one host, and what was prepared there for a run."""
+
+    facts: Facts
+    interface: InterfaceChoice
+    runtime: Runtime
+    directory: str  # of the run, there
+    workdir: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What all hosts of a launch share. ``workers`` are the cores of each rank's collectives; ``rdma`` is `has_rdma` of
+    the hosts."""
+
+    task: Run
+    head: InterfaceChoice
+    hosts: int
+    backend: str
+    workers: int
+    isa_settings: Mapping[str, Setting]
+    user_env: Mapping[str, Setting]
+    rdma: bool
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
@@ -21,22 +50,11 @@ def has_rdma(hosts: Iterable[Facts]) -> bool:
 
 
 def build_host_env(
-    facts: Facts,
-    choice: InterfaceChoice,
-    head: InterfaceChoice,
-    runtime: Runtime,
-    backend: str,
-    places: Iterable[RankPlacement],
-    workers: int,
-    port: int | None,
-    tuned: Mapping[str, Setting],
-    user_env: Mapping[str, Setting],
-    *,
-    rdma: bool = False,
-    override: bool = False,
+    run: RunSettings, host: HostRuntime, places: Iterable[RankPlacement], tuned: Mapping[str, Setting]
 ) -> dict[str, Setting]:
-    """Variables of all ranks on this host. ``tuned`` is from `tuning`; ``user_env`` overrides every other value.
-    ``rdma``: `has_rdma` of all hosts of the run."""
+    """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables override every
+    other value."""
+    task, facts, runtime, interface = run.task, host.facts, host.runtime, host.interface.name
     env: dict[str, Setting] = {}
 
     def put(name: str, value: str, source: str, by_user: bool = False) -> None:
@@ -53,52 +71,44 @@ def build_host_env(
         put("LOGNAME", facts.user, "account")
     put("LANG", "C.UTF-8", "ipexctl")
     put("PYTHONUNBUFFERED", "1", "ipexctl: output as it is written")
-    put("MASTER_ADDR", head.address, "the head's address on its interface")
-    if port:
-        put("MASTER_PORT", str(port), "--port", by_user=True)
-    put("GLOO_SOCKET_IFNAME", choice.name, "interface of this host")
-    put("FI_TCP_IFACE", choice.name, "interface of this host")
-    if not rdma:
+    put("MASTER_ADDR", run.head.address, "the head's address on its interface")
+    if task.port:
+        put("MASTER_PORT", str(task.port), "--port", by_user=True)
+    put("GLOO_SOCKET_IFNAME", interface, "interface of this host")
+    put("FI_TCP_IFACE", interface, "interface of this host")
+    if not run.rdma:
         put("FI_PROVIDER", "tcp", "not every host has an RDMA interface that is up")
     if runtime.dialect == "openmpi":
-        put("OMPI_MCA_btl_tcp_if_include", choice.name, "interface of this host")
-        if not rdma:
-            put("UCX_NET_DEVICES", choice.name, "interface of this host")
-    put("IPEXCTL_BACKEND", backend, "--backend", by_user=True)
-    if override:
+        put("OMPI_MCA_btl_tcp_if_include", interface, "interface of this host")
+        if not run.rdma:
+            put("UCX_NET_DEVICES", interface, "interface of this host")
+    put("IPEXCTL_BACKEND", run.backend, "--backend", by_user=True)
+    if task.backend_override:
         put("IMPI_TORCH_OVERRIDE", "1", "--backend-override", by_user=True)
-    if backend == "ccl":
-        put("CCL_WORKER_COUNT", str(workers), "--ccl-workers", by_user=True)
+    if run.backend == "ccl":
+        put("CCL_WORKER_COUNT", str(run.workers), "--ccl-workers", by_user=True)
         put("CCL_ATL_TRANSPORT", "ofi", "Hugging Face's guide for many CPUs")
-        put("CCL_KVS_IFACE", choice.name, "interface of this host")
+        put("CCL_KVS_IFACE", interface, "interface of this host")
         if runtime.dialect == "openmpi":
             put("CCL_PROCESS_LAUNCHER", "none", "Open MPI tells oneCCL no ranks that it reads")
         bound = [str(cpu) for place in places for cpu in place.workers]
         if bound:
             put("CCL_WORKER_AFFINITY", ",".join(bound), "last cores of each rank")
-    env.update(tuned)
-    env.update(user_env)
-    return env
+    return {**env, **run.isa_settings, **tuned, **run.user_env}
 
 
 def build_rank_env(
-    place: RankPlacement,
-    of_host: int,
-    threads: int | None,
-    user_env: Mapping[str, Setting],
-    preload: Sequence[Preload],
-    own_ranks: bool,
-    backend: str = "",
+    run: RunSettings, place: RankPlacement, of_host: int, dialect: Dialect, preload: Sequence[Preload]
 ) -> dict[str, str]:
-    """Variables of one rank of ``of_host`` on its host: OpenMP threads (one per core), its local rank for oneCCL with
-    ``own_ranks``, and for impi the cores of its communication."""
+    """Variables of one rank of ``of_host`` on its host: OpenMP threads (one per core), for oneCCL under Open MPI its
+    local rank, and for impi the cores of its communication."""
     env: dict[str, str] = {}
-    count = threads or place.threads
-    if threads or place.cpus:
+    count = run.task.threads or place.threads
+    if run.task.threads or place.cpus:
         env["OMP_NUM_THREADS"] = str(count)
         env |= tuning.build_rank_settings(place, preload, count)
-    if own_ranks:
+    if run.backend == "ccl" and dialect == "openmpi":
         env |= {"CCL_LOCAL_RANK": str(place.local), "CCL_LOCAL_SIZE": str(of_host)}
-    if backend == "impi" and place.workers:
+    if run.backend == "impi" and place.workers:
         env["IMPI_TORCH_WORKER_CORES"] = cpu_list(place.workers)
-    return {name: value for name, value in env.items() if name not in user_env}
+    return {name: value for name, value in env.items() if name not in run.user_env}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
+from functools import partial
 
 from ipexctl.decide.facts.numbers import parse_cpu_list as listed
-from ipexctl.decide.launch.placement import Cores, find_usable_cores
+from ipexctl.decide.launch.placement import Cores, find_usable_cores, place_processes, take_in_turn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.hosts import Host
@@ -60,35 +60,31 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
     """The CPUs of this host for instances or ranks: the usable cores, restricted by ``--numa`` and ``--cpus``, or
     extended to all hardware threads by ``--logical-cores``. Raises `UsageError` for CPUs the host does not have."""
     cores = find_usable_cores(facts)
-    if task.cpus is None and task.numa is None and not task.logical_cores:
-        return cores
     nodes = {cpu: core.numa or 0 for core in facts.cores or () for cpu in core.cpus}
     allowed = set(facts.cpus_allowed or facts.cpus_online or ())
     if task.cpus is not None:
         wanted = _parse_numbers(task.cpus)
-        if missing := [cpu for cpu in wanted if cpu not in allowed]:
-            raise UsageError(
-                f"--cpus {task.cpus}: {host} does not allow CPU {cpu_list(tuple(missing))}",
-                reasons=[f"this login may use CPUs {cpu_list(tuple(allowed)) or 'unknown'}"],
-                exit=Exit.STEP,
-            )
-        cores = Cores(tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted), cores.note)
+        message = f"--cpus {task.cpus}: {host} does not allow CPU"
+        _require_numbers(wanted, allowed, message, f"this login may use CPUs {cpu_list(tuple(allowed)) or 'unknown'}")
+        cores = replace(cores, cpus=tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted))
     elif task.logical_cores:
         first = dict(cores.cpus)
         whole = [sorted(allowed.intersection(core.cpus)) for core in facts.cores or () if first.keys() & set(core.cpus)]
         whole.sort(key=lambda cpus: (nodes.get(cpus[0], 0), cpus[0]))
-        cores = Cores(tuple((cpu, nodes.get(cpu, 0)) for cpus in whole for cpu in cpus) or cores.cpus, cores.note)
+        threads = tuple((cpu, nodes.get(cpu, 0)) for cpus in whole for cpu in cpus)
+        cores = replace(cores, cpus=threads or cores.cpus)
     if task.numa is not None:
-        requested = _parse_numbers(task.numa)
-        numa_nodes = sorted({node for _, node in cores.cpus})
-        if missing := [node for node in requested if node not in numa_nodes]:
-            raise UsageError(
-                f"--numa {task.numa}: {host} has no usable cores in NUMA node {cpu_list(tuple(missing))}",
-                reasons=[f"usable cores are in {cpu_list(tuple(numa_nodes)) or 'no known node'}"],
-                exit=Exit.STEP,
-            )
-        cores = Cores(tuple((cpu, node) for cpu, node in cores.cpus if node in requested), cores.note)
+        requested, known = _parse_numbers(task.numa), {node for _, node in cores.cpus}
+        message = f"--numa {task.numa}: {host} has no usable cores in NUMA node"
+        where = cpu_list(tuple(known)) or "no known node"
+        _require_numbers(requested, known, message, f"usable cores are in {where}")
+        cores = replace(cores, cpus=tuple((cpu, node) for cpu, node in cores.cpus if node in requested))
     return cores
+
+
+def _require_numbers(requested: Iterable[int], known: set[int], message: str, reason: str) -> None:
+    if missing := tuple(number for number in requested if number not in known):
+        raise UsageError(f"{message} {cpu_list(missing)}", reasons=[reason], exit=Exit.STEP)
 
 
 def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tuple[tuple[str, int], ...]:
@@ -122,28 +118,7 @@ def place_instances(
     task: Run, counts: Sequence[tuple[str, int]], cores: Mapping[str, Cores], machines: Mapping[str, str]
 ) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
     """Assign cores to each instance, and warnings. Hosts on one machine (``machines``) share its cores."""
-    warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
-    on: dict[str, int] = {}
-    for host, count in counts:
-        on[machines[host]] = on.get(machines[host], 0) + count
-    taken: dict[str, int] = {}
-    places: list[RankPlacement] = []
-    for host, count in counts:
-        machine = machines[host]
-        shares = _divide_cores(task, cores[host], on[machine])
-        if not any(shares):
-            warnings.append(Note("unknown-cores", "its cores are unknown; instances are not bound", (host,)))
-        elif len(shares) < on[machine]:
-            text = f"instances share its {len(cores[host].cpus)} cores"
-            warnings.append(Note("shared-cores", text, (host,)))
-        nodes = dict(cores[host].cpus)
-        for local in range(count):
-            cpus = shares[(taken.get(machine, 0) + local) % len(shares)]
-            if task.instance is None or task.instance == local:
-                within = tuple(sorted({nodes[cpu] for cpu in cpus}))
-                places.append(RankPlacement(len(places), host, local, tuple(cpus), nodes=within))
-        taken[machine] = taken.get(machine, 0) + count
-    return tuple(places), tuple(dict.fromkeys(warnings))
+    return place_processes("instances", counts, cores, machines, partial(_divide_cores, task), only=task.instance)
 
 
 def drop_rendezvous(env: Mapping[str, Setting], user_env: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -169,42 +144,28 @@ def _divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]
     if not cores.cpus:
         return [()]
     if task.instances in {"per-node", "throughput"}:
-        return _cores_by_node(cores)
+        return cores.by_node
     size = _cores_per_instance(task) or _largest_equal_share(task, cores, count)
     chunks = _split_cores(task, cores, size) or [[cpu for cpu, _ in cores.cpus]]
     if len(chunks) <= count:
         return chunks
-    return _interleave_nodes(chunks, dict(cores.cpus))[:count]
+    nodes = dict(cores.cpus)  # few instances use the memory of all nodes
+    return take_in_turn([[c for c in chunks if nodes[c[0]] == node] for node in dict.fromkeys(nodes.values())])[:count]
 
 
 def _largest_equal_share(task: Run, cores: Cores, count: int) -> int:
     """The most cores that each of ``count`` instances can have, inside a NUMA node if the numbers allow it."""
     size = max(1, len(cores.cpus) // count)
     inside = range(size, 0, -1) if task.within_node or count % cores.nodes == 0 else ()
-    return next((s for s in inside if sum(len(node) // s for node in _cores_by_node(cores)) >= count), size)
+    return next((s for s in inside if sum(len(node) // s for node in cores.by_node) >= count), size)
 
 
 def _split_cores(task: Run, cores: Cores, size: int) -> list[list[int]]:
     """All parts of ``size`` CPUs; parts that would reach over two NUMA nodes are left out with ``--within-node``."""
-    whole = _cores_by_node(cores)
+    whole = cores.by_node
     if not task.within_node and any(len(node) % size for node in whole):
         whole = [[cpu for cpu, _ in cores.cpus]]
     return [node[at : at + size] for node in whole for at in range(0, len(node) - size + 1, size)]
-
-
-def _cores_by_node(cores: Cores) -> list[list[int]]:
-    nodes: dict[int, list[int]] = {}
-    for cpu, node in cores.cpus:
-        nodes.setdefault(node, []).append(cpu)
-    return list(nodes.values())
-
-
-def _interleave_nodes(chunks: Iterable[list[int]], nodes: Mapping[int, int]) -> list[list[int]]:
-    """One of each NUMA node in turn, so that few instances use the memory of all nodes."""
-    by: dict[int, list[list[int]]] = {}
-    for chunk in chunks:
-        by.setdefault(nodes[chunk[0]], []).append(chunk)
-    return [chunk for chunk in chain.from_iterable(zip_longest(*by.values())) if chunk is not None]
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ipexctl.decide.launch import hydra, openmpi
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.launch import NodePlan
 from ipexctl.model.stack import Dialect, MpiLauncher
 
 PROXIES: Mapping[Dialect, str] = {"impi": "hydra_bstrap_proxy", "mpich": "hydra_pmi_proxy", "openmpi": "orted"}
@@ -22,13 +20,11 @@ _CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "openmpi": ("mpirun.openmpi", "mpirun", "mpiexec"),
 }
 _ELSEWHERE = ("/usr/lib64/mpich/bin", "/usr/lib64/openmpi/bin", "/opt/intel/oneapi/mpi/latest/bin", "/usr/local/bin")
-_SAYS: tuple[tuple[str, Dialect], ...] = (
-    (r"Intel\(R\) MPI Library.*?(?:Version|version) ([\d.]+)", "impi"),
-    (r"\(OpenRTE\) ([\d.]+)", "openmpi"),
-    (r"\(Open MPI\) ([\d.]+)", "openmpi"),
-    (r"\(PRRTE\) ([\d.]+)", "openmpi"),
-    (r"HYDRA build details:\s*Version:\s*([\d.]+)", "mpich"),
-)
+_VERSIONS: Mapping[Dialect, str] = {  # what ``--version`` prints
+    "impi": r"Intel\(R\) MPI Library.*?(?:Version|version) ([\d.]+)",
+    "openmpi": r"\((?:OpenRTE|Open MPI|PRRTE)\) ([\d.]+)",
+    "mpich": r"HYDRA build details:\s*Version:\s*([\d.]+)",
+}
 
 
 def build_query(name: str) -> tuple[str, ...]:
@@ -111,36 +107,8 @@ def switch_launcher(runtime: Runtime, launcher: MpiLauncher, ccl: bool) -> Runti
     )
 
 
-def build_host_label(index: int) -> str:
-    """The host name given to the launcher: never a name of the local machine."""
-    return f"h{index}.ipexctl"
-
-
-def needs_framing(dialect: Dialect) -> bool:
-    """Whether wrappers must frame the output of ranks, because the launcher cannot tag it."""
-    return dialect == "openmpi"
-
-
-def build_mpiexec(
-    runtime: Runtime, shim: str, interface: str, nonce: str, seats: Sequence[NodePlan]
-) -> tuple[str, ...]:
-    """The command line of the launcher, in its dialect."""
-    if runtime.dialect == "openmpi":
-        return openmpi.build_mpirun(runtime.mpiexec, shim, interface, seats)
-    write = hydra.build_mpich_mpiexec if runtime.dialect == "mpich" else hydra.build_intel_mpiexec
-    return write(runtime.mpiexec, shim, interface, nonce, seats)
-
-
-def build_environment(dialect: Dialect, hosts: int, directory: str, user: str | None) -> Mapping[str, str]:
-    """Variables of the launcher or its proxy on one host, apart from its paths."""
-    if dialect == "openmpi":
-        return openmpi.build_environment(directory, user)
-    return hydra.build_environment(hosts) if dialect == "impi" else {}
-
-
 def _parse_version(program: str, output: str) -> MpiLauncher | None:
-    for pattern, dialect in _SAYS:
-        match = re.search(pattern, output)
-        if match:
+    for dialect, pattern in _VERSIONS.items():
+        if match := re.search(pattern, output):
             return MpiLauncher(dialect, program, match[1].rstrip("."))
     return None

@@ -6,15 +6,19 @@ physical cores (first hardware thread of each), of one NUMA node where that is p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
+from typing import TypeVar
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.notes import Note
+
+T = TypeVar("T")
 
 _ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
@@ -27,41 +31,40 @@ class Cores:
     note: Note | None = None
 
     @property
+    def by_node(self) -> list[list[int]]:
+        """The CPUs of each NUMA node."""
+        nodes: dict[int, list[int]] = {}
+        for cpu, node in self.cpus:
+            nodes.setdefault(node, []).append(cpu)
+        return list(nodes.values())
+
+    @property
     def nodes(self) -> int:
-        return len({node for _, node in self.cpus})
+        return len(self.by_node)
 
 
 def find_usable_cores(facts: Facts) -> Cores:
     """Physical cores of which this login may use at least one CPU: on hybrid machines performance cores only, and no
-    more than the control group's quota. Empty if unknown."""
+    more than the control group's quota. Empty if unknown. Without a known topology, each CPU counts as a core."""
     allowed = set(facts.cpus_allowed or facts.cpus_online or ())
     fast = set((facts.hybrid or {}).get("p_cpus", ()))
-    cores: list[tuple[int, int]] = []
-    for core in facts.cores or tuple(_cores_without_topology(facts)):
-        mine = sorted(allowed.intersection(core.cpus))
-        if mine and (not fast or fast.intersection(core.cpus)):
-            cores.append((mine[0], core.numa or 0))
-    cores.sort(key=lambda core: (core[1], core[0]))
+    usable = [
+        (min(mine), core.numa or 0)
+        for core in facts.cores or [Core((cpu,), 0, 0) for cpu in facts.cpus_online or ()]
+        if (mine := allowed.intersection(core.cpus)) and (not fast or fast.intersection(core.cpus))
+    ]
+    cores = Cores(tuple(sorted(usable, key=lambda core: (core[1], core[0]))))
     quota = facts.cgroup_cpus
-    if quota is not None and cores and quota < len(cores):
-        limit = max(1, int(quota))
-        note = Note("quota", f"its control group allows {quota:g} CPUs of {len(cores)} cores")
-        return Cores(_pick_evenly(cores, limit), note)
-    return Cores(tuple(cores))
+    if quota is None or quota >= len(usable):
+        return cores
+    kept = take_in_turn(cores.by_node)[: max(1, int(quota))]
+    note = Note("quota", f"its control group allows {quota:g} CPUs of {len(usable)} cores")
+    return Cores(tuple(core for core in cores.cpus if core[0] in kept), note) if usable else cores
 
 
-def _pick_evenly(cores: Sequence[tuple[int, int]], limit: int) -> tuple[tuple[int, int], ...]:
-    """``limit`` cores, taken in turn from all NUMA nodes."""
-    nodes: dict[int, list[tuple[int, int]]] = {}
-    for core in cores:
-        nodes.setdefault(core[1], []).append(core)
-    turns = (core for turn in zip_longest(*nodes.values()) for core in turn if core is not None)
-    return tuple(sorted(islice(turns, limit), key=lambda core: (core[1], core[0])))
-
-
-def _cores_without_topology(facts: Facts) -> Iterable[Core]:
-    """Without a known topology, each CPU counts as a core."""
-    return (Core((cpu,), 0, 0) for cpu in facts.cpus_online or ())
+def take_in_turn(groups: Iterable[Sequence[T]]) -> list[T]:
+    """The first of each group, then the second of each …, so that the first few are from all NUMA nodes."""
+    return [item for turn in zip_longest(*groups) for item in turn if item is not None]
 
 
 def count_ranks(
@@ -106,26 +109,42 @@ def place_ranks(
     ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
     of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on.
     """
+    return place_processes("ranks", counts, cores, machines, _divide_cores, workers, least)
+
+
+def place_processes(
+    kind: str,
+    counts: Sequence[tuple[str, int]],
+    cores: Mapping[str, Cores],
+    machines: Mapping[str, str],
+    divide: Callable[[Cores, int], Sequence[Sequence[int]]],
+    workers: int = 0,
+    least: int = 1,
+    only: int | None = None,
+) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
+    """Place ranks or instances (``kind``) as `place_ranks` does. ``divide`` gives the CPUs of so many processes of a
+    machine; where it gives fewer shares, they are used in turn. ``only`` this process of each host, or all."""
     warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
-    ranks_on: dict[str, int] = {}
+    total: Counter[str] = Counter()  # processes of a machine
     for host, count in counts:
-        ranks_on[machines[host]] = ranks_on.get(machines[host], 0) + count
-    taken: dict[str, int] = {}
+        total[machines[host]] += count
+    taken: Counter[str] = Counter()
     places: list[RankPlacement] = []
     for host, count in counts:
-        machine = machines[host]
-        shares = _divide_cores(cores[host], ranks_on[machine])
+        machine, nodes = machines[host], dict(cores[host].cpus)
+        shares = divide(cores[host], total[machine])
         if not any(shares):
-            warnings.append(Note("unknown-cores", "its cores are unknown; ranks are not bound", (host,)))
-        elif ranks_on[machine] > len(cores[host].cpus):
-            text = f"{ranks_on[machine]} ranks share {len(cores[host].cpus)} cores"
+            warnings.append(Note("unknown-cores", f"its cores are unknown; {kind} are not bound", (host,)))
+        elif len(shares) < total[machine]:
+            text = f"{total[machine]} {kind} share {len(nodes)} cores"
             warnings.append(Note("shared-cores", text, (host,)))
         for local in range(count):
-            cpus = shares[taken.get(machine, 0) + local]
+            cpus = tuple(shares[(taken[machine] + local) % len(shares)])
             split = len(cpus) - workers if len(cpus) >= workers + least else len(cpus)
-            nodes = tuple(sorted({node for cpu, node in cores[host].cpus if cpu in cpus}))
-            places.append(RankPlacement(len(places), host, local, cpus[:split], cpus[split:], nodes))
-        taken[machine] = taken.get(machine, 0) + count
+            if only in (None, local):
+                within = tuple(sorted({nodes[cpu] for cpu in cpus}))
+                places.append(RankPlacement(len(places), host, local, cpus[:split], cpus[split:], within))
+        taken[machine] += count
     return tuple(places), tuple(dict.fromkeys(warnings))
 
 
@@ -136,21 +155,19 @@ def require_equal_ppn(launch: Launch, sentence: str, hint: str) -> None:
         raise UsageError(sentence, reasons=reasons, hint=hint, exit=Exit.STEP)
 
 
-def _divide_cores(cores: Cores, ranks: int) -> list[tuple[int, ...]]:
-    """The cores of each of ``ranks`` ranks: equal parts, inside one NUMA node where that leaves few cores unused (a
-    batch job may own all of one node and two cores of the next)."""
+def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
+    """The cores of each of ``ranks`` ranks, or of fewer where they must share: equal parts, inside one NUMA node where
+    that leaves few cores unused (a batch job may own all of one node and two cores of the next)."""
     if not cores.cpus:
-        return [()] * ranks
+        return [()]
     if ranks > len(cores.cpus):
-        return [(cores.cpus[i % len(cores.cpus)][0],) for i in range(ranks)]
-    nodes: dict[int, list[int]] = {}
-    for cpu, node in cores.cpus:
-        nodes.setdefault(node, []).append(cpu)
+        return [(cpu,) for cpu, _ in cores.cpus]
+    nodes = cores.by_node
     if ranks % len(nodes) == 0:
         each = ranks // len(nodes)
-        size = min(len(cpus) // each for cpus in nodes.values())
+        size = min(len(cpus) // each for cpus in nodes)
         if size * ranks >= _ENOUGH * len(cores.cpus):
-            return [tuple(cpus[i * size : (i + 1) * size]) for cpus in nodes.values() for i in range(each)]
+            return [cpus[i * size : (i + 1) * size] for cpus in nodes for i in range(each)]
     size = len(cores.cpus) // ranks
     flat = [cpu for cpu, _ in cores.cpus]
-    return [tuple(flat[i * size : (i + 1) * size]) for i in range(ranks)]
+    return [flat[i * size : (i + 1) * size] for i in range(ranks)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ipexctl.model.launch import Launch, NodePlan
+from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
 from ipexctl.protocol.run_spec import HeadSpec, Library, NodeSpec, RankSpec, RunSpec
 from ipexctl.protocol.timings import Timings
+
+_PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,56 +59,45 @@ def specs(
         straggler_kill=task.straggler_kill,
         log_cap=task.log_cap * 1000000,
     )
-    return {
-        node.host: _host(node, launch, task, identity, pythons[node.host], of_rank)._replace(
-            head=head if node is launch.head else None, timings=timings
+    result = {}
+    for node in launch.nodes:
+        python, env = pythons[node.host], {name: setting.value for name, setting in node.env.items()}
+        result[node.host] = RunSpec(
+            run=launch.run,
+            title=launch.title,
+            owner=identity.owner,
+            started=identity.started,
+            nonce=identity.nonce,
+            token=identity.token,
+            host=node.host,
+            label=node.label,
+            size=launch.size,
+            # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
+            alone=launch.size == 1 and task.launcher == "accelerate",
+            argv=[python, *launch.argv[1:]],
+            workdir=node.workdir,
+            env=env,
+            ranks={place.rank: _rank_spec(place, launch.membind, of_rank[place.rank]) for place in node.ranks},
+            proxy_env={
+                **{name: env[name] for name in env if name in _PROXY_NAMES and env[name]},
+                **node.proxy_env,
+                paths.RUN_ENV: launch.run,
+                paths.NODE_ENV: f"{launch.run}:{node.label}",
+                paths.DIRECTORY_ENV: node.directory,
+                paths.PYTHON_ENV: python,
+                paths.AGENT_ENV: f"{node.directory}/{paths.AGENT}",
+            },
+            preload=[Library(library.name, library.path) for library in node.preload],
+            framed=launch.framed,
+            share=task.share,
+            independent=launch.independent,
+            fail_fast=task.fail_fast,
+            head=head if node is launch.head else None,
+            timings=timings,
         )
-        for node in launch.nodes
-    }
+    return result
 
 
-def _host(
-    node: NodePlan, launch: Launch, task: Run, identity: Identity, python: str, of_rank: Mapping[int, Mapping[str, str]]
-) -> RunSpec:
-    env = {name: setting.value for name, setting in node.env.items()}
-    proxy = {name: env[name] for name in env if name in {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"} and env[name]}
-    return RunSpec(
-        run=launch.run,
-        title=launch.title,
-        owner=identity.owner,
-        started=identity.started,
-        nonce=identity.nonce,
-        token=identity.token,
-        host=node.host,
-        label=node.label,
-        size=launch.size,
-        # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
-        alone=launch.size == 1 and task.launcher == "accelerate",
-        argv=[python, *launch.argv[1:]],
-        workdir=node.workdir,
-        env=env,
-        ranks={
-            place.rank: RankSpec(
-                place.local,
-                list(place.cpus),
-                list(place.workers),
-                list(place.nodes) if launch.membind else [],
-                dict(of_rank[place.rank]),
-            )
-            for place in node.ranks
-        },
-        proxy_env={
-            **proxy,
-            **node.proxy_env,
-            paths.RUN_ENV: launch.run,
-            paths.NODE_ENV: f"{launch.run}:{node.label}",
-            paths.DIRECTORY_ENV: node.directory,
-            paths.PYTHON_ENV: python,
-            paths.AGENT_ENV: f"{node.directory}/{paths.AGENT}",
-        },
-        preload=[Library(library.name, library.path) for library in node.preload],
-        framed=launch.framed,
-        share=task.share,
-        independent=launch.independent,
-        fail_fast=task.fail_fast,
-    )
+def _rank_spec(place: RankPlacement, membind: bool, env: Mapping[str, str]) -> RankSpec:
+    nodes = list(place.nodes) if membind else []
+    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, dict(env))

@@ -9,7 +9,8 @@ import pytest
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
-from ipexctl.decide.launch.build import HostRuntime, build_launch
+from ipexctl.decide.launch.build import build_launch
+from ipexctl.decide.launch.environment import HostRuntime
 from ipexctl.decide.launch.run_spec import Identity, specs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import Exit, UsageError
