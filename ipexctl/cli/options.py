@@ -20,7 +20,9 @@ class HostFlags(Fields):
     hostfile: str | None = flag(
         None, "Hostfile or inventory (default: $IPEXCTL_HOSTFILE, else ./hostfile).", "Hosts", "PATH", names=("-f",)
     )
-    hosts: str | None = flag(None, "Host names such as a,b,node[01-16], or slurm for this allocation.", "Hosts", "LIST")
+    hosts: str | None = flag(
+        None, "Names such as a,b,node[01-16], or slurm, pbs, lsf for the job's hosts.", "Hosts", "LIST"
+    )
     limit: str | None = flag(
         None,
         "Hosts to use: names, groups, globs, ranges, !exclusions, @failed (default: all).",

@@ -28,9 +28,9 @@ class Host(Record):
 
     @property
     def is_local(self) -> bool:
-        """Reached without SSH: written ``localhost`` without user, port or key, or with ``local=yes``."""
-        if self.vars.get("local") in {"yes", "true", "1"}:
-            return True
+        """Reached without SSH: with ``local=yes``, or written ``localhost`` without ``local=no``, user, port or key."""
+        if "local" in self.vars:
+            return self.vars["local"] in {"yes", "true", "1"}
         return self.address == "localhost" and self.user is None and self.port is None and self.key is None
 
 

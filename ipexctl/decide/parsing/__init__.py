@@ -9,11 +9,11 @@ from ipexctl.decide.parsing.host_entries import Tree, assemble_inventory
 from ipexctl.decide.parsing.host_lines import read_lines, read_list
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors
-from ipexctl.decide.parsing.slurm import read_slurm
+from ipexctl.decide.parsing.schedulers import SCHEDULERS, find_variable, read_lsf, read_pbs, read_slurm
 from ipexctl.decide.parsing.yaml_inventory import read_yaml
 from ipexctl.model.hosts import Inventory
 
-__all__ = ["limit_inventory", "parse", "parse_list", "parse_slurm"]
+__all__ = ["SCHEDULERS", "limit_inventory", "parse", "parse_allocation", "parse_list"]
 
 _GROUP_LINE = re.compile(r"""(?:[A-Za-z_][^\s:]*|"[^"]*"|'[^']*')\s*:\s*(#.*)?""")
 
@@ -23,24 +23,31 @@ def parse(text: str, source: str) -> Inventory:
     problems = InputErrors(source)
     text = text.removeprefix("\ufeff")
     reader = read_yaml if _is_yaml(text, source) else read_lines
-    return _finish(reader(text, source, problems), source, problems)
+    return _finish(reader(text, source, problems), source)
 
 
 def parse_list(text: str, source: str = "--hosts") -> Inventory:
     """Hosts between commas: ``a,b:4``, ``alice@node[01-16]``. Raises `UsageError`."""
     problems = InputErrors(source)
-    return _finish(read_list(text, source, problems), source, problems)
+    return _finish(read_list(text, source, problems), source)
 
 
-def parse_slurm(environ: Mapping[str, str]) -> Inventory:
-    """The hosts of the Slurm allocation that ``environ`` describes. Raises `UsageError`."""
-    problems = InputErrors("SLURM_JOB_NODELIST")
-    return _finish(read_slurm(environ, problems), "slurm", problems)
+def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str = "") -> Inventory:
+    """The hosts of the batch job that ``environ`` describes; for ``pbs``, ``nodefile`` is the text of ``PBS_NODEFILE``.
+
+    ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`.
+    """
+    if scheduler == "pbs":
+        file = find_variable(scheduler, environ, "PBS_NODEFILE")
+        return _finish(read_pbs(nodefile, environ[file], InputErrors(environ[file])), scheduler)
+    if scheduler == "lsf":
+        return _finish(read_lsf(environ, InputErrors("LSB_MCPU_HOSTS")), scheduler)
+    return _finish(read_slurm(environ, InputErrors("SLURM_JOB_NODELIST")), scheduler)
 
 
-def _finish(tree: Tree, source: str, problems: InputErrors) -> Inventory:
-    inventory = assemble_inventory(tree, source, problems)
-    problems.raise_if_any()
+def _finish(tree: Tree, source: str) -> Inventory:
+    inventory = assemble_inventory(tree, source)
+    tree.problems.raise_if_any()
     return inventory
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ipexctl.decide.parsing import validators
@@ -14,6 +13,7 @@ from ipexctl.model.text import printable
 
 MAX_GROUPS = 1024
 EVERYONE = frozenset({"all", "ungrouped"})
+_CONNECTIONS = {"local": "yes", **dict.fromkeys(("ssh", "paramiko", "paramiko_ssh", "ansible.netcommon.libssh"), "no")}
 _TWICE = "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
 
 
@@ -42,65 +42,65 @@ class Group:
 
 @dataclass(slots=True)
 class Tree:
-    """``open``: unknown keys belong to Ansible and are kept."""
+    """What an input holds, and the errors in it. ``open``: unknown keys belong to Ansible and are kept; ``comments``: a
+    ``#`` begins one; ``apart`` is how several hosts are written here."""
 
+    problems: InputErrors
+    open: bool = False
+    comments: bool = False
+    apart: str = "give each host an item of its own"
     entries: list[Entry] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
-    open: bool = False
 
-    def add(self, entries: Iterable[Entry], problems: InputErrors) -> None:
-        for entry in entries:
-            if len(self.entries) >= MAX_HOSTS:
-                problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
-                problems.raise_if_any()  # at once: expanding on could take hours
-            self.entries.append(entry)
+    def add(self, entry: Entry) -> None:
+        if len(self.entries) >= MAX_HOSTS:
+            self.problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
+            self.problems.raise_if_any()  # at once: expanding on could take hours
+        self.entries.append(entry)
 
-    def group(self, name: str, origin: Origin, problems: InputErrors) -> Group | None:
+    def group(self, name: str, origin: Origin) -> Group | None:
         """The group of that name, made on first mention."""
         if name in self.groups:
             return self.groups[name]
         if why := validators.group(name):
-            problems.add(origin, why, value=name)
+            self.problems.add(origin, why, value=name)
             return None
         if len(self.groups) >= MAX_GROUPS:
-            problems.add(origin, f"inventory holds more than {MAX_GROUPS} groups")
+            self.problems.add(origin, f"inventory holds more than {MAX_GROUPS} groups")
             return None
         return self.groups.setdefault(name, Group(origin))
 
-
-def set_key(words: dict[str, Word], key: Word, value: Word, problems: InputErrors, *, open_keys: bool) -> None:
-    """Stores one ``key=value`` under its canonical name; adds its errors to ``problems``."""
-    name = validators.ALIASES.get(key.text, key.text)
-    if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
-        problems.add(
-            key.origin,
-            f"'{key.text}' is not supported: passwords do not belong into inventories",
-            hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent",
-        )
-        return
-    if name not in validators.KEYS:
-        if validators.SECRET.search(name):
-            return  # a secret of another tool: neither kept nor shown
-        if not open_keys and not name.startswith("ansible_"):
-            problems.add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
+    def set_key(self, words: dict[str, Word], key: Word, value: Word, open_keys: bool = False) -> None:
+        """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``."""
+        name = validators.ALIASES.get(key.text, key.text)
+        if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
+            what = f"'{key.text}' is not supported: passwords do not belong into inventories"
+            self.problems.add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
             return
-        if validators.group(name):  # a name from a YAML file can be any text
-            problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
+        if name not in validators.KEYS:
+            if validators.SECRET.search(name):
+                return  # a secret of another tool: neither kept nor shown
+            if not self.open and not open_keys and not name.startswith("ansible_"):
+                what = f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}"
+                self.problems.add(key.origin, what)
+                return
+            if validators.group(name):  # a name from a YAML file can be any text
+                self.problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
+                return
+        if name in words:
+            self.problems.add(key.origin, f"{name} is given twice", value=f"{key.text}={value.text}")
             return
-    if name in words:
-        problems.add(key.origin, f"{name} is given twice", value=f"{key.text}={value.text}")
-        return
-    if key.text == "ansible_connection":
-        if value.text in {"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.netcommon.libssh"}:
+        if key.text == "ansible_connection":
+            if value.text == "smart":
+                return
+            if value.text not in _CONNECTIONS:
+                self.problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
+                return
+            value = Word(_CONNECTIONS[value.text], value.origin)
+        if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, value.text)):
+            self.problems.add(value.origin, why, value=value.text or f"{key.text}=")
             return
-        if value.text != "local":
-            problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
-            return
-        value = Word("yes", value.origin)
-    if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, value.text)):
-        problems.add(value.origin, why, value=value.text or f"{key.text}=")
-        return
-    words[name] = value
+        words[name] = value
 
 
 def _strip_prefix(key: str, text: str) -> str:
@@ -108,8 +108,9 @@ def _strip_prefix(key: str, text: str) -> str:
     return text[1:-1] if key == "address" and text[:1] == "[" and text[-1:] == "]" else text
 
 
-def assemble_inventory(tree: Tree, source: str, problems: InputErrors) -> Inventory:
-    """Hosts in the order of their first mention, group words below their own. Errors go to ``problems``."""
+def assemble_inventory(tree: Tree, source: str) -> Inventory:
+    """Hosts in the order of their first mention, group words below their own. Errors go to the tree's ``problems``."""
+    problems = tree.problems
     merged = _merge_entries(tree.entries, problems)
     depth, above = _order_groups(tree.groups, problems)
     hosts = []

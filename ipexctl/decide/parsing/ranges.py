@@ -1,4 +1,5 @@
-"""Ranges in host names: ``node[01-16,20]``, as Slurm and pdsh write them, ``node[01:16]`` as Ansible does."""
+"""Ranges in host names: ``node[01-16,20]``, as Slurm and pdsh write them, ``node[01:16]`` as Ansible does; with a step
+``[1:9:2]`` (Ansible) or ``[1-9/2]`` (ClusterShell)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ MAX_HOSTS = 4096
 """How many hosts one range, and one inventory, may hold."""
 
 _PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
-_NUMBERS = re.compile(r"([0-9]{1,9})(?:[-:]([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:[-:]([0-9]{1,9})(?:[:/]([0-9]{1,9}))?)?")
 _LETTERS = re.compile(r"([a-z])[-:]([a-z])|([A-Z])[-:]([A-Z])")
 
 

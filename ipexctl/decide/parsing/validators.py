@@ -14,23 +14,33 @@ from ipexctl.model.text import printable
 
 MAX_SLOTS = 1024  # per host; the largest x86 machines have fewer cores, and common port numbers lie above
 
+Check = Callable[[str], str | None]
+
 _NOT_HOST = re.compile(r"[^A-Za-z0-9._-]")
-_NOT_RANGE = re.compile(r"[^A-Za-z0-9._\[\]:, \t-]")
-_USER = re.compile(r"[a-z_][a-z0-9_.-]*")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_IFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]*")
-_GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_NOT_RANGE = re.compile(r"[^A-Za-z0-9._\[\]:/, \t-]")
+
+
+def _require_match(pattern: str, longest: int, why: str) -> Check:
+    known = re.compile(pattern)
+    return lambda text: None if len(text) <= longest and known.fullmatch(text) else why
+
+
+def _require_number(name: str, most: int) -> Check:
+    why = f"{name} must be a number from 1 to {most}"
+    return lambda text: None if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= most else why
+
+
+def is_address(text: str) -> bool:
+    """An IPv4 or IPv6 address without brackets and without a zone."""
+    try:
+        return "%" not in text and bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 def ipv6(text: str) -> bool:
     """An IPv6 address without brackets and without a zone."""
-    if "%" in text or ":" not in text:
-        return False
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+    return ":" in text and is_address(text)
 
 
 def host(text: str) -> str | None:
@@ -48,11 +58,8 @@ def host(text: str) -> str | None:
         return "host is too long: 253 characters in all and 63 between dots are allowed"
     if any(not label or label.startswith("-") for label in labels):
         return "host has an empty part, or one that begins with a dash"
-    if labels[-1].isdigit():
-        try:
-            ipaddress.IPv4Address(text)
-        except ValueError:
-            return "host is neither a name nor an IPv4 address"
+    if labels[-1].isdigit() and not is_address(text):
+        return "host is neither a name nor an IPv4 address"
     if text.lower() == "xxx.xxx.xxx.xxx":
         return "host is a placeholder: write the address of the machine"
     return None
@@ -70,22 +77,23 @@ def _holds(char: str) -> str:
     return f"host holds '{printable(char)}' (allowed: letters, digits, '.', '-', '_', and IPv6 in brackets)"
 
 
-def user(text: str) -> str | None:
-    if len(text) > 64 or not _USER.fullmatch(text):
-        return "user must be lower-case letters, digits, '_', '.', '-', and begin with a letter or '_'"
-    return None
+user = _require_match(
+    r"[a-z_][a-z0-9_.-]*", 64, "user must be lower-case letters, digits, '_', '.', '-', and begin with a letter or '_'"
+)
+port = _require_number("port", 65535)
+slots = _require_number("slots", MAX_SLOTS)
+iface = _require_match(
+    r"[A-Za-z0-9][A-Za-z0-9_.:@-]*", 15, "iface must be the name of a network interface, such as eth0"
+)
+yes_no = _require_match(r"(?i:yes|no|true|false|1|0)", 5, "local must be yes or no")
+group = _require_match(
+    r"[A-Za-z_][A-Za-z0-9_.-]*", 100, "group must be letters, digits, '_', '.', '-', and begin with a letter or '_'"
+)
 
 
-def port(text: str) -> str | None:
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 65535:
-        return "port must be a number from 1 to 65535"
-    return None
-
-
-def slots(text: str) -> str | None:
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_SLOTS:
-        return f"slots must be a number from 1 to {MAX_SLOTS}"
-    return None
+def interface_address(text: str) -> str | None:
+    """MPICH resolves a name of an interface on each host; here only the address says which interface is meant."""
+    return None if is_address(text) else "ifhn must be an IP address of the host; iface=NAME names an interface"
 
 
 def path(text: str) -> str | None:
@@ -102,23 +110,7 @@ def value(text: str) -> str | None:
     return None if bad is None else f"value holds '{printable(bad)}'"
 
 
-def iface(text: str) -> str | None:
-    if len(text) > 15 or not _IFACE.fullmatch(text):
-        return "iface must be the name of a network interface, such as eth0"
-    return None
-
-
-def yes_no(text: str) -> str | None:
-    return None if text.lower() in {"yes", "no", "true", "false", "1", "0"} else "local must be yes or no"
-
-
-def group(text: str) -> str | None:
-    if len(text) > 100 or not _GROUP.fullmatch(text):
-        return "group must be letters, digits, '_', '.', '-', and begin with a letter or '_'"
-    return None
-
-
-KEYS: Mapping[str, Callable[[str], str | None]] = {
+KEYS: Mapping[str, Check] = {
     "slots": slots,
     "max_slots": slots,
     "user": user,
@@ -129,6 +121,7 @@ KEYS: Mapping[str, Callable[[str], str | None]] = {
     "workdir": path,
     "python": path,
     "iface": iface,
+    "ifhn": interface_address,
     "local": yes_no,
     "known_hosts": path,
     "lab": group,

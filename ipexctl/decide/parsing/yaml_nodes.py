@@ -50,6 +50,11 @@ class Map:
 
 
 Node = Scalar | Seq | Map
+NULL = Scalar("", Origin(""))
+
+
+def is_null(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.is_null
 
 
 def kind(node: Node) -> str:

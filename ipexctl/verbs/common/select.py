@@ -32,15 +32,14 @@ def select_hosts(
 ) -> Inventory:
     """The hosts of ``--hosts``, else ``--hostfile``, else ``IPEXCTL_HOSTFILE``, else ``./hostfile``; then ``--limit``.
 
-    ``--hosts slurm`` is the Slurm allocation of ``environ``. Identity files and known_hosts written as relative paths
-    are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit @failed``. Raises `UsageError`;
-    ``.warnings`` holds what should be reported although it is no error.
+    ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and known_hosts written as
+    relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit @failed``. Raises
+    `UsageError`; ``.warnings`` holds what should be reported although it is no error.
     """
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
     if hosts is not None:
-        inventory = parsing.parse_slurm(environ) if hosts.strip() == "slurm" else parsing.parse_list(hosts)
-        inventory = _resolve_paths(inventory, cwd)
+        inventory = _resolve_paths(_read_hosts(hosts, environ, cwd), cwd)
     elif hostfile is not None:
         inventory = read_hostfile(hostfile, cwd=cwd)
     elif environ.get("IPEXCTL_HOSTFILE"):
@@ -48,6 +47,16 @@ def select_hosts(
     else:
         inventory = _read_default_hostfile(cwd)
     return inventory if limit is None else limit_hosts(inventory, limit, runs)
+
+
+def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
+    """The hosts of a list, or of the allocation of a scheduler."""
+    scheduler = hosts.strip()
+    if scheduler not in parsing.SCHEDULERS:
+        return parsing.parse_list(hosts)
+    nodefile = environ.get("PBS_NODEFILE") if scheduler == "pbs" else None
+    text = read_input(nodefile, cwd=cwd).text if nodefile else ""
+    return parsing.parse_allocation(scheduler, environ, text)
 
 
 def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:

@@ -241,10 +241,7 @@ def _sync_script(
 def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
     """What one host is given; ``directory`` is the name of the run's directory on it."""
     task, facts, interface = prepared.task, prepared.facts[host.name], prepared.interfaces.get(host.name)
-    if task.iface and (interface is None or interface.name != task.iface):
-        interface = _find_interface(host, facts, task.iface)
-    if interface is None:
-        raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
+    interface = choose_host_interface(task.iface, host, facts, interface)
     assert facts.installed is not None  # or `prepare` had refused the host
     python = build_runtime(facts.installed.marker)
     if prepared.launcher is not None:
@@ -253,10 +250,23 @@ def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
     return HostRuntime(facts, interface, python, f"{facts.home}/{RUNS}/{directory}", prepared.workdirs[host.name])
 
 
-def _find_interface(host: Host, facts: Facts, name: str) -> InterfaceChoice:
+def choose_host_interface(
+    iface: str | None, host: Host, facts: Facts, choice: InterfaceChoice | None
+) -> InterfaceChoice:
+    """The interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else ``choice``.
+
+    Raises `UsageError` (exit 4) if there is none.
+    """
+    wanted = iface or host.vars.get("iface") or host.vars.get("ifhn")
+    if choice and wanted in (None, choice.name, choice.address):
+        return choice
+    if not wanted:
+        raise UsageError(f"{host.name} has no usable network address", hint="name one with --iface", exit=Exit.STEP)
     for interface in facts.interfaces:
-        if interface.name == name and interface.addresses:
-            return InterfaceChoice(name, interface.addresses[0].partition("/")[0], Note("option", "--iface"))
+        addresses = [text.partition("/")[0] for text in interface.addresses]
+        if addresses and wanted in (interface.name, *addresses):
+            address = wanted if wanted in addresses else addresses[0]
+            return InterfaceChoice(interface.name, address, Note("option", "--iface" if iface else "hostfile"))
     names = ", ".join(interface.name for interface in facts.interfaces) or "none"
     reasons = [f"it has: {names}"]
-    raise UsageError(f"{host.name} has no interface {name} with an address", reasons=reasons, exit=Exit.STEP)
+    raise UsageError(f"{host.name} has no interface {wanted} with an address", reasons=reasons, exit=Exit.STEP)

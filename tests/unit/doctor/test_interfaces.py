@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipexctl.decide.checks.network import choose_interfaces
+import pytest
+
+from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
+from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts, Interface
+from ipexctl.model.hosts import Host
+from ipexctl.model.notes import Note
+from ipexctl.verbs.run.run import choose_host_interface
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), 65536, None, None)
 
@@ -103,3 +109,22 @@ def test_two_entries_of_one_machine_share_its_address_and_still_have_a_network()
 def test_rubbish_addresses_are_ignored() -> None:
     facts = {"a": host("nonsense", eth("eth0", "10.0.0.1/24"), eth("bad", "999.1/77"))}
     assert names(facts) == {"a": ("eth0", "10.0.0.1")}
+
+
+def test_the_option_or_the_hostfile_names_an_interface_by_name_or_address() -> None:
+    facts = Facts(interfaces=(Interface("eth0", ("10.0.0.1/24",)), Interface("ib0", ("10.1.0.1/24", "fd00::1/64"))))
+    chosen = InterfaceChoice("eth0", "10.0.0.1", Note("shared-subnet", "10.0.0.0/24"))
+
+    def choose(choice: InterfaceChoice | None = chosen, option: str | None = None, **words: str) -> InterfaceChoice:
+        return choose_host_interface(option, Host("n1", "n1", vars=words), facts, choice)
+
+    assert choose() == choose(iface="eth0") == choose(ifhn="10.0.0.1") == chosen
+    assert choose(iface="ib0") == InterfaceChoice("ib0", "10.1.0.1", Note("option", "hostfile"))
+    assert choose(ifhn="fd00::1") == InterfaceChoice("ib0", "fd00::1", Note("option", "hostfile"))
+    assert choose(option="eth0", iface="ib0") == chosen
+    assert choose(None, option="ib0").reason == Note("option", "--iface")
+    with pytest.raises(UsageError, match="n1 has no usable network address"):
+        choose(None)
+    with pytest.raises(UsageError, match=r"n1 has no interface 10\.1\.0\.9 with an address") as refused:
+        choose(ifhn="10.1.0.9")
+    assert refused.value.reasons == ("it has: eth0, ib0",)

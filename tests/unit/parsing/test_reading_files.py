@@ -101,9 +101,21 @@ def test_flags_win_over_the_environment_which_wins_over_the_directory(tmp_path: 
     tmp_path.chmod(0o700)
     for name in ("hostfile", "mine", "yours"):
         (tmp_path / name).write_text(f"{name}-1\n{name}-2\n")
-    environ = {"IPEXCTL_HOSTFILE": "yours", "SLURM_JOB_NODELIST": "s[1-2]"}
+    (tmp_path / "nodes").write_text("p1\np1\np2\n")
+    environ = {
+        "IPEXCTL_HOSTFILE": "yours",
+        "SLURM_JOB_NODELIST": "s[1-2]",
+        "LSB_HOSTS": "l1 l2",
+        "PBS_NODEFILE": "nodes",
+    }
     assert chosen(tmp_path, hosts="a,b", environ=environ) == ("a", "b")
     assert chosen(tmp_path, hosts="slurm", environ=environ) == ("s1", "s2")
+    assert chosen(tmp_path, hosts="lsf", environ=environ) == ("l1", "l2")
+    assert chosen(tmp_path, hosts="pbs", environ=environ) == ("p1", "p2")
+    with pytest.raises(UsageError, match="--hosts pbs found no allocation"):
+        chosen(tmp_path, hosts="pbs")
+    with pytest.raises(UsageError, match="gone does not exist"):
+        chosen(tmp_path, hosts="pbs", environ={"PBS_NODEFILE": "gone"})
     assert chosen(tmp_path, hostfile="mine", environ=environ) == ("mine-1", "mine-2")
     assert chosen(tmp_path, environ=environ) == ("yours-1", "yours-2")
     assert chosen(tmp_path, limit="!hostfile-1") == ("hostfile-2",)

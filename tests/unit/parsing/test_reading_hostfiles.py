@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.parsing import parse, parse_list, parse_slurm
+from ipexctl.decide.parsing import parse, parse_allocation, parse_list
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
 
@@ -76,6 +76,11 @@ def test_localhost_alone_is_a_hostfile() -> None:
     assert not one("bob@localhost").is_local
     assert one("me ansible_connection=local").is_local
     assert not one("n1 ansible_connection=ssh").is_local
+    assert one("localhost ansible_connection=smart").is_local
+    assert not one("localhost ansible_connection=ssh").is_local
+    assert not one("localhost local=no").is_local
+    assert one("[a]\nlocalhost ansible_connection=local\n[a:vars]\nansible_connection=ssh").is_local
+    assert not one("[a]\nn1 ansible_connection=ssh\n[a:vars]\nansible_connection=local").is_local
 
 
 def test_the_untidy_file_is_the_tidy_one() -> None:
@@ -91,6 +96,8 @@ def test_ranges_are_hosts_in_order() -> None:
     inventory = parse("node[01-03,7]:2 port=22\nr[a-b]n[0:4:2]", "hosts")
     assert inventory.names == ("node01", "node02", "node03", "node7", "ran0", "ran2", "ran4", "rbn0", "rbn2", "rbn4")
     assert {host.slots for host in inventory.hosts[:4]} == {2}
+    assert parse("n[1-9/2,12]", "hosts").names == ("n1", "n3", "n5", "n7", "n9", "n12"), "as ClusterShell writes steps"
+    assert parse("n[01-10/4]", "hosts").names == ("n01", "n05", "n09")
     assert parse("n[8-11]", "hosts").names == ("n8", "n9", "n10", "n11")
     assert parse("n[08-11]", "hosts").names == ("n08", "n09", "n10", "n11")
 
@@ -106,6 +113,10 @@ def test_ranges_are_hosts_in_order() -> None:
         ("n[1", "brackets do not match"),
         ("n1]", "brackets do not match"),
         ("n[1:9:0]", "step of 0"),
+        ("n[1-9/0]", "step of 0"),
+        ("n[1-9/]", "range must look like"),
+        ("n/1", "holds '/'"),
+        ("n1 ifhn=n1-ib0", "ifhn must be an IP address of the host; iface=NAME"),
         ("n[1,1]", "listed twice, by one range"),
         ("a[1-4000]\nb[1-4000]", "inventory holds more than 4096"),
         ("[fe80::xyz]", "not an IPv6 address"),
@@ -254,9 +265,9 @@ def test_lists_that_name_no_host_or_a_bad_one_are_refused(text: str) -> None:
 
 
 def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
-    inventory = parse_slurm({"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"})
+    inventory = parse_allocation("slurm", {"SLURM_JOB_NODELIST": "n[01-03],g7", "SLURM_TASKS_PER_NODE": "4(x3),2"})
     assert [(host.name, host.slots) for host in inventory] == [("n01", 4), ("n02", 4), ("n03", 4), ("g7", 2)]
-    assert parse_slurm({"SLURM_NODELIST": "n1"})["n1"].slots is None
+    assert parse_allocation("slurm", {"SLURM_NODELIST": "n1"})["n1"].slots is None
 
 
 @pytest.mark.parametrize(
@@ -271,8 +282,51 @@ def test_a_slurm_allocation_gives_hosts_and_slots() -> None:
 )
 def test_a_bad_allocation_is_refused(environ: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_slurm(environ)
+        parse_allocation("slurm", environ)
     assert why in str(caught.value)
+
+
+def test_the_job_of_lsf_gives_hosts_and_slots() -> None:
+    inventory = parse_allocation("lsf", {"LSB_MCPU_HOSTS": "a 4 b 2", "LSB_HOSTS": "ignored"})
+    assert [(host.name, host.slots) for host in inventory] == [("a", 4), ("b", 2)]
+    inventory = parse_allocation("lsf", {"LSB_HOSTS": "b a b"})
+    assert [(host.name, host.slots) for host in inventory] == [("b", 2), ("a", 1)]
+
+
+def test_the_file_of_pbs_gives_hosts_and_slots() -> None:
+    inventory = parse_allocation("pbs", {"PBS_NODEFILE": "/var/spool/7.pbs"}, "n2\nn1.lan\nn2\nn2\n")
+    assert [(host.name, host.slots) for host in inventory] == [("n2", 3), ("n1.lan", 1)]
+    assert inventory.source == "pbs"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "environ", "nodefile", "why"),
+    [
+        ("lsf", {}, "", "--hosts lsf found no allocation: LSB_MCPU_HOSTS is not set"),
+        ("lsf", {"LSB_MCPU_HOSTS": "a 4 b"}, "", "1 task counts for 2 hosts"),
+        ("lsf", {"LSB_MCPU_HOSTS": "a four"}, "", "slots must be numbers from 1 to 1024, found 'a four'"),
+        ("lsf", {"LSB_HOSTS": "$(id)"}, "", "holds '$'"),
+        ("pbs", {}, "n1", "--hosts pbs found no allocation: PBS_NODEFILE is not set"),
+        ("pbs", {"PBS_NODEFILE": "/f"}, "", "names no host"),
+        ("pbs", {"PBS_NODEFILE": "/f"}, "a\n-oProxyCommand=x\n", "/f:2:1: host begins with a dash"),
+    ],
+)
+def test_a_bad_job_is_refused(scheduler: str, environ: dict[str, str], nodefile: str, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_allocation(scheduler, environ, nodefile)
+    assert why in str(caught.value)
+
+
+def test_a_line_of_ansible_without_groups_may_have_variables_of_its_own() -> None:
+    host = one("n1 ansible_host=10.0.0.1 rack=b api_token=abc")
+    assert (host.address, dict(host.vars)) == ("10.0.0.1", {"rack": "b"})
+    assert "unknown key 'rack'" in str(refusal("n1 ansible_host=10.0.0.1\nn2 rack=b"))
+
+
+def test_the_interface_of_an_mpich_hostfile_is_kept() -> None:
+    host = one("n1:4 binding=user:0,1 ifhn=192.0.2.7")
+    assert (host.slots, dict(host.vars)) == (4, {"binding": "user:0,1", "ifhn": "192.0.2.7"})
+    assert one("n1 ifhn=fe80::1").vars["ifhn"] == "fe80::1"
 
 
 def test_ansible_ini_and_yaml_say_the_same() -> None:

@@ -1,0 +1,83 @@
+"""The hosts of a batch job, from what its scheduler (Slurm, PBS, LSF) tells the job."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ipexctl.decide.parsing import validators
+from ipexctl.decide.parsing.host_entries import Tree, Word
+from ipexctl.decide.parsing.host_lines import read_host, read_list
+from ipexctl.decide.parsing.input_errors import InputErrors
+from ipexctl.decide.parsing.ranges import MAX_HOSTS
+from ipexctl.model.errors import Origin, UsageError
+
+_COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,4})\))?")
+_HINTS = {
+    "slurm": "salloc -N 2 ipexctl doctor --hosts slurm",
+    "pbs": "qsub -I -l select=2, and in the job: ipexctl doctor --hosts pbs",
+    "lsf": "bsub -I -n 2 ipexctl doctor --hosts lsf",
+}
+SCHEDULERS = tuple(_HINTS)
+"""Whose allocations ``--hosts`` can name."""
+
+
+def find_variable(scheduler: str, environ: Mapping[str, str], *names: str) -> str:
+    """The first of these variables that the scheduler has set. Raises `UsageError` outside of an allocation."""
+    if name := next((name for name in names if environ.get(name)), None):
+        return name
+    what = f"--hosts {scheduler} found no allocation: {names[0]} is not set"
+    raise UsageError(what, hint=_HINTS[scheduler])
+
+
+def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
+    """``SLURM_JOB_NODELIST`` (``node[01-04],gpu7``), with slots from ``SLURM_TASKS_PER_NODE`` (``4(x4),2``) if set."""
+    name = find_variable("slurm", environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    tree = read_list(environ[name], name, problems)
+    text, origin = environ.get("SLURM_TASKS_PER_NODE", ""), Origin("SLURM_TASKS_PER_NODE", 1, 1)
+    counts: list[str] = []
+    for item in text.split(",") if text else ():
+        match = _COUNT.fullmatch(item)
+        if not match or len(counts) > MAX_HOSTS:
+            problems.add(origin, "task counts must look like 4(x3),2", value=text)
+            return tree
+        counts += [match[1]] * int(match[2] or 1)
+    return _set_slots(tree, counts, origin, text) if text else tree
+
+
+def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> Tree:
+    """``LSB_MCPU_HOSTS`` (``a 4 b 2``: hosts and their slots), or ``LSB_HOSTS`` (``a a b``: a host for each slot)."""
+    name = find_variable("lsf", environ, "LSB_MCPU_HOSTS", "LSB_HOSTS")
+    words = environ[name].split()
+    hosts, counts = (words[::2], words[1::2]) if name == "LSB_MCPU_HOSTS" else _count_words(words)
+    return _set_slots(read_list(",".join(hosts), name, problems), counts, Origin(name), environ[name])
+
+
+def read_pbs(text: str, source: str, problems: InputErrors) -> Tree:
+    """The file that ``PBS_NODEFILE`` names: a line for each slot."""
+    tree, lines = Tree(problems), text.split()
+    hosts, counts = _count_words(lines)
+    for host in hosts:
+        read_host(tree, host, Origin(source, lines.index(host) + 1, 1))
+    return _set_slots(tree, counts, Origin(source), text)
+
+
+def _count_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Each word once, and how often it stands there."""
+    counts = Counter(words)
+    return list(counts), list(map(str, counts.values()))
+
+
+def _set_slots(tree: Tree, counts: Sequence[str], origin: Origin, text: str) -> Tree:
+    """Gives each host its count; ``text`` is where they were read."""
+    if tree.problems:
+        return tree
+    if any(map(validators.slots, counts)):
+        tree.problems.add(origin, f"slots must be numbers from 1 to {validators.MAX_SLOTS}", value=text)
+    elif len(counts) != len(tree.entries):
+        tree.problems.add(origin, f"{len(counts)} task counts for {len(tree.entries)} hosts", value=text)
+    else:
+        for entry, count in zip(tree.entries, counts, strict=True):
+            entry.words["slots"] = Word(count, origin)
+    return tree
