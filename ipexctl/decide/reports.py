@@ -111,13 +111,13 @@ class Folding:
                 self._launcher = (self._launcher + data)[-_TAIL:]
             case e.RankStage(rank=rank, host=host, stage=stage, at=at):
                 self._stages[rank] = stage
-                self._delay(host, stamped.at, at)
+                self._note_delay(host, stamped.at, at)
             case e.RankEnded(rank=rank, host=host, at=at):
                 # What is seen first is kept, but for "nobody saw its end", which any better knowledge replaces.
                 known = self._ends.get(rank)
                 if known is None or (known[1].cause == "lost" and event.cause != "lost"):
                     self._ends[rank] = (stamped.at, event)
-                self._delay(host, stamped.at, at)
+                self._note_delay(host, stamped.at, at)
             case e.RunEnded():
                 self._over, self._run_ended = event, stamped.at
             case e.CleanupChecked():
@@ -155,13 +155,8 @@ class Folding:
     def report(self, *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> CommandReport:
         """``lost`` is what the record could not store. ``offsets`` maps hosts to seconds their clock is ahead of the
         controller's, where measured; else they are judged from the delays of the ranks' own messages."""
-        ranks = self._ranks(offsets)
-        orphans: dict[str, tuple[int, ...]] = {}
-        for proof in self._proofs.values():
-            for host, pids in proof.orphans.items():
-                orphans |= {host: (*orphans.get(host, ()), *pids)} if pids else {}
-        unchecked = tuple(dict.fromkeys(host for proof in self._proofs.values() for host in proof.unchecked))
-        causes = self._causes(ranks, orphans, unchecked, lost)
+        run = self._judge_run(self._find_shifts(offsets))
+        causes = self._list_causes(run, lost)
         return CommandReport(
             verb=self._verb,
             title=self._title,
@@ -171,27 +166,24 @@ class Folding:
             started=self._started or 0.0,
             ended=self._at,
             finished=self._finished,
-            hosts=tuple(self._host(host) for host in self._hosts if host),
+            hosts=tuple(self._judge_host(host) for host in self._hosts if host),
             failures=tuple(self._failures),
             findings=tuple(self._findings),
             warnings=tuple(self._warnings),
-            run=self._run_outcome(ranks, orphans, unchecked, self._shifts(offsets)),
+            run=run if self._run or self._over else None,
             lost=lost,
         )
 
-    def _run_outcome(
-        self,
-        ranks: tuple[RankOutcome, ...],
-        orphans: Mapping[str, tuple[int, ...]],
-        unchecked: tuple[str, ...],
-        shifts: Mapping[str, float],
-    ) -> RunOutcome | None:
-        run, over = self._run, self._over
-        if run is None and over is None:
-            return None
+    def _judge_run(self, shifts: Mapping[str, float]) -> RunOutcome:
+        run, over, proofs = self._run, self._over, self._proofs.values()
+        ranks = self._judge_ranks(shifts)
         failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
-        checked = dict.fromkeys(host for proof in self._proofs.values() for host in proof.hosts)
-        started, ended = self._times(shifts)
+        orphans: dict[str, tuple[int, ...]] = {}
+        for host, pids in (item for proof in proofs for item in proof.orphans.items() if item[1]):
+            orphans[host] = (*orphans.get(host, ()), *pids)
+        unchecked = tuple(dict.fromkeys(host for proof in proofs for host in proof.unchecked))
+        checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
+        started, ended = self._find_times(shifts)
         return RunOutcome(
             run=run.run if run else over.run if over else "",
             head=run.head if run else "",
@@ -201,7 +193,7 @@ class Folding:
             ended=ended,
             ranks=ranks,
             first=failed[0].rank if failed else None,
-            diagnosis=self._diagnosis(failed),
+            diagnosis=self._diagnose(failed),
             followers=tuple(rank.rank for rank in failed[1:]),
             stopped=tuple(rank.rank for rank in ranks if rank.state == "stopped"),
             clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
@@ -209,7 +201,7 @@ class Folding:
             unchecked=unchecked,
         )
 
-    def _times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
+    def _find_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
         """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
         run, over = self._run, self._over
         started, ended = self._run_started, self._run_ended if over else self._at
@@ -218,7 +210,7 @@ class Folding:
         shift = shifts.get(run.head, 0.0)
         return run.at + shift, over.at + shift if over and over.at else ended
 
-    def _diagnosis(self, failed: list[RankOutcome]) -> Diagnosis | None:
+    def _diagnose(self, failed: list[RankOutcome]) -> Diagnosis | None:
         """Of the first failed rank, then of the others, then of mpirun's output."""
         over = self._over
         if not failed and (over is None or over.reason in ("done", "stopped")):
@@ -228,41 +220,31 @@ class Folding:
         texts.append(self._launcher.decode("utf-8", "replace"))
         return diagnose(self._known, texts, failed[0].signal if failed else 0)
 
-    def _causes(
-        self,
-        ranks: tuple[RankOutcome, ...],
-        orphans: Mapping[str, tuple[int, ...]],
-        unchecked: tuple[str, ...],
-        lost: LostOutput | None,
-    ) -> list[Exit]:
-        causes = [self._exit, *(failure.kind.exit for failure in self._failures)]
-        if not self._finished:
-            causes.append(Exit.LOST)
-        if any(finding.level == "error" for finding in self._findings):
-            causes.append(Exit.STEP)
-        if any(outcome == "failed" for steps in self._hosts.values() for _, outcome, _ in steps):
-            causes.append(Exit.STEP)
+    def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
+        states = {rank.state for rank in run.ranks}
         excused = bool(self._run and self._run.run == self._excused)
-        if any(rank.state == "failed" for rank in ranks) and not excused:
-            causes.append(Exit.RANK)
-        if (over := self._over) and not excused:
-            causes += [_REASONS[over.reason]] if over.reason in _REASONS else []
-            if any(rank.state in ("lost", "running") for rank in ranks):
-                causes.append(Exit.LOST)
-            # A run that was watched and did not come to its own end is not done, whoever stopped it. (The code of our
-            # own signal wins over this; the verb that only stops runs never says `RunStarted`.)
-            ended_by_us = any(rank.state == "stopped" for rank in ranks)
-            if self._run and (over.reason == "stopped" or (over.reason == "done" and ended_by_us)):
-                causes.append(Exit.LOST)
-        if orphans:
-            causes.append(Exit.RESIDUE)
-        if unchecked:  # out of reach: their guards end their part by themselves; who has stopped a run wants to know
-            causes.append(Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST)
-        if lost:
-            causes.append(Exit.RECORD)
-        return causes
+        reason = self._over.reason if self._over and not excused else ""
+        # A run that was watched and did not come to its own end is not done, whoever stopped it. (The code of our own
+        # signal wins over this; the verb that only stops runs never says `RunStarted`.)
+        cut_short = self._run and (reason == "stopped" or (reason == "done" and "stopped" in states))
+        # Out of reach: their guards end their part by themselves. Who has stopped a run wants to know.
+        unchecked = Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST
+        conditions = (
+            (Exit.LOST, not self._finished),
+            (Exit.STEP, any(finding.level == "error" for finding in self._findings)),
+            (Exit.STEP, any(outcome == "failed" for steps in self._hosts.values() for _, outcome, _ in steps)),
+            (Exit.RANK, "failed" in states and not excused),
+            (_REASONS.get(reason, Exit.OK), True),
+            (Exit.LOST, reason and states & {"lost", "running"}),
+            (Exit.LOST, cut_short),
+            (Exit.RESIDUE, run.orphans),
+            (unchecked, run.unchecked),
+            (Exit.RECORD, lost),
+        )
+        failures = [failure.kind.exit for failure in self._failures]
+        return [self._exit, *failures, *(exit for exit, holds in conditions if holds)]
 
-    def _host(self, host: str) -> HostOutcome:
+    def _judge_host(self, host: str) -> HostOutcome:
         steps = self._hosts[host]
         failures = tuple(failure for failure in self._failures if failure.host == host)
         unreachable = sum(failure.kind is Kind.UNREACHABLE for failure in failures)
@@ -280,23 +262,20 @@ class Folding:
             failures=failures,
         )
 
-    def _ranks(self, offsets: Mapping[str, float]) -> tuple[RankOutcome, ...]:
-        placed = dict(enumerate(self._run.ranks)) if self._run else {}
-        placed |= {rank: end.host for rank, (_, end) in self._ends.items() if rank not in placed}
-        shifts = self._shifts(offsets)
-        return tuple(self._rank(rank, placed[rank], shifts) for rank in sorted(placed))
+    def _judge_ranks(self, shifts: Mapping[str, float]) -> tuple[RankOutcome, ...]:
+        ended = {rank: end.host for rank, (_, end) in self._ends.items()}
+        hosts = ended | dict(enumerate(self._run.ranks if self._run else ()))
+        return tuple(self._judge_rank(rank, hosts[rank], shifts) for rank in sorted(hosts))
 
-    def _rank(self, rank: int, host: str, shifts: Mapping[str, float]) -> RankOutcome:
+    def _judge_rank(self, rank: int, host: str, shifts: Mapping[str, float]) -> RankOutcome:
         out, err = self._bytes.get((rank, "out"), 0), self._bytes.get((rank, "err"), 0)
         stage = self._stages.get(rank, "")
         if rank not in self._ends:
             return RankOutcome(rank, host, "running", stage, out_bytes=out, err_bytes=err)
         seen, end = self._ends[rank]
-        state: RankState
+        state: RankState = "ok" if end.status == 0 and not end.signal else "failed"
         if end.cause:
             state = "stopped" if end.cause == "stopped" else "lost"
-        else:
-            state = "ok" if end.status == 0 and not end.signal else "failed"
         return RankOutcome(
             rank,
             end.host or host,
@@ -307,24 +286,24 @@ class Folding:
             end.at + shifts.get(end.host, 0.0) if end.at else seen,
             end.error,
             end.traceback,
-            self._tail(rank, end, 1 if state == "ok" else _TAIL_LINES),
+            self._read_tail(rank, end, 1 if state == "ok" else _TAIL_LINES),
             out,
             err,
             end.kernel,
             end.oom,
         )
 
-    def _tail(self, rank: int, end: e.RankEnded, most: int) -> str:
+    def _read_tail(self, rank: int, end: e.RankEnded, most: int) -> str:
         """The rank's last lines, both streams as they were seen; of a bar that redraws itself, its last state."""
         output = end.tail or self._tails.get(rank, b"")
         lines = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in output.split(b"\n")]
         return b"\n".join([line for line in lines if line.strip()][-most:]).decode("utf-8", "replace")
 
-    def _delay(self, host: str, seen: float, at: float) -> None:
+    def _note_delay(self, host: str, seen: float, at: float) -> None:
         if at:
             self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
 
-    def _shifts(self, offsets: Mapping[str, float]) -> dict[str, float]:
+    def _find_shifts(self, offsets: Mapping[str, float]) -> dict[str, float]:
         """Host → seconds to add to its own time to get the controller's.
 
         The least delay of a host's messages is its clock's difference plus the shortest way. Hosts whose least delays

@@ -46,32 +46,7 @@ def parse_catalogue(text: str) -> Catalogue:
     return catalogue
 
 
-def render_findings_page(catalogue: Catalogue) -> str:
-    """The whole catalogue as Markdown: docs/findings.md."""
-    levels = {"error": "E", "warning": "W", "info": "i"}
-    parts = [
-        "# Findings of doctor",
-        "Written from `ipexctl/data/findings.toml`; a test holds the two equal"
-        " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` shows one of them.",
-        "| code | level | what |\n| --- | --- | --- |\n"
-        + "\n".join(
-            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {_show_placeholders(entry.title)} |"
-            for entry in catalogue.values()
-        ),
-    ]
-    for entry in catalogue.values():
-        parts += [
-            f"## {entry.code}",
-            f"**{entry.level}**: a host {_show_placeholders(entry.title)}",
-            entry.story,
-            f"Fix: `{_show_placeholders(entry.fix)}`",
-        ]
-        if entry.upstream:
-            parts.append(f"Reported by others: {', '.join(entry.upstream)}")
-    return "\n\n".join(parts) + "\n"
-
-
-def _show_placeholders(template: str) -> str:
+def show_placeholders(template: str) -> str:
     """A word that a check fills in, as in a manual."""
     return template.replace("{", "‹").replace("}", "›")
 
@@ -81,7 +56,7 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    title, fix = _show_placeholders(entry.title), _show_placeholders(entry.fix)
+    title, fix = show_placeholders(entry.title), show_placeholders(entry.fix)
     lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]

@@ -1,7 +1,5 @@
-"""``ipexctl doctor``: look at every host, say what is wrong, on which host, and how to fix it.
-
-Changes nothing, unless it is asked to (``--fix``).
-"""
+"""``ipexctl doctor``: look at every host, say what is wrong, on which host, and how to fix it. Only ``--fix`` changes
+anything."""
 
 from __future__ import annotations
 
@@ -26,17 +24,9 @@ from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.decide.releases import ReleaseTable, parse_table
-from ipexctl.model.answers import (
-    AppliedFix,
-    ChosenInterface,
-    DoctorAnswer,
-    DoctorHost,
-    ExplainAnswer,
-    HostFailure,
-    SpeedCheck,
-)
+from ipexctl.model import answers
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
-from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Message, Started
+from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
@@ -61,80 +51,62 @@ def doctor(
     environ: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Generator[Event, None, None]:
-    """The story of one look. Without hosts: ``task.recorded`` judges saved probes, ``task.explain`` tells of a code.
+    """Probes and checks the hosts. Without hosts: ``task.recorded`` checks saved probes, ``task.explain`` a code.
 
     ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
-    that the links serve nobody after this look.
+    that nobody uses the links after this command.
     Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted.
     """
     if task.explain is not None:
         yield from explain(task.explain)
         return
     if task.recorded:
-        paths = _named(task.recorded)
-        yield from recorded({name: _recording(path) for name, path in paths.items()}, paths)
+        paths = _name_probes(task.recorded)
+        yield from recorded({name: _read_probe(path) for name, path in paths.items()}, paths)
         return
-    allowed = _asking(task, ask)
+    confirm: Ask | None = (lambda _: True) if task.yes else ask
+    if task.fix and confirm is None:
+        hint = "ipexctl doctor --fix --yes"
+        raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
     yield Started("doctor", pluralize(len(inventory), "host"), inventory.names)
     once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
-    seen = yield from _seen(task, inventory, context, bundles, once=once)
+    results = yield from _probe(task, inventory, context, bundles, once=once)
     if task.save_bundle is not None:
-        yield Message(_save(Path(task.save_bundle), bundles))
-    cluster = _cluster(inventory, seen)
-    known = catalogue()
-    fixed: list[AppliedFix] = []
+        yield Message(_save_bundles(Path(task.save_bundle), bundles))
+    cluster, catalogue = _make_cluster(inventory, results), load_catalogue()
+    fixed: list[answers.AppliedFix] = []
     failed: list[Failure] = []
-    if allowed is not None and cluster.facts:
-        first = run_checks(cluster, known)
+    if task.fix and confirm and cluster.facts:
         from ipexctl.verbs.doctor.fix import fix
 
-        fixed, failed = yield from fix(
-            first, known, inventory, cluster.facts, context, ask=allowed, venv=task.venv, environ=environ or {}
-        )
+        findings, env = run_checks(cluster, catalogue), environ or {}
+        reached = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
+        request = fix(findings, catalogue, reached, cluster.facts, context, ask=confirm, venv=task.venv, environ=env)
+        fixed, failed = yield from request
         if fixed:  # findings of before the fixes are out of date
-            there = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
-            seen |= yield from _seen(task, there, context, {})
-            cluster = _cluster(inventory, seen)
+            results |= yield from _probe(task, reached, context, {})
+            cluster = _make_cluster(inventory, results)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
-    meeting, measured = ConnectivityReport(), None
-    if task.pairwise != "off" and (task.pairwise == "all" or not is_one_machine(cluster.facts)):
-        meeting = yield from check_network(inventory, cluster.facts, context, everyone=task.pairwise == "all")
+    network, speeds = ConnectivityReport(), None
+    if task.pairwise == "all" or (task.pairwise == "auto" and not is_one_machine(cluster.facts)):
+        network = yield from check_network(inventory, cluster.facts, context, everyone=task.pairwise == "all")
     if task.bench:
         from ipexctl.verbs.doctor.host_bench import measure_host_speeds
 
-        measured = yield from measure_host_speeds(inventory, cluster.facts, meeting, context)
-    hits = [
-        *check_connectivity(cluster, meeting),
-        *check_imports(cluster, problems),
-        *judge_speeds(measured or SpeedCheck()),
-    ]
-    answer = replace(
-        _answer(cluster, run_checks(cluster, known, hits), meeting),
-        imports=problems or None,
-        speed=measured,
-        fixed=tuple(fixed) if allowed else None,
-    )
-    yield from _report(cluster, answer, failed)
+        speeds = yield from measure_host_speeds(inventory, cluster.facts, network, context)
+    hits = [*check_connectivity(cluster, network), *check_imports(cluster, problems)]
+    hits += judge_speeds(speeds or answers.SpeedCheck())
+    answer = _make_answer(cluster, run_checks(cluster, catalogue, hits), network)
+    changes = tuple(fixed) if task.fix else None
+    yield from _report(cluster, replace(answer, imports=problems or None, speed=speeds, fixed=changes), failed)
 
 
-def _asking(task: Doctor, ask: Ask | None) -> Ask | None:
-    """Who says yes to a fix; None where none is wished. Raises `UsageError` where nobody can."""
-    if not task.fix:
-        return None
-    if task.yes:
-        return lambda _: True
-    if ask is None:
-        raise UsageError(
-            "doctor --fix asks before each fix, and nobody can answer here", hint="ipexctl doctor --fix --yes"
-        )
-    return ask
-
-
-def _seen(
+def _probe(
     task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, once: bool = False
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
-    names = [host.address for host in inventory][: len(inventory) if len(inventory) <= LOOKED_UP else 1]
+    hosts = inventory.hosts if len(inventory) <= LOOKED_UP else inventory.hosts[:1]
+    addresses = dict.fromkeys(host.address for host in hosts)
     return (
         yield from probe_hosts(
             inventory,
@@ -142,42 +114,51 @@ def _seen(
             venv=task.venv,
             workdir=task.workdir,
             timeout=task.timeout,
-            names=_lookups(names),
+            names=[address for address in addresses if not (address.replace(".", "").isdigit() or ":" in address)],
             bundles=None if task.save_bundle is None else bundles,
             once=once,
         )
     )
 
 
-def _cluster(inventory: Inventory, seen: Mapping[str, Facts | Failure]) -> Cluster:
-    facts = {host: found for host, found in seen.items() if isinstance(found, Facts)}
-    failures = {host: found for host, found in seen.items() if isinstance(found, Failure)}
-    return Cluster(inventory, facts, failures, versions())
+def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], *, live: bool = True) -> Cluster:
+    facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
+    failures = {host: result for host, result in results.items() if isinstance(result, Failure)}
+    return Cluster(inventory, facts, failures, versions(), live)
 
 
 def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
-    """Judges saved probes, name → text of the file, without any host; a refusal names it by its path. Raises
-    `UsageError`."""
-    bundles = {name: parse_bundle(text, str((paths or {}).get(name, name))) for name, text in texts.items()}
-    inventory = Inventory(tuple(Host(name, name) for name in bundles), "--recorded")
-    yield Started("doctor", f"{pluralize(len(inventory), 'host')}, recorded", inventory.names)
+    """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
+    if all are, `UsageError` is raised, which names the first one by its path."""
     uarchs = load_uarchs()
-    facts = {name: parse_facts(bundle, uarchs) for name, bundle in bundles.items()}
-    for name, fact in facts.items():
-        yield FactsRead(name, fact)
-    cluster = Cluster(inventory, facts, {}, versions(), live=False)
-    yield from _report(cluster, _answer(cluster, run_checks(cluster, catalogue()), ConnectivityReport()))
+    results: dict[str, Facts | Failure] = {}
+    refusals: list[UsageError] = []
+    for name, text in texts.items():
+        try:
+            results[name] = parse_facts(parse_bundle(text, str((paths or {}).get(name, name))), uarchs)
+        except UsageError as error:
+            refusals.append(error)
+            what = ": ".join([error.sentence, *error.reasons])
+            results[name] = Failure(name, Kind.STEP, what, error.hint, "no-probe")
+    if len(refusals) == len(texts):
+        raise refusals[0]
+    inventory = Inventory(tuple(Host(name, name) for name in texts), "--recorded")
+    yield Started("doctor", f"{pluralize(len(inventory), 'host')}, recorded", inventory.names)
+    for name, result in results.items():
+        yield FactsRead(name, result) if isinstance(result, Facts) else HostFailed(result)
+    cluster = _make_cluster(inventory, results, live=False)
+    yield from _report(cluster, _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport()))
 
 
 def explain(code: str) -> Generator[Event, None, None]:
-    """The whole story of one code. Raises `UsageError` for one that does not exist."""
-    text = explain_finding(code, catalogue())
+    """Explains one finding. Raises `UsageError` for a code that does not exist."""
+    text = explain_finding(code, load_catalogue())
     yield Started("doctor", f"explain {code}", ())
-    yield Answer(ExplainAnswer(code.upper(), text))
+    yield Answer(answers.ExplainAnswer(code.upper(), text))
     yield Ended("doctor", Exit.OK)
 
 
-def catalogue() -> Catalogue:
+def load_catalogue() -> Catalogue:
     """The findings that come with ipexctl."""
     return parse_catalogue(read_data("findings.toml"))
 
@@ -187,43 +168,32 @@ def versions() -> ReleaseTable:
     return parse_table(read_data("stacks.toml"))
 
 
-def _report(cluster: Cluster, answer: DoctorAnswer, failed: Sequence[Failure] = ()) -> Generator[Event, None, None]:
+def _report(
+    cluster: Cluster, answer: answers.DoctorAnswer, failed: Sequence[Failure] = ()
+) -> Generator[Event, None, None]:
     """Findings, the answer, and the end. ``failed`` are fixes that did not work."""
-    grave = False
-    for finding in answer.findings:
-        # A host that could not be reached has its own failure (HostFailed), with an exit code of its own.
-        if not set(finding.hosts) <= cluster.failures.keys():
-            grave |= finding.level == "error"
-            yield FindingReported(finding)
+    # A host that could not be reached has its own failure (HostFailed), with an exit code of its own.
+    findings = [finding for finding in answer.findings if not set(finding.hosts) <= cluster.failures.keys()]
+    for finding in findings:
+        yield FindingReported(finding)
     yield Answer(answer)
     causes = [failure.kind.exit for failure in (*cluster.failures.values(), *failed)]
-    yield Ended("doctor", worst([*causes, *([Kind.STEP.exit] if grave else [])]))
+    yield Ended("doctor", worst([*causes, *(Kind.STEP.exit for finding in findings if finding.level == "error")]))
 
 
-def _answer(cluster: Cluster, findings: tuple[Finding, ...], meeting: ConnectivityReport) -> DoctorAnswer:
-    chosen = choose_interfaces(cluster.facts)
-
-    def entry(host: str) -> DoctorHost:
-        choice, failure = chosen.get(host), cluster.failures.get(host)
-        return DoctorHost(
-            host,
-            cluster.facts.get(host),
-            ChosenInterface(choice.name, choice.address, choice.reason.text) if choice else None,
-            HostFailure(failure.kind, failure.what, failure.code) if failure else None,
-        )
-
-    hosts = tuple(entry(host) for host in cluster.inventory.names)
-    return DoctorAnswer(
-        hosts, findings, find_common_level(cluster), tuple(recommend_settings(cluster)), meeting.summary
-    )
+def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: ConnectivityReport) -> answers.DoctorAnswer:
+    hosts: list[answers.DoctorHost] = []
+    choices = choose_interfaces(cluster.facts)
+    for host in cluster.inventory.names:
+        choice, failure = choices.get(host), cluster.failures.get(host)
+        interface = answers.ChosenInterface(choice.name, choice.address, choice.reason.text) if choice else None
+        problem = answers.HostFailure(failure.kind, failure.what, failure.code) if failure else None
+        hosts.append(answers.DoctorHost(host, cluster.facts.get(host), interface, problem))
+    common, advice = find_common_level(cluster), recommend_settings(cluster)
+    return answers.DoctorAnswer(tuple(hosts), findings, common, advice, network.summary)
 
 
-def _lookups(names: list[str]) -> list[str]:
-    """Names that a host could resolve: not addresses, and not more than once."""
-    return [name for name in dict.fromkeys(names) if not name.replace(".", "").isdigit() and ":" not in name]
-
-
-def _named(paths: tuple[str, ...]) -> dict[str, Path]:
+def _name_probes(paths: tuple[str, ...]) -> dict[str, Path]:
     """Saved probes by host: the file's name, or its path where two files have the same name. Raises `UsageError`."""
     stems = [Path(path).stem for path in paths]
     named = {stem if stems.count(stem) == 1 else path: Path(path) for stem, path in zip(stems, paths, strict=True)}
@@ -233,7 +203,7 @@ def _named(paths: tuple[str, ...]) -> dict[str, Path]:
     return named
 
 
-def _recording(path: Path) -> str:
+def _read_probe(path: Path) -> str:
     """The text of a saved probe. Raises `UsageError`."""
     shown = printable(str(path), 300)
     try:
@@ -248,15 +218,13 @@ def _recording(path: Path) -> str:
         raise UsageError(f"{shown} cannot be read", reasons=[error.strerror or str(error)]) from None
 
 
-def _save(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
+def _save_bundles(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:
     """Readable for this user only; what identifies machines or sessions is replaced. Raises `UsageError`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for host, bundle in bundles.items():
-            descriptor = os.open(
-                directory / f"{host}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
-            )
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(os.open(directory / f"{host}.json", flags, 0o600), "w", encoding="utf-8") as file:
                 json.dump(bundle.public(), file, indent=1)
     except OSError as error:
         raise UsageError(f"cannot save bundles in {directory}", reasons=[str(error)], exit=Exit.RECORD) from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 
 from ipexctl.act.context import Context
-from ipexctl.act.fanout import run_on_hosts
+from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.model.answers import AppliedFix
 from ipexctl.model.commands import Command
@@ -45,57 +46,51 @@ def fix(
     for finding in findings:
         entry = catalogue[finding.code]
         hosts = [host for host in finding.hosts if host in facts and (not entry.do or facts[host].user == "root")]
-        if entry.safe != "root" or not hosts or not ask(_question(finding, hosts, entry.do)):
+        if entry.safe != "root" or not hosts or not ask(_format_question(finding, hosts, entry.do)):
             continue
+        work = partial(_run_commands, entry.do)
         done = yield from run_on_hosts(
-            context,
-            [inventory[host] for host in hosts],
-            f"fix {finding.code}",
-            lambda link, _, text=entry.do: _shell(link, text),  # type: ignore[misc]  # bound now, not later
-            outcome=lambda _: ("changed", ""),
+            context, [inventory[host] for host in hosts], f"fix {finding.code}", work, outcome=lambda _: ("changed", "")
         )
-        failed += [found for found in done.values() if isinstance(found, Failure)]
-        good = [host for host, found in done.items() if not isinstance(found, Failure)]
+        failed += [result for result in done.values() if isinstance(result, Failure)]
+        good = [host for host, result in done.items() if not isinstance(result, Failure)]
         fixed += [AppliedFix(finding.code, tuple(good), entry.do)] if good else []
-    fixed += yield from _runs(inventory, facts, context, ask)
+    reached = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
+    fixed += yield from _remove_orphans(reached, context, ask)
     missing = [finding for finding in findings if catalogue[finding.code].safe == "install"]
     hosts = list(dict.fromkeys(host for finding in missing for host in finding.hosts if host in facts))
     words = f"ipexctl install{f' --venv {venv}' if venv else ''}   (on all hosts)"
-    if hosts and ask(_question(missing[0], hosts, words)):
-        everybody = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
-        done_ = yield from run_nested(install(Install(venv=venv), everybody, context, environ=environ))
-        fixed += [AppliedFix(missing[0].code, done_.changed, "ipexctl install")] if done_.changed else []
-        if done_.venv is None or done_.failed:
+    if hosts and ask(_format_question(missing[0], hosts, words)):
+        outcome = yield from run_nested(install(Install(venv=venv), reached, context, environ=environ))
+        fixed += [AppliedFix(missing[0].code, outcome.changed, "ipexctl install")] if outcome.changed else []
+        if outcome.venv is None or outcome.failed:
             failed.append(Failure("", Kind.STEP, "the install did not succeed everywhere", "ipexctl install"))
     return fixed, failed
 
 
-def _shell(link: Link, text: str) -> str | Failure:
+def _run_commands(text: str, link: Link, emit: Emit) -> str | Failure:
     done = link.run(Command(("sh", "-c", text), timeout=30.0))
     if done.ok:
         return text
     return Failure(link.host.name, Kind.STEP, f"could not be fixed: {done.last_words(1)}", code="fix")
 
 
-def _runs(
-    inventory: Inventory, facts: Mapping[str, Facts], context: Context, ask: Ask
-) -> Generator[Event, None, list[AppliedFix]]:
+def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generator[Event, None, list[AppliedFix]]:
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
-    answering = Inventory(tuple(host for host in inventory if host.name in facts), inventory.source)
-    seen = yield from find_runs(answering, context)
-    known = {one.row.run for one in seen.runs}
-    stray: dict[str, list[str]] = {}
-    for orphan in seen.orphans:
+    survey = yield from find_runs(inventory, context)
+    known = {run.row.run for run in survey.runs}
+    orphans: dict[str, list[str]] = {}
+    for orphan in survey.orphans:
         if orphan.run not in known:
-            stray.setdefault(orphan.run, []).append(orphan.host)
+            orphans.setdefault(orphan.run, []).append(orphan.host)
     fixed: list[AppliedFix] = []
-    for run, hosts in stray.items():
+    for run, hosts in orphans.items():
         if ask(f"{join_names(hosts, 4)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):
-            yield from run_nested(reap(run, answering, context))
+            yield from run_nested(reap(run, inventory, context))
             fixed.append(AppliedFix("", tuple(hosts), f"ipexctl stop --orphans {run}"))
     return fixed
 
 
-def _question(finding: Finding, hosts: Sequence[str], what: str) -> str:
+def _format_question(finding: Finding, hosts: Sequence[str], what: str) -> str:
     """What is wrong, and what would be done about it."""
     return f"{finding.code} {join_names(hosts, 4)}: {finding.title}\n  {what} ?"

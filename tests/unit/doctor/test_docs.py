@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.checks.catalogue import render_findings_page
 from tests.unit.doctor.corpus import ROOT
 from tests.unit.doctor.test_findings import CATALOGUE
+from tools.findings_page import render_findings_page
 
 PAGE = ROOT / "docs" / "findings.md"
 

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.act.ssh import Links
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, Started
+from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Started
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.tasks import Doctor
@@ -89,6 +89,21 @@ def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> No
 
 def test_fit_saved_probes_end_with_0() -> None:
     assert ended(list(recorded({"a": text_of("avx2 fma"), "b": text_of("avx2 fma")}))) is Exit.OK
+
+
+@pytest.mark.parametrize("rubbish", ['{"files": {}, "commands": {}}', "", "# Title\n", "[]"])
+def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbish: str) -> None:
+    events = list(recorded({"a": text_of("avx2 fma"), "empty": rubbish, "b": text_of("avx2 fma")}))
+    assert [event.host for event in events if isinstance(event, FactsRead)] == ["a", "b"]
+    (failure,) = (event.failure for event in events if isinstance(event, HostFailed))
+    assert (failure.host, failure.code) == ("empty", "no-probe")
+    hosts = answer(events)["hosts"]
+    assert [host["host"] for host in hosts] == ["a", "empty", "b"]
+    assert hosts[1]["facts"] is None
+    assert [found["hosts"] for found in answer(events)["findings"] if found["code"] == "DOC003"] == [["empty"]]
+    assert ended(events) is Exit.STEP
+    with pytest.raises(UsageError, match="empty is not a saved probe"):
+        list(recorded({"empty": rubbish, "another": rubbish}))
 
 
 @needs_machines

@@ -1,0 +1,30 @@
+"""docs/findings.md, made from the catalogue of findings."""
+
+from __future__ import annotations
+
+from ipexctl.decide.checks.catalogue import Catalogue, show_placeholders
+
+
+def render_findings_page(catalogue: Catalogue) -> str:
+    """The whole catalogue as Markdown: docs/findings.md."""
+    levels = {"error": "E", "warning": "W", "info": "i"}
+    parts = [
+        "# Findings of doctor",
+        "Written from `ipexctl/data/findings.toml`; a test holds the two equal"
+        " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` shows one of them.",
+        "| code | level | what |\n| --- | --- | --- |\n"
+        + "\n".join(
+            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {show_placeholders(entry.title)} |"
+            for entry in catalogue.values()
+        ),
+    ]
+    for entry in catalogue.values():
+        parts += [
+            f"## {entry.code}",
+            f"**{entry.level}**: a host {show_placeholders(entry.title)}",
+            entry.story,
+            f"Fix: `{show_placeholders(entry.fix)}`",
+        ]
+        if entry.upstream:
+            parts.append(f"Reported by others: {', '.join(entry.upstream)}")
+    return "\n\n".join(parts) + "\n"
