@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
-from types import NoneType, SimpleNamespace
+from types import MappingProxyType, NoneType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
@@ -177,6 +177,7 @@ class _Generated:
     build: Callable[[], Any]
     examples: tuple[str, ...]
     models: list[str]  # tasks and flags
+    alone: Mapping[str, str]  # options without their value, and the option that is meant
 
     @cached_property
     def _built(self) -> Any:
@@ -197,6 +198,12 @@ class _Generated:
     @callback.setter
     def callback(self, _: object) -> None:
         """Typer sets the function it was given, which does nothing."""
+
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        following = [*args[1:], "-"]
+        words = [self.alone.get(word, word) if next_.startswith("-") else word
+                 for word, next_ in zip(args, following, strict=True)]  # fmt: skip
+        return super().parse_args(ctx, words)  # type: ignore[misc]
 
     def help_sections(self: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """Title → names and help of its arguments or options, in the order of the help."""
@@ -236,13 +243,14 @@ def command(
     preset: dict[str, Any] | None = None,
     hidden: bool = False,
     script: bool = False,
+    alone: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as a command of ``app``, or as its callback if it has no ``name``.
 
     ``acting`` commands are recorded, unless a flag such as --dry-run keeps them from acting. ``output`` gives fields
     of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
     shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
-    the first argument are those of a script.
+    the first argument are those of a script. ``alone``: options that mean another one where their value is missing.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,7 +279,7 @@ def command(
             built.command()(invoke)
             return typer.main.get_command(built)
 
-        generated = {"build": staticmethod(build), "examples": examples, "models": own}
+        generated = {"build": staticmethod(build), "examples": examples, "models": own, "alone": alone}
         settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None

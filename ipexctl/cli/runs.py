@@ -58,6 +58,7 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     app,
     "logs",
     without="json_",
+    alone={"-f": "--follow"},
     output=lambda flags: {"bare": bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
     examples=("ipexctl logs --follow", "ipexctl logs --rank 0 > rank0.log", "ipexctl logs 1120-083015-k7 --rank 3,5-7"),
 )

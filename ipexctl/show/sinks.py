@@ -12,6 +12,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import json_items, to_json
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
@@ -89,7 +90,7 @@ class Plain:
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
-                self._print(visible(f"run {run}: {len(ranks)} ranks, started from {head}"))
+                self._print(visible(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
             case e.LauncherOutput(data=data):
                 lines = visible_lines(without_colours(decode(data.rstrip(b"\n"))))
                 self._print(*("mpirun│" + line for line in lines))
@@ -218,7 +219,8 @@ class _Quiet:
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
-        if isinstance(event, e.HostFailed) or (isinstance(event, e.Message) and event.level == "warning"):
+        told = isinstance(event, e.Message) and (event.level == "warning" or event.code == "goes-on")
+        if told or isinstance(event, e.HostFailed):
             self._messages.take(stamped)
 
     def close(self, report: CommandReport | None = None) -> None:

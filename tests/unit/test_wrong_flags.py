@@ -118,3 +118,14 @@ def test_ctrl_c_while_the_modules_are_read_is_no_error_to_tell_of(tmp_path: Path
 def test_only_what_can_be_written_is_offered() -> None:
     assert set(get_args(Dialect)) <= set(DIALECTS)
     assert set(get_args(Emit)) == set(emit.FORMS)
+
+
+@pytest.mark.parametrize("words", [("logs", "-f"), ("logs", "-f", "--rank", "0")])
+def test_logs_without_the_name_of_a_hostfile_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IPEXCTL_HOSTFILE", raising=False)
+    told = CliRunner().invoke(app, [*words])
+    assert (told.exit_code, "no hosts were given" in told.output) == (2, True), told.output
+    assert "requires an argument" in CliRunner().invoke(app, ["ps", "-f"]).output

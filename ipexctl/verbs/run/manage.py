@@ -10,10 +10,11 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.model.answers import ListedRun, PsAnswer, ReapAnswer, StopAnswer
-from ipexctl.model.errors import Exit, Failure, Kind
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, Output, RunStarted, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.text import join_names, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_such_run
 from ipexctl.verbs.run.watch import RunWatcher
@@ -23,7 +24,7 @@ Workflow = Generator[Event, None, None]
 
 def ps(inventory: Inventory, context: Context) -> Workflow:
     """Lists the runs kept on these hosts: those that go on, and those that ended and were not fetched yet."""
-    yield Started("ps", f"runs on {len(inventory)} hosts", inventory.names)
+    yield Started("ps", f"runs on {pluralize(len(inventory), 'host')}", inventory.names)
     survey = yield from find_runs(inventory, context)
     if survey.orphans:
         text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
@@ -41,7 +42,7 @@ def _list_run(run: DiscoveredRun) -> ListedRun:
         ranks=row.size,
         hosts=tuple(row.hosts),
         head=run.head,
-        started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.started)),
+        started=_format_time(row.started),
         owner=row.owner,
         watchers=row.watchers,
         reason=row.reason or None,
@@ -50,7 +51,7 @@ def _list_run(run: DiscoveredRun) -> ListedRun:
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Watches a run from its first byte on, to its proved end or until it is detached from."""
-    watcher = yield from _find_watcher("attach", prefix, inventory, context)
+    _, watcher = yield from _find_watcher("attach", prefix, inventory, context)
     if watcher is not None:
         detached = yield from watcher.follow()
         if not detached:
@@ -60,22 +61,34 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
 
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
     """Ends a run everywhere and proves it. The ranks' output stays on the head for ``attach`` and ``logs``."""
-    watcher = yield from _find_watcher("stop", prefix, inventory, context)
+    discovered, watcher = yield from _find_watcher("stop", prefix, inventory, context)
     if watcher is None:
         return
-    watcher.send_order(KillRun("ipexctl stop") if kill else StopRun("ipexctl stop"))
-    yield Message(f"stop request sent to run {watcher.running.run}")
+    run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
+    if not discovered.over:
+        if watcher.send_order(order):
+            yield Message(f"stop request sent to run {run}")
+        else:  # sent again while the run is followed
+            watcher.pending_order = order
     for event in watcher.follow():
         if isinstance(event, Message | HostFailed):
             yield event
+    ended = watcher.run_ended
+    if discovered.over:
+        at = f" at {_format_time(ended.at)}" if ended and ended.at else ""
+        yield Message(f"run {run} had ended already{at}", code="ended-before")
     proof: CleanupChecked | None = None
     for event in watcher.prove_ended(keep=True):
         proof = event if isinstance(event, CleanupChecked) else proof
         yield event
-    reason = watcher.run_ended.reason if watcher.run_ended else ""
     if proof is not None:
-        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, watcher.running.run, reason))
+        reason = ended.reason if ended else ""
+        yield Answer(StopAnswer(proof.clean, proof.orphans, proof.unchecked, run, reason))
     yield Ended("stop", watcher.exit)
+
+
+def _format_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def logs(
@@ -86,15 +99,24 @@ def logs(
     *,
     follow: bool = False,
 ) -> Workflow:
-    """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing."""
-    watcher = yield from _find_watcher("logs", prefix, inventory, context)
+    """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
+
+    Raises `UsageError` where the run has no such rank.
+    """
+    discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context, newest=True)
     if watcher is None:
         return
+    run, size = discovered.row.run, discovered.row.size
+    if unknown := sorted(rank for rank in ranks or () if rank >= size):
+        reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
+        raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
     for event in watcher.read_files(follow=follow):
         if isinstance(event, RunStarted | Message | HostFailed) or (
             isinstance(event, Output) and (ranks is None or event.rank in ranks)
         ):
             yield event
+    if not follow and not discovered.over:
+        yield Message(f"run {run} goes on: ipexctl logs {run} --follow", code="goes-on")
     yield Ended("logs", watcher.exit)
 
 
@@ -155,15 +177,15 @@ def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], tup
 
 
 def _find_watcher(
-    verb: str, prefix: str | None, inventory: Inventory, context: Context
-) -> Generator[Event, None, RunWatcher | None]:
-    """Begins a command; a watcher of the run that ``prefix`` names. Where its head cannot be reached, that is reported,
-    the command ends and the answer is None."""
+    verb: str, prefix: str | None, inventory: Inventory, context: Context, *, newest: bool = False
+) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
+    """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
+    reported, the command ends and there is none."""
     yield Started(verb, prefix or "", inventory.names)
-    discovered = choose_run((yield from find_runs(inventory, context)), prefix)
+    discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     try:
-        return make_watcher(discovered, inventory, context)
+        return discovered, make_watcher(discovered, inventory, context)
     except LinkError as error:
         yield HostFailed(Failure(discovered.head, Kind.UNREACHABLE, error.failure.what))
         yield Ended(verb, Exit.OK)
-        return None
+        return discovered, None

@@ -52,13 +52,12 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
     return RunSurvey(tuple(unique.values()), tuple(orphans), unreachable)
 
 
-def choose_run(survey: RunSurvey, prefix: str | None) -> DiscoveredRun:
-    """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over.
-
-    Raises `UsageError` when there is none, or more than one.
+def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
+    """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else the only
+    one, or the ``newest``. Raises `UsageError` when there is none, or more than one.
     """
     if prefix is None:
-        matches = [run for run in survey.runs if not run.over] or list(survey.runs)
+        matches = [run for run in survey.runs if not run.over] or list(survey.runs)[-1 if newest else 0 :]
     else:
         exact = [run for run in survey.runs if run.row.run == prefix]
         matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.act import run_control
+from ipexctl.act.context import Context
 from ipexctl.act.run_control import RemoteRunDir
+from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
-from ipexctl.model.hosts import Host
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.events import Message
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.protocol import journal
 from ipexctl.protocol.messages import RunListing, StopRun
 from ipexctl.protocol.paths import ROLE, RUNS
-from tests.unit.agent.runs import SPEC
+from ipexctl.protocol.run_spec import NodeSpec
+from ipexctl.verbs.run import manage
+from tests.unit.agent.runs import SPEC, keeping
+from tests.unit.agent.test_watching import at
 
 HERE = Host("here", "localhost")
 GONE = "/removed/bin/python"
@@ -27,13 +35,23 @@ def link(tmp_path: Path) -> LocalLink:
     return LocalLink(HERE, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
-def ended(link: LocalLink, home: Path, run: str, python: str) -> RemoteRunDir:
+@pytest.fixture
+def context(link: LocalLink, tmp_path: Path) -> Context:
+    class Here(Links):
+        def open(self, host: Host) -> Any:
+            return link
+
+    return Context(Here(config=None), tmp_path / "state", tmp_path / "cache")
+
+
+def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 0.0) -> RemoteRunDir:
     """A run that ended there."""
     site = RemoteRunDir(HERE, f"{home}/{RUNS}/{run}-h0", python)
-    run_control.prepare(link, site, SPEC._replace(run=run))
-    (home / RUNS / f"{run}-h0" / "end.json").write_text(
-        json.dumps(journal.KINDS.to_object(journal.RunEnd(run, "done")))
-    )
+    head = SPEC.keeper._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
+    run_control.prepare(link, site, SPEC._replace(run=run, head=head))
+    end = journal.KINDS.to_object(journal.RunEnd(run, "done", at=ended_at))
+    (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))
+    (home / RUNS / f"{run}-h0" / "journal.jsonl").write_text(json.dumps(end) + "\n")
     return site
 
 
@@ -65,3 +83,39 @@ def test_when_no_agent_starts_that_is_not_taken_for_no_runs(link: LocalLink, tmp
     Path(ended(link, tmp_path, "0101-old", GONE).directory, "agent.pyz").write_bytes(b"rubbish")
     with pytest.raises(LinkError, match="its runs cannot be listed: "):
         run_control.runs(link)
+
+
+def test_logs_of_a_rank_that_the_run_does_not_have_are_refused(
+    link: LocalLink, context: Context, tmp_path: Path
+) -> None:
+    ended(link, tmp_path, "0101-old", "python3")
+    with pytest.raises(UsageError, match="run 0101-old has no rank 3, 9") as refused:
+        list(manage.logs(None, Inventory((HERE,), "test"), context, frozenset({0, 3, 9})))
+    assert refused.value.exit is Exit.INPUT
+    assert refused.value.reasons == ("it has 1 rank, counted from 0",)
+
+
+def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, context: Context, tmp_path: Path) -> None:
+    inventory = Inventory((HERE,), "test")
+    with keeping(tmp_path / RUNS) as kept:
+        at(kept)
+        events = list(manage.logs(None, inventory, context))
+    assert Message("run r1 goes on: ipexctl logs r1 --follow", code="goes-on") in events
+
+
+def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
+    for run, started in (("0102-new", 20.0), ("0101-old", 10.0)):
+        site = ended(link, tmp_path, run, "python3")
+        run_control.prepare(link, site, SPEC._replace(run=run, started=started))
+    inventory = Inventory((HERE,), "test")
+    with pytest.raises(UsageError, match="run 0102-new has no rank 3"):
+        list(manage.logs(None, inventory, context, frozenset({3})))
+    with pytest.raises(UsageError, match="2 runs are kept"):
+        list(manage.attach(None, inventory, context))
+
+
+def test_stop_of_a_run_that_ended_says_when(link: LocalLink, context: Context, tmp_path: Path) -> None:
+    ended(link, tmp_path, "0101-old", "python3", ended_at=1_763_631_060.0)
+    events = list(manage.stop(None, Inventory((HERE,), "test"), context))
+    [text] = [event.text for event in events if isinstance(event, Message)]
+    assert text.startswith("run 0101-old had ended already at 2025-11-2")
