@@ -23,6 +23,14 @@ class Index(Record):
     kind: Literal["index", "find-links"]
 
 
+class BindingOffer(Record):
+    """What the package indexes in force have of oneccl_bind_pt: the ``newest`` version for the hosts' Python and glibc
+    (empty: none), and ``why`` there is no newer one."""
+
+    newest: str
+    why: str
+
+
 class StackRelease(Record):
     """One release of the table: versions that match, and what they require of a host.
 

@@ -109,6 +109,34 @@ def resolve_wheels(
 
     Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
     """
+    options = ["--format", "pylock.toml", "--generate-hashes"]
+    status, output, errors = _compile(tool, requirements, options, python, glibc, sources, limits, environ)
+    if status is None:
+        raise _explain_uv_error(f"no progress for {limits.stall:g} s", "", sources)
+    if status:
+        raise _explain_uv_error("", errors, sources)
+    return parse_pylock(output)
+
+
+def find_newest_version(
+    tool: Tool, name: str, python: str, glibc: str, sources: Sources, limits: Limits, environ: Mapping[str, str]
+) -> str:
+    """The newest version of a package that the sources have as a wheel for these hosts; empty for none."""
+    _, output, _ = _compile(tool, [name], ["--no-deps"], python, glibc, sources, limits, environ)
+    return output.strip().partition("==")[2]
+
+
+def _compile(
+    tool: Tool,
+    requirements: Sequence[str],
+    options: Sequence[str],
+    python: str,
+    glibc: str,
+    sources: Sources,
+    limits: Limits,
+    environ: Mapping[str, str],
+) -> tuple[int | None, str, str]:
+    """`uv pip compile` for hosts; the result of `_run_uv`."""
     env = sources.build_environment(environ)
     # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
     env.update(
@@ -117,16 +145,11 @@ def resolve_wheels(
         UV_NO_PROGRESS="1",
         NO_COLOR="1",
     )
-    argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", "--format", "pylock.toml"]
-    argv += ["--generate-hashes", "--no-build", "--no-sources", "--python-version", python]
+    argv = [tool.path, "-v", "pip", "compile", "-", "--no-header", "--no-annotate", *options]
+    argv += ["--no-build", "--no-sources", "--python-version", python]
     argv += ["--no-index"] if sources.no_index else []
     argv += ["--python-platform", manylinux_platform(glibc), "--python", sys.executable, "--no-python-downloads"]
-    status, output, errors = _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
-    if status is None:
-        raise _explain_uv_error(f"no progress for {limits.stall:g} s", "", sources)
-    if status:
-        raise _explain_uv_error("", errors, sources)
-    return parse_pylock(output)
+    return _run_uv(argv, "\n".join(requirements) + "\n", env, limits)
 
 
 def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limits) -> tuple[int | None, str, str]:

@@ -11,7 +11,7 @@ from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_ver
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.notes import Note
-from ipexctl.model.stack import MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
+from ipexctl.model.stack import BindingOffer, MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
 
 # What IPEX asks of a CPU at import (csrc/cpu/isa/cpu_feature.cpp). Flags decide; where none were read, the level does.
 _FLAGS = {"AVX2": {"avx2", "fma"}, "AVX512": {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}}
@@ -26,8 +26,11 @@ _PACKAGES = {
 _BELOW = {"AVX2": {"below"}, "AVX512": {"below", "AVX2", "AVX2_VNNI"}}
 
 
-def resolve(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable) -> Stack:
-    """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts).
+def resolve(
+    request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, offer: BindingOffer | None = None
+) -> Stack:
+    """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
+    oneccl_bind_pt than the ``offer`` are passed over.
 
     Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it.
     """
@@ -44,10 +47,13 @@ def resolve(request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTab
         if request.python and request.python not in release.pythons:
             continue
         reasons, python = _check_release(release, request, facts)
+        if not reasons and offer and parse_version(release.oneccl) > parse_version(offer.newest):
+            reasons = (Note("not-offered", offer.why),)
         if not reasons:
             if refusals:
                 skipped, because = refusals[0]
-                notes.append(Note("older-release", f"not {skipped.name}: {'; '.join(map(str, because))}"))
+                text = f"not {skipped.name}: {'; '.join(map(str, because))}; taking {release.name}"
+                notes.append(Note("older-release", text))
             return _build_stack(release, request, python, facts, table, notes)
         refusals.append((release, reasons))
     release, reasons = refusals[0]
@@ -161,7 +167,9 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
 
 
 def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:
-    """The releases with as many of torch, IPEX and binding as the request permits, best first."""
+    """The releases with as many of torch, IPEX and binding as the request permits, best first; then, where nothing
+    demands the binding, those without it, and last plain torch where no version is named."""
+    every = releases
     if request.backend in {"gloo", "impi"}:
         if request.torch is None and request.ipex is None:
             releases = [release for release in releases if release.ipex]
@@ -182,7 +190,13 @@ def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> l
             parse_version(release.oneccl),
         )
 
-    return sorted(releases, key=rate, reverse=True)
+    ranked = sorted(releases, key=rate, reverse=True)
+    if request.backend == "auto" and request.oneccl is None:
+        without = [_remove_members(release, "oneccl") for release in every if release.ipex]
+        ranked += sorted(without, key=rate, reverse=True)
+        if request.torch is None and request.ipex is None and request.track is None:
+            ranked += sorted((_remove_members(release, "ipex") for release in every), key=rate, reverse=True)
+    return list(dict.fromkeys(ranked))
 
 
 def _refuse_pair(

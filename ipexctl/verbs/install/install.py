@@ -89,7 +89,11 @@ def install(
     facts = yield from _observe(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
         return (yield from _stop("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
-    stack, launcher = resolve(request, facts, releases), None
+    launcher = None
+    if locked:
+        stack = resolve(request, facts, releases)
+    else:
+        stack = yield from lock.resolve_available(request, facts, releases, task, context, environ, limits)
     if task.mpi not in {"auto", "wheel"}:
         hosts = [inventory[name] for name in facts]
         result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")

@@ -15,6 +15,7 @@ from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
 from ipexctl.act.packages.download import hash_file, local_path, measure_sizes, probe_index
 from ipexctl.act.packages.resolve import (
+    find_newest_version,
     find_uv,
     forget_lock,
     load_lock,
@@ -31,11 +32,11 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import parse_json, to_json
-from ipexctl.model.stack import Stack, StackRequest, Track
+from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock
 
-_IMPI = "impi-torch"
+_IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
@@ -211,6 +212,35 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
 
 
+def resolve_available(
+    request: StackRequest,
+    facts: Mapping[str, Facts],
+    table: ReleaseTable,
+    task: Install,
+    context: Context,
+    environ: Mapping[str, str],
+    limits: Limits,
+) -> Generator[Event, None, Stack]:
+    """As `resolve`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it now.
+
+    They are not asked if the lock of that release is remembered. Raises `UsageError`.
+    """
+    stack = resolve(request, facts, table)
+    lock = LockRequest(task, stack, context, environ, limits)
+    if not stack.release.oneccl or request.backend != "auto" or request.oneccl or load_lock(context.cache, lock.inputs):
+        return stack
+    step, sources, down = "look for oneccl_bind_pt", lock.sources, list[str]()
+    yield StepStarted("", step)
+    if not (task.index_url or task.wheels or sources.no_index):
+        indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
+        sources, down = _add_answering_indexes(indexes, sources, environ, limits)
+    newest = find_newest_version(find_uv(), _BINDING, stack.python, stack.glibc, sources, limits, environ)
+    own = [index.url for index in stack.indexes if index.url in down]
+    why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
+    yield StepEnded("", step, "ok", newest or "none can be had")
+    return resolve(request, facts, table, BindingOffer(newest, why))
+
+
 def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]) -> Generator[Event, None, Lock]:
     task, stack, environ, limits = request.task, request.stack, request.environ, request.limits
     sources, inputs, cache = request.sources, request.inputs, request.context.cache
@@ -220,7 +250,9 @@ def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, 
     yield StepStarted("", "lock the wheels")
     down: list[str] = []
     if not (task.index_url or task.wheels or sources.no_index):
-        sources, down = _add_release_indexes(stack, sources, environ, limits)
+        needed = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
+        indexes = [index for index in stack.indexes if index.name == "torch-cpu" or needed]
+        sources, down = _add_answering_indexes(indexes, sources, environ, limits)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         wheels = resolve_wheels(tool, asked, stack.python, stack.glibc, sources, limits, environ)
@@ -239,13 +271,10 @@ def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, 
     return lock
 
 
-def _add_release_indexes(
-    stack: Stack, sources: Sources, environ: Mapping[str, str], limits: Limits
+def _add_answering_indexes(
+    wanted: Sequence[Index], sources: Sources, environ: Mapping[str, str], limits: Limits
 ) -> tuple[Sources, list[str]]:
-    """The indexes of the row too, as far as they answer; and those that do not."""
-    release = stack.release
-    all_needed = release.oneccl or release.ipex in ONLY_INTEL  # else the rest is on the default one
-    wanted = [index for index in stack.indexes if index.name == "torch-cpu" or all_needed]
+    """The sources and those of these indexes that answer; and the URLs of those that do not."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
         answers = [*pool.map(lambda index: probe_index(index.url, sources, environ, limits), wanted)]
     up = [index for index, answered in zip(wanted, answers, strict=True) if answered]

@@ -19,13 +19,13 @@ from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepEnded, StepStarted
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.stack import Stack, StackRequest
+from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import pluralize
 from ipexctl.model.wheels import Wheel
 from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.install import table
-from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
+from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 
 
 def wheels_fetch(
@@ -51,10 +51,18 @@ def wheels_fetch(
         )
     packed = hash_wheels(directory) if one_file else {}
     rows = table()
-    stacks = [_stack(task, python) for python in (task.python or (None,))]
-    yield Started("wheels", f"wheels of {stacks[0].release.name}", ())
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
     request = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
+    wishes = [
+        StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
+        for python in (task.python or (None,))
+    ]
+    yield Started("wheels", f"wheels of {wishes[0]}", ())
+    stacks = []
+    for wish in wishes:
+        having = Python("python3", wish.python or resolve(wish, {}, rows).python)
+        host = {"host": Facts(glibc=task.glibc, pythons=(having,))}
+        stacks.append((yield from resolve_available(wish, host, rows, request, context, environ, limits)))
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
         _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits), rows, {})
@@ -99,14 +107,6 @@ def wheels_fetch(
     yield StepEnded("", step, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)
-
-
-def _stack(task: Wheels, python: str | None) -> Stack:
-    """The row for a host of which only the Python and the glibc are known."""
-    wish = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
-    rows = table()
-    having = Python("python3", python or resolve(wish, {}, rows).python)
-    return resolve(wish, {"host": Facts(glibc=task.glibc, pythons=(having,))}, rows)
 
 
 def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:

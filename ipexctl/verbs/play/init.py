@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
+from ipexctl.act.packages.sources import Limits
 from ipexctl.decide import parsing
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -18,17 +19,18 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
-from ipexctl.decide.releases import resolve
 from ipexctl.model.answers import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import Stack, StackRequest
+from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import read_hostfile
-from ipexctl.verbs.doctor.doctor import versions
+from ipexctl.verbs.install.install import table
+from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
 
@@ -77,8 +79,11 @@ def init(
     target: Target,
     context: Context,
     ask: Ask | None,
+    *,
+    environ: Mapping[str, str] | None = None,
 ) -> Generator[Event, None, None]:
-    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files.
+    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. ``environ``
+    (default: the process's) has pip's and uv's settings.
 
     Raises `UsageError` before any host is contacted if a file exists already or the script does not exist.
     """
@@ -95,10 +100,11 @@ def init(
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
         answers = _ask_question(answers, question, ask, whys)
-    stack = _choose_stack(answers, facts)
+    environ = os.environ if environ is None else environ
+    stack = yield from _choose_stack(answers, facts, context, environ)
     if answers.backend is None:
         answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
-    stack = _choose_stack(answers, facts)
+        stack = yield from _choose_stack(answers, facts, context, environ)
     name = answers.script or ""
     script = planning.read_script(*_read_script(Path(target.playbook.parent, name)))
     hosts = target.hosts or target.hostfile.name
@@ -165,11 +171,13 @@ def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: d
     return result
 
 
-def _choose_stack(answers: Answers, facts: Mapping[str, Facts]) -> Stack:
+def _choose_stack(
+    answers: Answers, facts: Mapping[str, Facts], context: Context, environ: Mapping[str, str]
+) -> Generator[Event, None, Stack]:
     """The stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
-    return resolve(request, facts, versions())
+    return (yield from resolve_available(request, facts, table(), Install(), context, environ, Limits()))
 
 
 def _find_scripts(directory: Path) -> list[str]:

@@ -15,7 +15,7 @@ from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.table import ReleaseTable, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.stack import StackRequest
+from ipexctl.model.stack import BindingOffer, StackRequest
 
 ROOT = Path(__file__).parents[3]
 TABLE: ReleaseTable = parse_table((ROOT / "ipexctl/data/stacks.toml").read_text())
@@ -305,3 +305,39 @@ def test_every_wish_ends_in_a_stack_it_means_or_in_a_refusal_with_a_reason(
     assert not (track == "native" and stack.release.ipex)
     assert not (track == "ipex" and not stack.release.ipex)
     assert not (stack.release.ipex and level == "below")
+
+
+NO_BINDING = BindingOffer("", "its index does not answer: https://index.example/")
+
+
+@pytest.mark.parametrize(
+    ("request_", "offer", "name", "backend"),
+    [
+        (StackRequest(), NO_BINDING, "torch 2.8.0 + ipex 2.8.0", "impi"),
+        (StackRequest(track="ipex"), NO_BINDING, "torch 2.8.0 + ipex 2.8.0", "impi"),
+        (StackRequest(torch="2.7.0"), NO_BINDING, "torch 2.7.0 + ipex 2.7.0", "impi"),
+        (StackRequest(torch="2.1.2"), NO_BINDING, "torch 2.1.2 + ipex 2.1.100", "gloo"),
+        (StackRequest(), BindingOffer("2.7.0+cpu", ""), "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0", "ccl"),
+        (StackRequest(), BindingOffer("2.4.0", "older"), "torch 2.4.0 + ipex 2.4.0 + oneccl 2.4.0", "ccl"),
+    ],
+)
+def test_a_binding_that_cannot_be_had_is_passed_over(
+    request_: StackRequest, offer: BindingOffer, name: str, backend: str
+) -> None:
+    stack = resolve(request_, {}, TABLE, offer)
+    assert (stack.release.name, stack.backend) == (name, backend)
+    if name != resolve(request_, {}, TABLE).release.name:
+        note = next(note for note in stack.notes if note.code == "older-release")
+        assert f"{offer.why}; taking {name}" in note.text
+
+
+def test_hosts_that_hold_no_row_with_the_binding_get_the_newest_that_they_hold() -> None:
+    new = {"a": Facts(isa_level="AMX", pythons=(Python("/usr/bin/python3", "3.14.0"),))}
+    weak = {"a": Facts(isa_level="below", pythons=(Python("/usr/bin/python3", "3.11.2"),))}
+    for facts in (new, weak):
+        stack = resolve(StackRequest(), facts, TABLE)
+        assert stack.release.torch == TABLE.releases[-1].torch
+        assert not stack.release.ipex
+        assert stack.notes[0].code == "older-release"
+        with pytest.raises(UsageError):
+            resolve(StackRequest(track="ipex"), facts, TABLE)
