@@ -120,7 +120,7 @@ class InitFlags(Fields):
     ppn: int | None = flag(None, "Ranks per host (default: asked for).", "Playbook", ge=1)
     backend: Backend | None = flag(None, "Collectives backend (default: asked for).", "Playbook")
     ipex: bool | None = flag(None, "Use IPEX, or stock torch (default: asked for).", "Playbook")
-    torch: str | None = flag(None, "Exact version of torch.", "Playbook", "VERSION")
+    torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Playbook", "VERSION")
     precision: Literal["bf16", "no"] | None = flag(None, "Mixed precision (default: asked for).", "Playbook")
     port: int | None = flag(
         None, "Rendezvous port on node0 (default: a free one).", "Playbook", "PORT", ge=1024, le=65535

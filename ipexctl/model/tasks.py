@@ -80,7 +80,7 @@ class VersionFields(Fields):
     track: Literal["ipex", "native"] | None = flag(
         None, "Release track: ipex (ends at torch 2.8.0) or native, plain torch (default: either).", "Versions"
     )
-    torch: str | None = flag(None, "Exact version of torch.", "Versions", "VERSION")
+    torch: str | None = flag(None, "Version of torch: 2.7.0, 2.7, '>=2.6,<2.8' or latest.", "Versions", "VERSION")
     ipex: str | None = flag(None, "Exact version of intel_extension_for_pytorch.", "Versions", "VERSION")
     oneccl: str | None = flag(None, "Exact version of oneccl_bind_pt.", "Versions", "VERSION")
     backend: Backend = flag(

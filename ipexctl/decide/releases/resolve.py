@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
@@ -109,11 +112,14 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
 def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
     """The releases that match the request, best first. Raises `UsageError` with every reason if there are none."""
     torch = public_version(request.torch) if request.torch else None
+    if torch == "latest":
+        of_track = (release.torch for release in table.releases if release.ipex or request.track != "ipex")
+        torch = max(of_track, key=parse_version)
     for mismatch in table.wrong:
         if request.oneccl and (torch, public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
             hint = f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
             raise UsageError(mismatch.why, hint=hint)
-    matching = [release for release in table.releases if torch in {None, release.torch}]
+    matching = [release for release in table.releases if match_version(torch, release.torch)]
     if not matching:
         minor = minor_version(torch or "")
         family = list(dict.fromkeys(r.torch for r in table.releases if minor_version(r.torch) == minor))
@@ -164,6 +170,24 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
         return sorted(native.values(), key=lambda release: parse_version(release.torch), reverse=True)
     return _rank_releases(matching, request)
+
+
+def match_version(wanted: str | None, version: str) -> bool:
+    """Whether an exact version meets a request: None and "latest" are any, "2.7.0" (and "2.7.0+cpu") is this one, "2.7"
+    every 2.7.x, ">=2.6,<2.8" is a specifier of packaging. Raises `UsageError` (exit 2) for other texts."""
+    if wanted in {None, "latest"}:
+        return True
+    try:
+        parsed = Version(wanted)
+    except InvalidVersion:
+        try:
+            return SpecifierSet(wanted.strip() or "none").contains(version)
+        except InvalidSpecifier:
+            hint = "a version is written 2.7.0, 2.7, '>=2.6,<2.8' or latest"
+            raise UsageError(f"torch {wanted!r} is not a version", hint=hint) from None
+    if len(parsed.release) < 3:
+        return Version(version).release[: len(parsed.release)] == parsed.release
+    return parsed.public == version
 
 
 def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> list[StackRelease]:

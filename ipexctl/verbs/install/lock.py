@@ -26,7 +26,7 @@ from ipexctl.act.packages.resolve import (
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
-from ipexctl.decide.releases.resolve import replace_impi_by_gloo
+from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo
 from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
@@ -200,7 +200,8 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     reasons = [
         f"{word} {asked} is asked for, the lock has {have or 'none'}"
         for word, have in known.items()
-        if (asked := getattr(request, word)) and public_version(asked) != public_version(have or "")
+        if (asked := getattr(request, word))
+        and not (have and match_version(public_version(asked), public_version(have)))
     ]
     if reasons:
         raise UsageError(

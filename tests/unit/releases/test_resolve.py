@@ -341,3 +341,31 @@ def test_hosts_that_hold_no_row_with_the_binding_get_the_newest_that_they_hold()
         assert stack.notes[0].code == "older-release"
         with pytest.raises(UsageError):
             resolve(StackRequest(track="ipex"), facts, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("torch", "taken"),
+    [
+        ("2.0", "2.0.1"),
+        ("1.13", "1.13.0"),  # 1.13.1 is unconfirmed
+        ("2.7", "2.7.0"),
+        (">=2.6,<2.8", "2.7.0"),
+        ("==2.7.*", "2.7.0"),
+        ("~=2.6.0", "2.6.0"),
+        ("2.8.0+cpu", "2.8.0"),
+        ("latest", TABLE.releases[-1].torch),
+    ],
+)
+def test_versions_are_spelled_as_the_guides_do(torch: str, taken: str) -> None:
+    assert resolve(StackRequest(torch=torch), {}, TABLE).release.torch == taken
+
+
+def test_latest_on_the_ipex_track_is_the_last_with_ipex() -> None:
+    assert resolve(StackRequest(torch="latest", track="ipex"), {}, TABLE).release.torch == "2.8.0"
+
+
+@pytest.mark.parametrize("torch", ["two", "2.7,2.8", ">=", " ", "2.7.0 || true"])
+def test_what_is_no_version_is_refused(torch: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(StackRequest(torch=torch), {}, TABLE)
+    assert caught.value.exit == Exit.INPUT
