@@ -70,29 +70,9 @@ class Lab:
     servers: tuple[Server, ...] = ()
     ready: bool = False
 
-    @property
-    def hostfile(self) -> Path:
-        return self.directory / "hostfile"
-
-    @property
-    def known_hosts(self) -> Path:
-        return self.directory / "known_hosts"
-
-    @property
-    def key(self) -> Path:
-        return self.directory / "id_ed25519"
-
-    @property
-    def ssh_config(self) -> Path:
-        return self.directory / "ssh_config"
-
-    @property
-    def venv(self) -> Path:
-        """The environment of all lab hosts, which share this machine's files."""
-        return self.directory / "env"
-
-    def home(self, name: str) -> Path:
-        return self.directory / name / "home"
+    def path(self, *names: str) -> Path:
+        """A file of the lab ("hostfile"), or of one of its hosts ("lab0", "home"); "env" is the environment of all."""
+        return self.directory.joinpath(*names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +152,16 @@ def _is_private_group(gid: int) -> bool:
 
 def load_lab(directory: Path) -> Lab | None:
     """The lab last started here, running or not; None without one. Raises `UsageError` for a damaged record."""
+    record = directory / "lab.json"
     try:
-        value = json.loads((directory / "lab.json").read_text("utf-8"))
-        servers = tuple(Server(**server) for server in value["servers"])
-        user, tag, boot = (str(value[key]) for key in ("user", "tag", "boot"))
-        return Lab(directory, tuple(value["names"]), user, tag, boot, servers, value["ready"] is True)
+        value = json.loads(record.read_text("utf-8"))
+        servers = tuple(Server(**server) for server in value.pop("servers"))
+        return Lab(directory, tuple(value.pop("names")), servers=servers, **value)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"the lab's record {directory / 'lab.json'} cannot be read: {printable(str(error))}", exit=Exit.STEP
-        ) from None
+        why = printable(str(error))
+        raise UsageError(f"the lab's record {record} cannot be read: {why}", exit=Exit.STEP) from None
 
 
 # creation ---------------------------------------------------------------------------------------------------------
@@ -197,56 +176,56 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
     _save(lab)
-    _write_atomically(directory / "session", _SESSION)
-    public = _make_key(tools, lab.key)
-    _write_atomically(directory / "authorized_keys", f"{public}\n")
+    _write_atomically(lab.path("session"), _SESSION)
+    public = _make_key(tools, lab.path("id_ed25519"))
+    _write_atomically(lab.path("authorized_keys"), f"{public}\n")
     for name in names:
-        lab.home(name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_key(tools, directory / name / "host_key")
+        lab.path(name, "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_key(tools, lab.path(name, "host_key"))
     return lab
 
 
 def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
     """Starts one host's server on a free port and waits for its banner; returns the lab with it. Raises `LabError`."""
-    host_directory = lab.directory / name
+    config, log = lab.path(name, "sshd_config"), lab.path(name, "sshd.log")
     for _ in range(3):  # another process may take the port before sshd does
         with socket.create_server((ADDRESS, 0)) as free:
             port = free.getsockname()[1]
-        _write_atomically(host_directory / "sshd_config", format_sshd_config(lab, name, port, tools))
-        _check_config(host_directory / "sshd_config", tools)
-        _write_atomically(host_directory / "sshd.log", "")
-        lab = _spawn_sshd(lab, name, port, tools)
+        _write_atomically(config, format_sshd_config(lab, name, port, tools))
+        _check_config(config, tools)
+        _write_atomically(log, "")
+        lab = _spawn_sshd(lab, name, port, [tools.sshd, "-D", "-f", str(config), "-E", str(log)])
         if _sends_banner(lab.servers[-1]):
             return lab
-        log = (host_directory / "sshd.log").read_text("utf-8", "replace")
+        output = log.read_text("utf-8", "replace")
         _signal_processes({lab.servers[-1].pid}, signal.SIGKILL)
         lab = replace(lab, servers=lab.servers[:-1])
-        if "Address already in use" not in log:
+        if "Address already in use" not in output:
             break
-    raise LabError(f"sshd sends no banner: {_last_line(log)}")
+    raise LabError(f"sshd sends no banner: {_last_line(output)}")
 
 
 def write_client_files(lab: Lab) -> None:
     """Writes the hostfile, known_hosts and ssh_config of the lab's servers."""
-    keys = {s.name: (lab.directory / s.name / "host_key.pub").read_text("utf-8").split()[:2] for s in lab.servers}
-    known = [f"[{ADDRESS}]:{s.port} {' '.join(keys[s.name])}" for s in lab.servers]
-    _write_atomically(lab.known_hosts, "".join(f"{line}\n" for line in known))
-    _write_atomically(lab.hostfile, format_hostfile(lab))
-    _write_atomically(lab.ssh_config, format_ssh_config(lab))
+    known = []
+    for server in lab.servers:
+        kind, key, *_ = lab.path(server.name, "host_key.pub").read_text("utf-8").split()
+        known.append(f"[{ADDRESS}]:{server.port} {kind} {key}")
+    _write_atomically(lab.path("known_hosts"), _join_lines(known))
+    _write_atomically(lab.path("hostfile"), format_hostfile(lab))
+    _write_atomically(lab.path("ssh_config"), format_ssh_config(lab))
 
 
 def try_login(lab: Lab, name: str, tools: Tools) -> None:
     """Logs in to a host and checks the home directory. Raises `LabError`."""
-    argv = [tools.ssh, "-F", str(lab.ssh_config), "-oBatchMode=yes", "-oConnectTimeout=10", "-n", name]
+    argv = [tools.ssh, "-F", str(lab.path("ssh_config")), "-oBatchMode=yes", "-oConnectTimeout=10", "-n", name]
     try:
-        done = subprocess.run(
-            [*argv, 'printf "%s\\n" "$HOME" "$PWD"'], capture_output=True, timeout=30, text=True, errors="replace"
-        )
+        done = _run([*argv, 'printf "%s\\n" "$HOME" "$PWD"'], timeout=30)
     except subprocess.TimeoutExpired:
         raise LabError("login timed out after 30 s") from None
     if done.returncode:
         raise LabError(f"login failed: {_last_line(done.stderr)}")
-    home = str(lab.home(name))
+    home = str(lab.path(name, "home"))
     if done.stdout.split("\n")[:1] != [home]:
         raise LabError(f"login ended in {printable(done.stdout.strip())}, not in {home}")
 
@@ -260,13 +239,12 @@ def mark_ready(lab: Lab) -> Lab:
 
 def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     """The text of one server's configuration."""
-    directory = lab.directory
-    session = shlex.quote(str(directory / "session"))
+    session = shlex.quote(str(lab.path("session")))
     lines = [
         f"ListenAddress {ADDRESS}:{port}",
-        f'HostKey "{directory / name / "host_key"}"',
+        f'HostKey "{lab.path(name, "host_key")}"',
         "PidFile none",
-        f'AuthorizedKeysFile "{directory / "authorized_keys"}"',
+        f'AuthorizedKeysFile "{lab.path("authorized_keys")}"',
         "AuthenticationMethods publickey",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",
@@ -274,7 +252,7 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         f"AllowUsers {lab.user}",
         # sshd refuses keys below a directory such as /tmp, because others might change them. `_check_owner` has ruled
         # that out: all directories above are this user's or root's, and sticky where others may write.
-        f"StrictModes {'no' if _is_below_shared(directory) else 'yes'}",
+        f"StrictModes {'no' if _is_below_shared(lab.directory) else 'yes'}",
         "UsePAM no",
         "UseDNS no",
         "PrintMotd no",
@@ -282,12 +260,11 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         "X11Forwarding no",
         "LogLevel VERBOSE",
         "AcceptEnv LANG LC_*",
-        f'SetEnv "HOME={lab.home(name)}" "{ENV_TAG}={lab.tag}"',
+        f'SetEnv "HOME={lab.path(name, "home")}" "{ENV_TAG}={lab.tag}"',
         f"ForceCommand exec /bin/sh {session}",
     ]
-    if tools.sftp:
-        lines.append(f"Subsystem sftp {tools.sftp}")
-    return "".join(f"{line}\n" for line in lines)
+    lines += [f"Subsystem sftp {tools.sftp}"] if tools.sftp else []
+    return _join_lines(lines)
 
 
 def format_hostfile(lab: Lab) -> str:
@@ -298,14 +275,14 @@ def format_hostfile(lab: Lab) -> str:
             "address": ADDRESS,
             "port": str(server.port),
             "user": lab.user,
-            "key": str(lab.key),
-            "known_hosts": str(lab.known_hosts),
-            "venv": str(lab.venv),
-            "workdir": str(lab.home(server.name) / "work"),
+            "key": str(lab.path("id_ed25519")),
+            "known_hosts": str(lab.path("known_hosts")),
+            "venv": str(lab.path("env")),
+            "workdir": str(lab.path(server.name, "home", "work")),
             "lab": f"lab-{lab.tag[:8]}",  # one machine on purpose
         }
         lines.append(" ".join([server.name, *(f"{key}={_quote(value)}" for key, value in words.items())]))
-    return "".join(f"{line}\n" for line in lines)
+    return _join_lines(lines)
 
 
 def format_ssh_config(lab: Lab) -> str:
@@ -316,13 +293,13 @@ def format_ssh_config(lab: Lab) -> str:
     lines += [
         "Host lab*",
         f"  User {lab.user}",
-        f'  IdentityFile "{lab.key}"',
+        f'  IdentityFile "{lab.path("id_ed25519")}"',
         "  IdentitiesOnly yes",
-        f'  UserKnownHostsFile "{lab.known_hosts}"',
+        f'  UserKnownHostsFile "{lab.path("known_hosts")}"',
         "  GlobalKnownHostsFile /dev/null",
         "  StrictHostKeyChecking yes",
     ]
-    return "".join(f"{line}\n" for line in lines)
+    return _join_lines(lines)
 
 
 # processes --------------------------------------------------------------------------------------------------------
@@ -345,7 +322,7 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
     Processes of other users are never part of a lab.
     """
     servers = lab.servers if server is None else (server,)
-    home = None if server is None else f"HOME={lab.home(server.name)}".encode()
+    home = None if server is None else f"HOME={lab.path(server.name, 'home')}".encode()
     parents: dict[int, int] = {}
     pids = {server.pid for server in servers if is_alive(lab, server)}
     for entry in os.scandir("/proc"):
@@ -394,22 +371,19 @@ def stop_lab(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
 
 def remove_lab(lab: Lab) -> None:
     """Removes the files of a lab that has ended. Homes and the environment stay for the next one."""
-    for name in lab.names:
-        for file in ("sshd_config", "host_key", "host_key.pub", "sshd.log"):
-            (lab.directory / name / file).unlink(missing_ok=True)
+    own = ("sshd_config", "host_key", "host_key.pub", "sshd.log")
     shared = ("hostfile", "known_hosts", "id_ed25519", "id_ed25519.pub", "ssh_config", "authorized_keys", "session")
-    for file in (*shared, "lab.json"):  # the record last: without it no command would clean up
-        (lab.directory / file).unlink(missing_ok=True)
+    files = [lab.path(name, file) for name in lab.names for file in own]
+    for path in (*files, *map(lab.path, shared), lab.path("lab.json")):  # the record last: by it a command cleans up
+        path.unlink(missing_ok=True)
 
 
 # helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _spawn_sshd(lab: Lab, name: str, port: int, tools: Tools) -> Lab:
+def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:
     """Starts sshd detached from this process, but lets it run only after its process id is saved."""
-    host_directory = lab.directory / name
     waiting = 'echo $$ && read -r go && exec "$@" </dev/null >/dev/null 2>&1'
-    sshd = [tools.sshd, "-D", "-f", str(host_directory / "sshd_config"), "-E", str(host_directory / "sshd.log")]
     with subprocess.Popen(
         ["setsid", "--fork", "sh", "-c", waiting, "sh", *sshd],
         stdin=subprocess.PIPE,
@@ -431,7 +405,7 @@ def _check_config(path: Path, tools: Tools) -> None:
     """Checks a configuration with ``sshd -t``; as root also creates the directory that sshd's service would. Raises
     `LabError`."""
     for _ in range(2):
-        done = subprocess.run([tools.sshd, "-t", "-f", str(path)], capture_output=True, text=True, errors="replace")
+        done = _run([tools.sshd, "-t", "-f", str(path)])
         if done.returncode == 0:
             return
         missing = re.search(r"Missing privilege separation directory: (/\S+)", done.stderr)
@@ -483,19 +457,19 @@ def _is_below_shared(directory: Path) -> bool:
 
 
 def _make_key(tools: Tools, path: Path) -> str:
-    path.unlink(missing_ok=True)
-    path.with_name(path.name + ".pub").unlink(missing_ok=True)
-    argv = [tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace")
+    public = path.with_name(f"{path.name}.pub")
+    for file in (path, public):
+        file.unlink(missing_ok=True)
+    done = _run([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
     if done.returncode:
         raise UsageError(f"ssh-keygen failed: {_last_line(done.stderr)}", exit=Exit.STEP)
-    return path.with_name(path.name + ".pub").read_text("utf-8").strip()
+    return public.read_text("utf-8").strip()
 
 
 def _save(lab: Lab) -> None:
     value = asdict(lab)
     del value["directory"]
-    _write_atomically(lab.directory / "lab.json", json.dumps(value, indent=2) + "\n")
+    _write_atomically(lab.path("lab.json"), json.dumps(value, indent=2) + "\n")
 
 
 def _write_atomically(path: Path, text: str) -> None:
@@ -511,6 +485,14 @@ def _write_atomically(path: Path, text: str) -> None:
 
 def _quote(value: str) -> str:
     return value if re.fullmatch(r"[A-Za-z0-9_./:@+=,-]+", value) else f'"{value}"'
+
+
+def _join_lines(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _run(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, timeout=timeout, text=True, errors="replace")
 
 
 def _last_line(text: str) -> str:

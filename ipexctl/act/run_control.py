@@ -21,7 +21,6 @@ from ipexctl.protocol import frames, messages, paths, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, Role
-from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ class RemoteRunDir:
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
 
 
-def prepare(link: Link, site: RemoteRunDir, spec: RunSpec) -> None:
+def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
     """Puts the run's directory on a host: specification (with the ranks' environment, 0600), agent, shim, hooks.
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
@@ -84,25 +83,13 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
     answer = _ask(link, site.agent(Role.GUARD, site.directory, address, str(port), run=run), problem)
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
-        raise LinkError(
-            Failure(
-                site.host.name,
-                Kind.BUSY,
-                f"busy with run {answer.run} of {answer.owner}, since {since}",
-                hint="wait for it, stop it (ipexctl stop), or start beside it with --share",
-                code="busy",
-            )
-        )
+        what = f"busy with run {answer.run} of {answer.owner}, since {since}"
+        hint = "wait for it, stop it (ipexctl stop), or start beside it with --share"
+        raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
     if isinstance(answer, messages.AgentFailed):
-        raise LinkError(
-            Failure(
-                site.host.name,
-                Kind.STEP,
-                f"cannot reach the head at {address} port {port}: {answer.error}",
-                hint="open the ports between the hosts, or choose another network with --iface",
-                code="back-connection",
-            )
-        )
+        what = f"cannot reach the head at {address} port {port}: {answer.error}"
+        hint = "open the ports between the hosts, or choose another network with --iface"
+        raise LinkError(Failure(site.host.name, Kind.STEP, what, hint, "back-connection"))
     _expect(messages.GuardReady, answer, link, problem)
 
 

@@ -128,9 +128,9 @@ def _make_answer(lab: Lab) -> LabAnswer:
     return LabAnswer(
         up=True,
         directory=str(lab.directory),
-        hostfile=str(lab.hostfile),
-        ssh=f"ssh -F {shlex.quote(str(lab.ssh_config))} {lab.names[0]}",
-        next=f"ipexctl doctor -f {shlex.quote(str(lab.hostfile))}",
+        hostfile=str(lab.path("hostfile")),
+        ssh=f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}",
+        next=f"ipexctl doctor -f {shlex.quote(str(lab.path('hostfile')))}",
         hosts=tuple(
             LabHost(
                 name=server.name,
@@ -138,7 +138,7 @@ def _make_answer(lab: Lab) -> LabAnswer:
                 port=server.port,
                 up=act.is_alive(lab, server),
                 processes=len(act.find_processes(lab, server)),
-                home=str(lab.home(server.name)),
+                home=str(lab.path(server.name, "home")),
             )
             for server in lab.servers
         ),

@@ -35,7 +35,7 @@ def on_loopback(directory: Path, count: int = 3) -> Iterator[Bench]:
     if made is None:
         raise RuntimeError("the lab did not come up")
     try:
-        yield Bench(made.names, made.hostfile, made.ssh_config, (), False)
+        yield Bench(made.names, made.path("hostfile"), made.path("ssh_config"), (), False)
     finally:
         assert _value(lab.down(directory)), "processes of the lab are left"
 

@@ -6,7 +6,6 @@ Paramiko's own reader stops at markers, knows no patterns and is quadratic; this
 from __future__ import annotations
 
 import base64
-import binascii
 import fnmatch
 import hashlib
 import hmac
@@ -68,13 +67,13 @@ class KnownHosts:
         self._lock = threading.Lock()
         for path in self.files:
             try:
-                text = path.read_bytes()
+                lines = path.read_bytes().split(b"\n")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 self.problems.append(f"{path}: {error.strerror}")
                 continue
-            for number, line in enumerate(text.split(b"\n"), 1):
+            for number, line in enumerate(lines, 1):
                 if why := self._add_line(str(path), number, line.decode("utf-8", "replace").strip()):
                     self.problems.append(f"{path}:{number}: {why}")
 
@@ -91,21 +90,17 @@ class KnownHosts:
         hosts, kind, coded = words[:3]
         try:
             blob = base64.b64decode(coded, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             return "the key is not base64"
         if not _is_key_blob(kind, blob):
             return f"not a key of type {kind[:40]!r}"
         entry = Entry(file, number, marker, kind, blob)
         if hosts.startswith("|"):
             try:
-                _, version, salt, digest = hosts.split("|")
-                if version != "1":
-                    raise ValueError
-                self._hashed.append(
-                    (base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True), entry)
-                )
-            except (binascii.Error, ValueError):
+                salt, digest = (base64.b64decode(part, validate=True) for part in hosts.removeprefix("|1|").split("|"))
+            except ValueError:
                 return "not a hashed host name"
+            self._hashed.append((salt, digest, entry))
             return ""
         names = tuple(name.lower() for name in hosts.split(",") if name)
         if any("*" in name or "?" in name or name.startswith("!") for name in names):
@@ -117,12 +112,12 @@ class KnownHosts:
 
     def find_entries(self, name: str) -> list[Entry]:
         """All lines for a host, by its name from `known_host_name`."""
-        with self._lock:
-            entries = list(self._plain.get(name, ()))
-            entries += [entry for names, entry in self._patterns if matches_patterns(name, names)]
-            coded = name.encode()
-            entries += [entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest]
-        return entries
+        coded = name.encode()
+        return [
+            *self._plain.get(name, ()),
+            *(entry for names, entry in self._patterns if matches_patterns(name, names)),
+            *(entry for salt, digest, entry in self._hashed if hmac.digest(salt, coded, "sha1") == digest),
+        ]
 
     def key_types(self, name: str) -> list[str]:
         """The key types known for a host, which it should be asked for."""
@@ -155,8 +150,7 @@ class KnownHosts:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "rb+") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size:
+                if size := file.seek(0, os.SEEK_END):
                     file.seek(size - 1)
                     line = line if file.read(1) == b"\n" else b"\n" + line
                 file.write(line)
@@ -171,22 +165,13 @@ def format_known_host(name: str, kind: str, blob: bytes) -> str:
 
 def _is_key_blob(kind: str, blob: bytes) -> bool:
     named = kind.encode()
-    return (
-        re.fullmatch(r"[a-zA-Z0-9@.-]+", kind) is not None
-        and blob[:4] == len(named).to_bytes(4, "big")
-        and (blob[4 : 4 + len(named)] == named and len(blob) > 4 + len(named) + 4)
-    )
+    head = len(named).to_bytes(4, "big") + named
+    return bool(re.fullmatch(r"[a-zA-Z0-9@.-]+", kind)) and blob.startswith(head) and len(blob) > len(head) + 4
 
 
 def matches_patterns(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name matches a list of patterns with ``*`` and ``?``, of which those with ``!`` exclude."""
-    matched = False
-    for pattern in patterns:
-        negated = pattern.startswith("!")
-        # only * and ? are special there: brackets are part of "[host]:port"
-        plain = (pattern[1:] if negated else pattern).replace("[", "\0")
-        if fnmatch.fnmatchcase(name.replace("[", "\0"), plain):
-            if negated:
-                return False
-            matched = True
-    return matched
+    # only * and ? are special: brackets are part of "[host]:port"
+    plain = [pattern.replace("[", "\0") for pattern in patterns]
+    matching = [pattern for pattern in plain if fnmatch.fnmatchcase(name.replace("[", "\0"), pattern.removeprefix("!"))]
+    return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
