@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import sys
@@ -9,20 +10,24 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from platformdirs import user_cache_path, user_state_path
+
+from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
+from ipexctl.act.ssh import Links
+from ipexctl.data import read_data
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_errors
+from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, worst
 from ipexctl.model.events import Event, Message, Stamped
-
-if TYPE_CHECKING:
-    from ipexctl.act.context import Context
-    from ipexctl.decide.diagnosis.known_errors import KnownErrors
-    from ipexctl.model.reports import CommandReport
-    from ipexctl.show.debug_log import DebugLog
-    from ipexctl.show.record import Record
-    from ipexctl.show.sinks import Sink
+from ipexctl.model.reports import CommandReport
+from ipexctl.show import sinks
+from ipexctl.show.debug_log import NAME, DebugLog
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.record import Record, retain
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +55,11 @@ class OutputOptions:
 
 def state_directory() -> Path:
     """The directory of the user's saved runs, labs and the shared debug.log."""
-    from platformdirs import user_state_path
-
     return user_state_path("ipexctl", appauthor=False)
 
 
 def cache_directory() -> Path:
     """The directory of wheels and locks, which can be downloaded again."""
-    from platformdirs import user_cache_path
-
     return user_cache_path("ipexctl", appauthor=False)
 
 
@@ -70,9 +71,6 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     """
 
     def run(console: Console, log: DebugLog) -> Exit:
-        from ipexctl.act.context import Context
-        from ipexctl.act.ssh import Links
-
         ask = ask_passphrase if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new, ask=ask)
         context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
@@ -96,7 +94,6 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
     """Shows a saved run in this output mode; the exit code is that of the run."""
 
     def replay(console: Console, log: DebugLog) -> Exit:
-        from ipexctl.decide.reports import Folding
         from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
         directory = find_saved_run(state_directory() / "runs", word)
@@ -126,17 +123,12 @@ class Console:
     """The process's outputs and signals."""
 
     def __init__(self) -> None:
-        from ipexctl.show.pipe import Pipe
-
         self.out, self.err = Pipe(sys.stdout), Pipe(sys.stderr)
         self.interrupts = Interrupts()
 
 
 def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
     """The exit code of ``run``, or of what ended it, which is printed. The traceback of a fault goes to the log."""
-    from ipexctl.show.debug_log import NAME, DebugLog
-    from ipexctl.show.sinks import print_refusal
-
     console = Console()
     console.interrupts.install()
 
@@ -151,7 +143,7 @@ def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
             return interrupted.exit
         except Exception as error:
             described = describe_error(error, log)
-            print_refusal(described, console.err)
+            sinks.print_refusal(described, console.err)
             return described.exit
         finally:
             console.out.flush()
@@ -172,15 +164,13 @@ class Delivery:
     """The events of one workflow on their way to all sinks; they are saved below ``state``, if that is given."""
 
     def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
-        from ipexctl.decide.reports import Folding
-
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._verb = "ipexctl"
         self._folding = Folding(read_known_errors())
         self._screen = make_screen(options, console)
         self._record: Record | None = None
-        self._sinks: list[Sink] = [self._folding, self._screen]
-        self._broken: list[Sink] = []  # sinks that raised: they get no more events
+        self._sinks: list[sinks.Sink] = [self._folding, self._screen]
+        self._broken: list[sinks.Sink] = []  # sinks that raised: they get no more events
 
     def deliver(self, first: Event, workflow: Workflow) -> Exit:
         """Takes all events, closes the sinks, prints what ended the workflow before its end; the exit code.
@@ -207,8 +197,6 @@ class Delivery:
         return self._close(failure)
 
     def _open_record(self, runs: Path) -> None:
-        from ipexctl.show.record import Record, retain
-
         def warn(text: str) -> None:
             self._screen.take(Stamped(time.time(), Message(text, "warning")))
 
@@ -232,9 +220,6 @@ class Delivery:
         return failure
 
     def _close(self, failure: Exception | Interrupted | None) -> Exit:
-        from ipexctl.model.reports import CommandReport
-        from ipexctl.show.sinks import print_refusal
-
         report: CommandReport | None = None
         try:
             report = self._folding.report(lost=self._record.lost() if self._record else None)
@@ -256,7 +241,7 @@ class Delivery:
                 described = described or describe_error(error, self._log, self._verb)
                 exit = worst([exit, Exit.INTERNAL])
         if described:
-            print_refusal(described, self._err)
+            sinks.print_refusal(described, self._err)
         if isinstance(failure, Interrupted):
             self._err.write(_describe_interruption(report) if report and self._record else "interrupted\n")
         return exit
@@ -295,10 +280,8 @@ def _describe_interruption(report: CommandReport) -> str:
     return f"interrupted{progress}; type the same command again to go on\n"
 
 
-def make_screen(options: OutputOptions, console: Console) -> Sink:
+def make_screen(options: OutputOptions, console: Console) -> sinks.Sink:
     """The sink that prints: live on a terminal, plain elsewhere, JSON if asked for."""
-    from ipexctl.show import sinks
-
     out, err = console.out, console.err
     if options.bare:
         return sinks.Bare(out, err)
@@ -315,14 +298,9 @@ def make_screen(options: OutputOptions, console: Console) -> Sink:
 
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
-    from ipexctl.data import read_data
-    from ipexctl.decide.diagnosis.known_errors import parse_errors
-
     return parse_errors(read_data("errors.toml"))
 
 
 def ask_passphrase(question: str) -> str | None:
     """The answer to ``question``; None where there is no terminal."""
-    import getpass
-
     return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None

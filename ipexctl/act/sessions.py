@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from ipexctl.act import agent
+from ipexctl.act.stall_timer import StallTimer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind, LinkError
 from ipexctl.model.errors import RemoteError as RemoteError
@@ -52,12 +53,9 @@ class Session:
         self._channel = channel
         self._silence = silence
         self._errors = bytearray()  # the end of its standard error, for the message when it dies
-        self._heard = time.monotonic()
-        self._awaited = False
-        self._closed = threading.Event()
-        self._lost = False
+        self._timer: StallTimer | None = None  # of the last answer that was awaited
+        self._closed = False
         self._messages = self._read()
-        threading.Thread(target=self._watch, name=f"watch {host}", daemon=True).start()
 
     @classmethod
     def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> Session:
@@ -105,9 +103,9 @@ class Session:
 
     def close(self) -> None:
         """Ends its input and our side. Safe to call twice."""
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._closed.set()
+        self._closed = True
         try:
             self._channel.end_input()
         except (BrokenPipeError, ValueError, OSError, LinkError):
@@ -136,7 +134,8 @@ class Session:
     def _read(self) -> Iterator[messages.Message | Unreadable]:
         incomplete = b""
         for stream, data in self._channel:
-            self._heard = time.monotonic()
+            if self._timer:
+                self._timer.moved(self._silence)
             if stream == "err":
                 self._errors += data
                 del self._errors[:-4096]
@@ -149,29 +148,17 @@ class Session:
                     yield message
 
     def _explain_end(self) -> LinkError:
-        if self._lost:
-            what = f"lost: no answer for {self._silence:g} s"
-            return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
         what = "lost: its session ended" + (f" with {lines[-1][:300]!r}" if lines else "")
+        if self._timer and self._timer.stalled:
+            what = f"lost: no answer for {self._silence:g} s"
         return LinkError(Failure(self._host, Kind.UNREACHABLE, what, code="lost"))
 
     @contextmanager
     def _awaiting(self) -> Iterator[None]:
-        """While it is entered, silence counts."""
-        self._heard = time.monotonic()
-        self._awaited = True
-        try:
+        """While it is entered, silence ends the session."""
+        with StallTimer(self._channel.close, self._silence) as self._timer:
             yield
-        finally:
-            self._awaited = False
-
-    def _watch(self) -> None:
-        while not self._closed.wait(1.0):
-            if self._awaited and time.monotonic() - self._heard > self._silence:
-                self._lost = True
-                self._channel.close()
-                return
 
 
 def _read_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:

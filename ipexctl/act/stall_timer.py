@@ -12,12 +12,12 @@ PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
 class StallTimer:
     """Calls ``stop`` once when nothing has ``moved`` for too long; ``stalled`` tells so afterwards."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
+    def __init__(self, stop: Callable[[], None], patience: float = PATIENCE) -> None:
         self._stop = stop
-        self._until = time.monotonic() + PATIENCE
+        self._until = time.monotonic() + patience
         self._over = threading.Event()
         self.stalled = False
-        threading.Thread(target=self._body, name="transfer watch", daemon=True).start()
+        threading.Thread(target=self._body, name="stall timer", daemon=True).start()
 
     def __enter__(self) -> StallTimer:
         return self
