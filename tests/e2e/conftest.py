@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cluster import Cluster, Spec, missing
 from tests.e2e.desk import Desk, Told, clean, lend, light
+from tests.e2e.environments import KeptEnvironment
 
 ROOM = 40 << 30  # bytes: 11 GB a host while wheels are unpacked (7 GB then), 4 GB of wheels here
 
@@ -58,6 +58,7 @@ def start(desk: Desk) -> Iterator[Callable[..., object]]:
 
 
 VENV = "/root/.local/share/ipexctl/env"
+RECIPES = KeptEnvironment("recipes", VENV)
 # The last accelerate and transformers that use IPEX with torch 2.8.0.
 TRAINERS = ("accelerate==1.7.0", "transformers==4.52.4")
 INSTALL = ("install", "--torch", "2.8.0", "--backend", "gloo", *(f"--with={each}" for each in TRAINERS))
@@ -74,16 +75,19 @@ class Installed:
 
 @pytest.fixture(scope="package")
 def installed(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The real stack on each of the three hosts, by ``ipexctl install`` on the controller, once."""
+    """The real stack on each of the three hosts, by ``ipexctl install`` on the controller, once; where the files of an
+    earlier session are kept, it finds that they are right."""
     desk = Desk(hosts, tmp_path_factory.mktemp("install"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     narrow = shutil.disk_usage("/var/tmp").free < ROOM
     # Wheels that this machine has fetched once stay. Where room is short, hosts see them as on a shared file system.
     settings["XDG_CACHE_HOME"] = "/var/cache/ipexctl-tests" if narrow else str(Path.home() / ".cache")
     with hosts.uplink() as uplink:
-        if narrow:
+        if not RECIPES.put_on_hosts(hosts, hosts.names) and narrow:
             desk(*INSTALL, "--json", "--limit", "node0", timeout=900, **settings, **uplink.env)
         told = desk(*INSTALL, "--json", timeout=900, **settings, **uplink.env)
+    if told.code == 0:
+        RECIPES.keep(hosts, "node0")
     return Installed(hosts, told, settings)
 
 
@@ -99,17 +103,13 @@ def recipes(request: pytest.FixtureRequest, hosts: Cluster) -> str:
 
 
 @pytest.fixture
-def four(recipes: str, hosts: Cluster, tmp_path: Path) -> Iterator[Desk]:
-    """Four hosts, as in the guide: each has the files of node0's environment."""
+def four(recipes: str, tmp_path: Path) -> Iterator[Desk]:
+    """Four hosts, as in the guide."""
     with Cluster([Spec(f"node{n}") for n in range(4)]) as cluster:
         if lent := os.environ.get("IPEXCTL_TEST_ENV"):
             lend(cluster, lent, recipes)
         else:
-            folder = str(Path(recipes).parent.relative_to("/root"))
-            for host in cluster.names:
-                place = cluster.home(host) / folder
-                place.parent.mkdir(parents=True, exist_ok=True)
-                subprocess.run(["cp", "-al", hosts.home("node0") / folder, place], check=True)
+            assert RECIPES.put_on_hosts(cluster, cluster.names)
         yield Desk(cluster, tmp_path / "desk")
 
 
@@ -120,6 +120,7 @@ def settings(request: pytest.FixtureRequest, recipes: str) -> dict[str, str]:
 
 
 NATIVE = "/root/.local/share/ipexctl/native"  # on node0 and node1, beside the environment with IPEX
+STOCK = KeptEnvironment("native", NATIVE)
 
 
 @pytest.fixture(scope="package")
@@ -132,6 +133,9 @@ def native(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Installe
     words += ["--limit", "node0,node1", "--venv", NATIVE, "--wheels-from", "controller", "--json"]
     for place in filter(None, [os.environ.get("PIP_FIND_LINKS")]):  # where this machine keeps CPU builds
         words += ["--find-links", place]
+    STOCK.put_on_hosts(hosts, ("node0", "node1"))
     with hosts.uplink() as uplink:
         told = desk(*words, timeout=900, **settings, **uplink.env)
+    if told.code == 0:
+        STOCK.keep(hosts, "node0")
     return Installed(hosts, told, settings)

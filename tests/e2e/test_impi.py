@@ -11,11 +11,13 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.desk import RANKS, ROOT, Desk, Told, residue
+from tests.e2e.environments import KeptEnvironment
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 EXAMPLE = ROOT / "examples/train_ddp.py"
 VENV = "/root/impi/env"
+KEPT = KeptEnvironment("impi", VENV)
 TORCH = "2.13.0"  # whose CPU build is a tenth of the default index's
 
 
@@ -29,8 +31,12 @@ def impi(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
     settings = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     settings["XDG_CACHE_HOME"] = str(Path.home() / ".cache")
     words = ("install", "--torch", TORCH, "--track", "native", "--backend", "impi", "--venv", VENV, "--json")
+    KEPT.put_on_hosts(hosts, hosts.names)
     with hosts.uplink() as uplink:
-        return desk(*words, "--wheels-from", "controller", timeout=600, **settings, **uplink.env)
+        told = desk(*words, "--wheels-from", "controller", timeout=600, **settings, **uplink.env)
+    if told.code == 0:
+        KEPT.keep(hosts, "node0")
+    return told
 
 
 def train(desk: Desk, *words: str, backend: tuple[str, ...] = ()) -> list[float]:
