@@ -56,12 +56,12 @@ fast-lowest: $(BIN)/uv
 # All recipes and real rows, which compute and are alone therefore: root, the network and 30 GB of disk.
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) -m stack tests/e2e
+	$(PYTEST) -m stack tests/e2e tests/integration
 
 # Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
 drills: $(VENV)/.dev
 	@sh tools/system.sh test
-	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py
+	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py tests/integration/test_install_killed.py
 
 # The property tests with other examples each time, for so many minutes or until one fails.
 MINUTES ?= 60

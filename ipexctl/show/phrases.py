@@ -177,7 +177,7 @@ def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list
             lines[-1] = (lines[-1][0], end)
         else:
             lines.append((start, end))
-    return lines or [(0, len(line))]
+    return lines or [(0, 0)]  # of blanks, nothing
 
 
 # Where a hint's sentence ends and a command begins or ends, as our texts write it: "on node0: sudo …   or: ipexctl …".

@@ -44,14 +44,6 @@ def test_mpi_itself_works_between_hosts_over_tcp(desk: Desk, hosts: Cluster, mpi
     assert not residue(hosts)
 
 
-def test_a_rank_that_raises_is_named_under_the_hosts_own_mpi(desk: Desk, hosts: Cluster, mpi: str) -> None:
-    told = desk(*RUN, "--mpi", mpi, ACTOR, "raise", "1")
-    assert told.code == 5, told
-    assert "ValueError: the answer is not 42" in told.out
-    assert desk.report()["run"]["first"] == 1
-    assert not residue(hosts)
-
-
 def test_an_mpi_that_a_host_lacks_is_named_before_anything_starts(desk: Desk, hosts: Cluster) -> None:
     for host in hosts.names[1:]:
         own = hosts.path(host, "/usr/local/bin/mpirun-of-ours")

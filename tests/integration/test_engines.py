@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -83,30 +82,6 @@ def test_lines_of_four_ranks_at_once_are_whole(start: Start, tmp_path: Path) -> 
     assert all(event.data.endswith(b"\n") for event in of(Output, events))
 
 
-def test_the_first_rank_that_raises_is_named_whoever_started_it(start: Start) -> None:
-    attempt = start("raise", "1", ppn=2)
-    events = list(run_alone(attempt))
-    first = next(end for end in of(RankEnded, events) if not end.cause)
-    assert (first.rank, first.host, first.status, first.error) == (1, "a", 1, "ValueError: the answer is not 42")
-    assert {end.rank for end in of(RankEnded, events) if end.cause == "stopped"} == {0, 2, 3}
-    assert left_behind(attempt, events) == []
-
-
-def test_a_rank_that_dies_by_a_signal_is_reported_with_it(start: Start) -> None:
-    attempt = start("signal", "SIGSEGV", "1")
-    events = list(run_alone(attempt))
-    first = next(end for end in of(RankEnded, events) if not end.cause)
-    assert (first.rank, first.host, first.status, first.signal) == (1, "b", None, signal.SIGSEGV)
-    assert left_behind(attempt, events) == []
-
-
-def test_daemons_end_with_the_run(start: Start) -> None:
-    attempt = start("daemon")
-    events = list(run_alone(attempt))
-    assert of(RunEnded, events)[0].reason == "done"
-    assert left_behind(attempt, events) == []
-
-
 @pytest.mark.parametrize("who", ["mpirun", "proxy"])
 def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(start: Start, who: str) -> None:
     attempt = start("wait")
@@ -117,9 +92,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
         if len({seen.rank for seen in of(Output, events)}) == 2:
             break
     os.kill(find(attempt, names), signal.SIGKILL)
-    began = time.monotonic()
     events += list(story)
-    assert time.monotonic() - began < 25.0
     assert of(RunEnded, events)[0].reason in {"lost", "rank"}
     assert left_behind(attempt, events) == []
 

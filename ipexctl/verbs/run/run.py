@@ -25,7 +25,7 @@ from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime
-from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
 from ipexctl.decide.launch.user_env import parse_user_env
 from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
@@ -41,6 +41,7 @@ from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
 from ipexctl.protocol.paths import RUNS
+from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.probe import probe_hosts
@@ -64,6 +65,7 @@ class Prepared:
     workdirs: Mapping[str, str]
     interfaces: Mapping[str, InterfaceChoice]
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
+    timings: Timings
 
 
 def run(
@@ -126,7 +128,8 @@ def prepare(
         return None
     interfaces = choose_interfaces(facts)
     _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
-    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher)
+    timings = read_timings(environ)
+    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings)
 
 
 def _check_restarts(task: Run) -> None:
@@ -167,7 +170,8 @@ def make_attempt(
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, pythons[plan.host])
         for plan in launch.nodes
     }
-    return Attempt(task, launch, identity, run_dirs, specs(launch, task, identity, pythons, launch.rank_env), context)
+    host_specs = specs(launch, task, identity, pythons, launch.rank_env, prepared.timings)
+    return Attempt(task, launch, identity, run_dirs, host_specs, context)
 
 
 def _find_script(task: Run) -> Path:

@@ -62,6 +62,8 @@ elif act == "count":
     for number in range(int(rest[0])):
         print("tick", number)
         time.sleep(0.1)
+        while rest[1:] and number == 9 and not os.path.exists(rest[1]):  # goes on when the test has made this file
+            time.sleep(0.1)
     sys.exit(0)
 if act in {"raise", "signal", "exit", "stubborn", "wait"}:
     print("waiting")

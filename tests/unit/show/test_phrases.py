@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.model.errors import Failure, Kind, UsageError
@@ -70,6 +70,7 @@ def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
 
 
 @given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())
+@example("  ", 1, False)  # a line wider than asked for
 def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: int, copied: bool) -> None:
     folded = phrases.folded(line, width, 4, copied=copied)
     assert " ".join(folded).split() == line.split()
