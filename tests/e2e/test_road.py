@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,9 @@ def test_install_puts_the_real_stack_on_every_host(installed: Installed) -> None
 
 def test_a_second_install_changes_nothing(installed: Installed, desk: Desk) -> None:
     before = [files(installed.cluster, host) for host in installed.cluster.names]
-    begun = time.monotonic()
     told = desk(*INSTALL, "--json", **installed.env)
     assert told.code == 0, told
     assert told.answer["changed"] == []
-    assert time.monotonic() - begun < 30.0
     assert [files(installed.cluster, host) for host in installed.cluster.names] == before
     again = desk(*INSTALL, **installed.env)
     assert again.out.count("changed=0") == 3

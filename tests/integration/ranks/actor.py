@@ -46,7 +46,7 @@ elif act == "daemon":
         if os.fork():
             os._exit(0)
         os.closerange(0, 256)
-        os.execve("/bin/sleep", ["sleep", "300"], {})
+        os.execve("/bin/sleep", ["sleep", *(rest or ["300"])], {})
     time.sleep(0.3)
     sys.exit(0)
 elif act == "hide":
@@ -55,7 +55,7 @@ elif act == "hide":
         if os.fork():
             os._exit(0)
         os.closerange(0, 256)
-        os.execve("/bin/sleep", ["sleep", "301"], {})
+        os.execve("/bin/sleep", ["sleep", *rest], {})
     print("hidden")
     time.sleep(300)
 elif act == "count":
