@@ -24,7 +24,8 @@ from tests.e2e.desk import ACTOR, LIGHT, RANKS, Desk, Started, Told, residue, wa
 ROUNDS = range(int(os.environ.get("IPEXCTL_DRILLS", "1")))
 LEASE = 3  # seconds; what faults.md says of 30 is true of any number
 READY = 30.0  # seconds in which a run's hosts must have found each other, or it ends (protocol.timings)
-CLEAN = 60.0  # seconds from a kill to the last process's end: 15 by the limits, the rest for ten runs on few cores
+# Seconds from a kill to the last process's end: 15 by the limits, the rest for ten runs on few cores and other tests.
+CLEAN = 25.0 if len(ROUNDS) > 1 else 60.0
 RUNS = "/root/.local/state/ipexctl/runs"
 
 Events = Sequence[dict[str, Any]]

@@ -1,6 +1,7 @@
 """The real rows, one after the other: installed on two separate hosts, checked, and trained a bf16 step with Intel MPI.
 
-About 7 GB a row and host, and the network. Wheels stay in ``/var/cache/ipexctl-tests``; all else goes with the hosts.
+About 7 GB a row and host, and the network. Wheels stay in ``/var/cache/ipexctl-tests``; all else goes with the hosts:
+an environment that was kept would prove nothing of the install.
 """
 
 from __future__ import annotations
