@@ -187,6 +187,7 @@ class Terminal:
 
         def own() -> None:
             os.setsid()
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, who tests has another
             fcntl.ioctl(far, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(

@@ -21,10 +21,7 @@ def line(number: int) -> bytes:
 
 
 def everything(tail: Tail) -> bytes:
-    found = b""
-    while piece := tail.read(100_000):
-        found += piece
-    return found
+    return b"".join(iter(lambda: tail.read(100_000), b""))
 
 
 def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
