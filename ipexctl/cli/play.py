@@ -90,9 +90,10 @@ def fetch(context: Context, hosts: HostSelection, task: Fetch, flags: DryRunFlag
 )
 def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     """Write a first playbook and hostfile. It asks a few questions, most of them answered by the hosts."""
+    from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError
-    from ipexctl.verbs.play.init import Source, Target, init, parse_written_hosts, read_source
+    from ipexctl.verbs.play.init import Source, Target, init, read_source
 
     asking = not flags.yes
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -110,9 +111,8 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
         inventory = hosts.inventory()
         hostfile = None if hosts.hosts or hosts.limit else os.path.relpath(named or "", target.parent)
     if inventory is None and asking:
-        inventory = parse_written_hosts(
-            questions.ask("Which hosts?", "", "names between commas: node0,node1,node[02-07]", ())
-        )
+        names = questions.ask("Which hosts?", "", "names between commas: node0,node1,node[02-07]", ())
+        inventory = parse_list(names, "hosts")
     inventory = hosts.inventory() if inventory is None else inventory  # says what is missing
     answers = Answers(
         script=None if flags.script is None else os.path.relpath(flags.script, target.parent),

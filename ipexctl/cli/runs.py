@@ -71,17 +71,13 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
 
 def _parse_ranks(text: str | None) -> frozenset[int] | None:
     """The ranks of a list such as 3,5-7; None is all of them. Raises `UsageError`."""
+    from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
 
-    if text is None:
-        return None
-    ranks: set[int] = set()
-    for word in text.split(","):
-        first, dash, last = word.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {word!r}")
-        ranks.update(range(int(first), int(last or first) + 1))
-    return frozenset(ranks)
+    ranks = parse_cpu_list(text)  # numbers and ranges, as those of ranks
+    if text is not None and not ranks:
+        raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {text!r}")
+    return None if ranks is None else frozenset(ranks)
 
 
 @command(app, "replay", examples=("ipexctl replay", "ipexctl replay 1120-083015-k7 --output json"))

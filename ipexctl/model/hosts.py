@@ -56,7 +56,4 @@ class Inventory(Record):
         return tuple(host.name for host in self.hosts)
 
     def __getitem__(self, name: str) -> Host:
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise KeyError(name)
+        return {host.name: host for host in self.hosts}[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -48,21 +47,12 @@ def _require_percentage(value: Any) -> Any:
     raise ValueError("must be a number from 0 to 100")
 
 
-def _check_word(pattern: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError("must be words of letters and digits")
-        return value
-
-    return check
-
-
 def _as_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
-Name = Annotated[str, BeforeValidator(_check_word("[A-Za-z_][A-Za-z0-9_]*"))]
-Tag = Annotated[str, BeforeValidator(_check_word("[A-Za-z0-9_.-]+"))]
+Name = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Tag = Annotated[str, Field(pattern="^[A-Za-z0-9_.-]+$")]
 
 
 class FailurePolicy(BaseModel):

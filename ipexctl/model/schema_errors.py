@@ -16,6 +16,7 @@ _TEXTS = {
     "bool_parsing": "must be yes or no",
     "bool_type": "must be yes or no",
     "too_short": "is empty",
+    "string_pattern_mismatch": "must be words of letters and digits",
 }
 _PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}
 _PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`

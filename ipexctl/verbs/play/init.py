@@ -12,7 +12,6 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.packages.sources import Limits
-from ipexctl.decide import parsing
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import yaml_nodes
@@ -56,11 +55,8 @@ class Target:
 def read_source(path: str, *, cwd: Path) -> Source:
     """Reads an Accelerate ``default_config.yaml``, or a hostfile in any dialect. Raises `UsageError`."""
     source = read_input(path, cwd=cwd)
-    root = (
-        yaml_nodes.read_yaml_node(source.text, path, InputErrors(path))
-        if path.lower().endswith((".yaml", ".yml", ".json"))
-        else None
-    )
+    is_yaml = path.lower().endswith((".yaml", ".yml", ".json"))
+    root = yaml_nodes.read_yaml_node(source.text, path, InputErrors(path)) if is_yaml else None
     keys = {"compute_environment", "distributed_type", "mpirun_config", "num_machines"}
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
         return Source(read_hostfile(path, cwd=cwd))
@@ -120,7 +116,7 @@ def init(
     for failure in failures:
         what = f"{failure.host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
-    play = f"ipexctl play {printable(str(_shorten_path(target.playbook)), 300)}"
+    play = f"ipexctl play {_shorten_path(target.playbook)}"
     yield Answer(
         InitAnswer(
             playbook=str(target.playbook),
@@ -140,11 +136,9 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
     paths = (target.playbook,) if target.hosts else (target.playbook, target.hostfile)
     existing = [path for path in paths if os.path.lexists(path)]
     if existing and not target.force:
-        question = Question(
-            "force", f"Overwrite {' and '.join(str(_shorten_path(path)) for path in existing)}?", "no", "", _YES
-        )
+        names = " and ".join(map(_shorten_path, existing))
+        question = Question("force", f"Overwrite {names}?", "no", "", ("yes", "no"))
         if ask is None or ask(question).strip().lower() not in {"y", "yes"}:
-            names = " and ".join(printable(str(_shorten_path(path))) for path in existing)
             raise UsageError(f"{names} already exist{'s' if len(existing) == 1 else ''}", hint="ipexctl init --force")
     if answers.script is not None and not (path := target.playbook.parent / answers.script).is_file():
         shown = printable(answers.script, 300)
@@ -152,9 +146,6 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
     if answers.script is None and ask is None and len(scripts) != 1:
         reasons = [f"several scripts exist: {', '.join(scripts[:5])}"] if scripts else []
         raise UsageError("init needs a script to run", reasons=reasons, hint="ipexctl init --yes train.py")
-
-
-_YES = ("yes", "no")
 
 
 def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
@@ -195,11 +186,9 @@ def _read_script(path: Path) -> tuple[str, set[str]]:
         return "", set()
 
 
-def _shorten_path(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path
+def _shorten_path(path: Path) -> str:
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return printable(str(path), 300)
 
 
 def _write_new_file(path: Path, text: str) -> None:
@@ -217,8 +206,3 @@ def _write_new_file(path: Path, text: str) -> None:
         raise UsageError(
             f"{printable(str(path), 300)} cannot be written: {(error.strerror or str(error)).lower()}", exit=Exit.RECORD
         ) from None
-
-
-def parse_written_hosts(hosts: str) -> Inventory:
-    """Parses the typed answer to the question for hosts: names separated by commas. Raises `UsageError`."""
-    return parsing.parse_list(hosts, "hosts")

@@ -21,13 +21,10 @@ def lint(
 ) -> Generator[Event, None, None]:
     """Reads the playbooks and their hostfiles, and checks that their scripts exist. Raises `UsageError` with all
     errors, before the first event."""
-    errors: list[str] = []
-    hints: list[str | None] = []
+    errors: list[tuple[str, str | None]] = []  # with their hints
     good: list[LintedPlaybook] = []
     warnings: list[str] = []
-    unknown = (
-        set(variables) if len(files) > 1 else set()
-    )  # a variable must be known to at least one of several playbooks
+    unknown = {*variables} if len(files) > 1 else set()  # a variable must be known to at least one of several playbooks
     for file in files:
         try:
             book = read_playbook(file, environ=environ, cwd=cwd, variables=variables, strict=len(files) == 1)
@@ -35,21 +32,19 @@ def lint(
             unusable = [*find_unusable_files(book.steps)]
             inventory = _read_hosts(book, cwd)
         except UsageError as refused:
-            errors += refused.reasons or (refused.sentence,)
-            hints.append(refused.hint)
+            errors += [(reason, refused.hint) for reason in refused.reasons or (refused.sentence,)]
             unknown.clear()  # this playbook may know them
             continue
-        errors += unusable
-        hints += [None for _ in unusable]
+        errors += [(reason, None) for reason in unusable]
         warnings += book.warnings
         hosts = len(inventory) if inventory else None
         good += [] if unusable else [LintedPlaybook(printable(file, 300), len(book.steps), hosts)]
-    errors += [f"the playbooks have no variable '{printable(name)}'" for name in sorted(unknown)]
-    hints += [None for _ in unknown]
+    errors += [(f"the playbooks have no variable '{printable(name)}'", None) for name in sorted(unknown)]
     if errors:
+        reasons, hints = [reason for reason, _ in errors], {hint for _, hint in errors}
         count = pluralize(len(errors), "error")
         subject = printable(files[0], 300) if len(files) == 1 else f"{len(files)} playbooks"
-        raise UsageError(f"{subject}: {count}", reasons=errors, hint=hints[0] if len({*hints}) == 1 else None)
+        raise UsageError(f"{subject}: {count}", reasons=reasons, hint=hints.pop() if len(hints) == 1 else None)
     yield Started("lint", "", ())
     for warning in warnings:
         yield Message(warning, "warning")
