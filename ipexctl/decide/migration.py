@@ -119,55 +119,46 @@ def describe_removal(use: ScriptUse) -> str:
 
 # --- Python ---------------------------------------------------------------------------------------------------------
 
-CheckHit = tuple[int, str, MigrationRule]
+Hit = tuple[int, str, MigrationRule]
 
 
-def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
+def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        raise UsageError(
-            f"{file}:{line}: this is not Python of today: {getattr(error, 'msg', '') or 'nested too deeply'}"
-        ) from None
-    names = _resolve_imports(tree)
-    apis = {word.name: word for word in known if word.kind == "api"}
+        line, why = getattr(error, "lineno", None) or 1, getattr(error, "msg", "") or "nested too deeply"
+        raise UsageError(f"{file}:{line}: this is not Python of today: {why}") from None
+    apis = {rule.name: rule for rule in known if rule.kind == "api"}
+    names: dict[str, str] = {}  # local name → the dotted name it stands for, of our modules only
+    for line, local, dotted, target in _list_imports(tree):
+        yield from _match_api(line, dotted, apis)
+        if target.split(".")[0] in _MODULES:
+            names[local] = target
     visited: set[int] = set()  # parts of a longer dotted name that was looked at
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _match_api(node.lineno, alias.name, apis)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield from _match_api(node.lineno, f"{node.module}.{alias.name}", apis)
-        elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
+        if isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
             visited.update(id(part) for part in ast.walk(node) if part is not node)
-            dotted = _dotted_name(node)
-            base, _, member = dotted.partition(".")
-            if base in names and member:
-                yield from _match_api(node.lineno, f"{names[base]}.{member}", apis)
-            elif base in names and isinstance(node, ast.Name) and "." in names[base]:  # from ipex import optimize
-                yield from _match_api(node.lineno, names[base], apis)
+            base, _, member = _dotted_name(node).partition(".")
+            target = names.get(base, "")
+            if target and (member or "." in target):  # the latter: from ipex import optimize
+                yield from _match_api(node.lineno, f"{target}.{member}" if member else target, apis)
         elif isinstance(node, ast.Call):
             yield from _match_call(node, known)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _match_constant(node.lineno, node.value, known)
 
 
-def _resolve_imports(tree: ast.AST) -> dict[str, str]:
-    """Local name → the dotted name it stands for, of our modules only."""
-    imports: dict[str, str] = {}
+def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
+    """Line, local name, the whole dotted name, and what the local name stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.split(".")[0] in _MODULES:
-                    imports[alias.asname or alias.name.split(".")[0]] = (
-                        alias.name if alias.asname else alias.name.split(".")[0]
-                    )
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _MODULES:
+                package = alias.name.split(".")[0]
+                yield node.lineno, alias.asname or package, alias.name, alias.name if alias.asname else package
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return imports
+                dotted = f"{node.module}.{alias.name}"
+                yield node.lineno, alias.asname or alias.name, dotted, dotted
 
 
 def _dotted_name(node: ast.expr) -> str:
@@ -179,21 +170,21 @@ def _dotted_name(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[CheckHit]:
+def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[Hit]:
     """The longest known beginning of a dotted name."""
-    at = name
-    while at:
-        if at in apis:
-            yield line, name, apis[at]
-            return
-        at = at.rpartition(".")[0]
+    beginning = name
+    while beginning and beginning not in apis:
+        beginning = beginning.rpartition(".")[0]
+    if beginning:
+        yield line, name, apis[beginning]
 
 
-def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
+def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     """Backends by name, and keywords that are arguments of the Trainer."""
     called = _dotted_name(node.func).rpartition(".")[2]
-    backends = {word.name.partition(":")[2]: word for word in known if word.kind == "backend"}
-    options = {word.name.lstrip("-"): word for word in known if word.kind == "option"}
+    backends = {rule.name.partition(":")[2]: rule for rule in known if rule.kind == "backend"}
+    trainer = called.endswith("TrainingArguments")
+    arguments = {rule.name.lstrip("-"): rule for rule in known if rule.kind == "option" and trainer}
     given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
     for name, value in given:
         text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
@@ -201,35 +192,33 @@ def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Chec
             yield value.lineno, f'{called}("{text}")', backends[text]
         elif called == "compile" and name == "backend" and text in backends:
             yield value.lineno, f'compile(backend="{text}")', backends[text]
-        elif name and called.endswith("TrainingArguments"):
-            word = options.get(f"{name} {text}") or options.get(name)
-            if word:
-                yield value.lineno, f"{name}={text or ast.unparse(value)}", word
+        elif rule := arguments.get(f"{name} {text}") or arguments.get(name or ""):
+            yield value.lineno, f"{name}={text or ast.unparse(value)}", rule
 
 
-def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
+def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     """A string that is a variable's name, or an option's."""
-    for word in known:
-        if (word.kind == "variable" and _is_variable(text, word.name)) or (word.kind == "option" and text == word.name):
-            yield line, text, word
+    for rule in known:
+        if (rule.kind == "variable" and _is_variable(text, rule.name)) or (rule.kind == "option" and text == rule.name):
+            yield line, text, rule
 
 
 # --- all else -------------------------------------------------------------------------------------------------------
 
 
-def _scan_lines(text: str, known: Sequence[MigrationRule]) -> Iterator[CheckHit]:
+def _scan_lines(text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         tokens = re.findall(r"[\w./-]+", line)
-        for word in known:
-            if word.kind == "variable":
-                yield from ((number, token, word) for token in tokens if _is_variable(token, word.name))
-            elif word.kind in {"word", "option"}:
-                pattern = rf"(?<![\w-]){re.escape(word.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
+        for rule in known:
+            if rule.kind == "variable":
+                yield from ((number, token, rule) for token in tokens if _is_variable(token, rule.name))
+            elif rule.kind != "api":
+                pattern = rf"(?<![\w-]){re.escape(rule.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
+                if rule.kind == "backend":
+                    pattern = rf"\bbackend[\"']?[ =:]+[\"']?{rule.name[8:]}\b"
                 if re.search(pattern, line):
-                    yield number, word.name, word
-            elif word.kind == "backend" and re.search(rf"\bbackend[\"']?[ =:]+[\"']?{word.name[8:]}\b", line):
-                yield number, word.name, word
+                    yield number, rule.name, rule
 
 
 def _is_variable(text: str, name: str) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 
 _ROOT = "/sys/fs/cgroup"
-_PERIOD = 100_000  # microseconds, the kernel's default
+_PERIOD = "100000"  # microseconds, the kernel's default
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
@@ -29,20 +29,25 @@ class CgroupLimits:
 def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     """Limits of parent groups apply too: the lowest one counts."""
     version = _find_version(bundle)
-    path = _find_group_path(bundle, version)
+    groups = _read_memberships(bundle)
+    controller = "cpu" if version == 1 else ""
+    path = next((path for controllers, path in groups if controller in controllers), None)
     quotas: list[float] = []
     memory: list[int] = []
     malformed: list[str] = []
-    for directory in _list_directories(bundle, path):
-        for quota in (_parse_quota_v2(bundle.file(f"{directory}/cpu.max")), _read_quota_v1(bundle, directory)):
-            if isinstance(quota, float):
-                quotas.append(quota)
-            elif quota == "malformed":
+    for directory in _list_directories(bundle, [path for _, path in groups]):
+        period = bundle.file(f"{directory}/cpu.cfs_period_us") or ""
+        for text in (bundle.file(f"{directory}/cpu.max"), bundle.file(f"{directory}/cpu.cfs_quota_us")):
+            words = (text or "max").split()
+            if words[0] == "max" or words[0].startswith("-"):
+                continue
+            quota, per = parse_integer(words[0]), parse_integer([*words, period or _PERIOD][1])
+            if quota and per:
+                quotas.append(quota / per)
+            else:
                 malformed.append(directory)
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = parse_integer(bundle.file(f"{directory}/{name}"))
-            if limit is not None and limit < _UNLIMITED:
-                memory.append(limit)
+        limits = (parse_integer(bundle.file(f"{directory}/{name}")) for name in ("memory.max", "memory.limit_in_bytes"))
+        memory += [limit for limit in limits if limit is not None and limit < _UNLIMITED]
     quota_cpus, memory_limit = min(quotas, default=None), min(memory, default=None)
     return CgroupLimits(version, path, quota_cpus, _read_cpuset(bundle, path), memory_limit, tuple(malformed))
 
@@ -56,32 +61,26 @@ def _find_version(bundle: ProbeOutput) -> int | None:
         if mount and mount[0] in ("cgroup", "cgroup2")
         for option in (mount[2].split(",") if len(mount) > 2 else [])
     }
+    names = {path.rsplit("/", 1)[-1] for path in bundle.files if path.startswith(_ROOT + "/")}
     if "cpu" in kinds:
         return 1
-    if "cgroup2" in kinds:
-        return 2
-    names = {path.rsplit("/", 1)[-1] for path in bundle.files if path.startswith(_ROOT + "/")}
-    if names & {"cpu.max", "cpuset.cpus.effective"}:
+    if "cgroup2" in kinds or names & {"cpu.max", "cpuset.cpus.effective"}:
         return 2
     return 1 if names & {"cpu.cfs_quota_us", "cpuset.cpus"} else None
 
 
-def _find_group_path(bundle: ProbeOutput, version: int | None) -> str | None:
-    for line in bundle.files.get("/proc/self/cgroup", "").splitlines():
-        _, _, membership = line.partition(":")
-        controllers, _, path = membership.partition(":")
-        if (version != 1 and not controllers) or (version == 1 and "cpu" in controllers.split(",")):
-            return path.strip()
-    return None
+def _read_memberships(bundle: ProbeOutput) -> list[tuple[list[str], str]]:
+    """Of /proc/self/cgroup: the controllers of each hierarchy (version 2: the empty word), and our group's path."""
+    lines = (line.split(":", 2) for line in bundle.files.get("/proc/self/cgroup", "").splitlines())
+    return [(words[1].split(","), words[2].strip()) for words in lines if len(words) == 3]
 
 
-def _list_directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
-    """The directories of our own group and its parents. Inside a container the path may be that of the host; then the
-    root is our own group."""
-    paths = {line.rsplit(":", 1)[-1].strip() for line in bundle.files.get("/proc/self/cgroup", "").splitlines()}
+def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> Iterator[str]:
+    """The directories of our own groups and their parents. Inside a container the path may be that of the host; then
+    the root is our own group."""
     own_groups = {""}
-    for group in paths | {path or ""}:
-        parts = group.strip("/").split("/")
+    for path in paths:
+        parts = path.strip("/").split("/")
         own_groups |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
     seen = set()
     for file in bundle.files:
@@ -91,29 +90,13 @@ def _list_directories(bundle: ProbeOutput, path: str | None) -> Iterator[str]:
             yield directory
 
 
-def _parse_quota_v2(text: str | None) -> float | str | None:
-    words = (text or "").split()
-    if not words or words[0] == "max":
-        return None
-    quota, period = parse_integer(words[0]), parse_integer(words[1]) if len(words) > 1 else _PERIOD
-    return quota / period if quota and period else "malformed"
-
-
-def _read_quota_v1(bundle: ProbeOutput, directory: str) -> float | str | None:
-    quota = bundle.file(f"{directory}/cpu.cfs_quota_us")
-    if quota is None or quota.startswith("-"):
-        return None
-    period = bundle.file(f"{directory}/cpu.cfs_period_us")
-    return _parse_quota_v2(f"{quota} {period or _PERIOD}")
-
-
 def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
     """The CPUs the process may use: from its status, else from the files of its cpuset."""
     if allowed := bundle.search("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)"):
         return parse_cpu_list(allowed)
     own = (bundle.file("/proc/self/cpuset") or "").rstrip("/")
     group = (path or "").rstrip("/")
-    for file in (
+    files = (
         f"{_ROOT}{group}/cpuset.cpus.effective",
         f"{_ROOT}/cpuset.cpus.effective",
         f"{_ROOT}/cpuset{own}/cpuset.effective_cpus",
@@ -121,7 +104,5 @@ def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | Non
         f"/dev/cpuset{own}/cpuset.cpus",
         f"/dev/cpuset{own}/cpus",  # before 2.6.24 files had no prefix, and may be mounted so to this day
         f"{_ROOT}/cpuset/cpuset.cpus",
-    ):
-        if cpus := parse_cpu_list(bundle.file(file)):
-            return cpus
-    return None
+    )
+    return next((cpus for file in files if (cpus := parse_cpu_list(bundle.file(file)))), None)

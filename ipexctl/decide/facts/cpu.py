@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
@@ -52,7 +52,7 @@ def read_topology(
     bundle: ProbeOutput, processors: list[dict[str, str]], lscpu: Mapping[str, str], most_threads: int = MOST_THREADS
 ) -> Topology:
     """``most_threads`` of one core: if a source states more (dom0 of Xen), its cores are not the machine's."""
-    topology = _read_sysfs(bundle, processors) or _read_lscpu(lscpu, processors) or _read_cpuinfo(processors)
+    topology = _read_sysfs(bundle, processors) or _read_lscpu(lscpu) or _read_cpuinfo(processors)
     threads = max([topology.threads_per_core or 1, *(len(core.cpus) for core in topology.cores)])
     if threads <= most_threads:
         return topology
@@ -61,34 +61,36 @@ def read_topology(
 
 def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topology | None:
     # "core_cpus" is what kernels since 5.4 call it, beside the old name; those before 2.6.26 know masks only.
-    cores = _read_cpu_sets(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
-    siblings = {number: threads for number, threads in cores.items() if threads}
+    sets = _read_cpu_sets(bundle, _CPU, r"cpu([0-9]{1,5})/topology/(?:thread_siblings|core_cpus)", "_list")
+    siblings = {number: threads for number, threads in sets.items() if threads}
     if not siblings:
         return None
-    packages = {
-        int(number): parse_integer(text, MOST_CPUS)
-        for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id").items()
-    }
-    online = _read_online_cpus(bundle, siblings)
+    switched = {int(number): text for number, text in bundle.under(_CPU, r"cpu([0-9]{1,5})/online").items()}
+    off = {number for number, text in switched.items() if text.strip() == "0"}
+    online = parse_cpu_list(bundle.file(f"{_CPU}/online")) or tuple(sorted(siblings.keys() - off))
     groups = sorted({tuple(sorted({cpu, *siblings.get(cpu, ())} & set(online))) for cpu in online})
     if len({cpu for group in groups for cpu in group}) != sum(map(len, groups)):
         return None  # overlapping groups of siblings: malformed
-    packaged = [packages.get(group[0]) for group in groups]
-    known = [package for package in packaged if package is not None]
-    sockets = len(set(known)) if known and len(known) == len(groups) else None
-    sizes = {len(group) for group in groups}
+    texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id")
+    packages = [parse_integer(texts.get(str(group[0])), MOST_CPUS) for group in groups]
+    sockets = len(set(packages)) if None not in packages else None
     numa = {cpu: node.id for node in read_numa_nodes(bundle, {}) or () for cpu in node.cpus}
+    cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
     return Topology(
         sockets=sockets,
-        cores_per_socket=max(Counter(known).values()) if sockets else None,
-        threads_per_core=sizes.pop() if len(sizes) == 1 else None,
-        physical_cores=len(groups),
+        cores_per_socket=max(Counter(packages).values()) if sockets else None,
+        threads_per_core=_count_threads(cores),
+        physical_cores=len(cores),
         online=online,
-        offline=_read_offline_cpus(bundle, online, processors),
-        cores=tuple(
-            Core(group, package or 0, numa.get(group[0])) for group, package in zip(groups, packaged, strict=True)
-        ),
+        offline=_find_offline_cpus(bundle, online, off, processors),
+        cores=cores,
     )
+
+
+def _count_threads(cores: Sequence[Core]) -> int | None:
+    """Of each core; None where they differ."""
+    sizes = {len(core.cpus) for core in cores}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _read_cpu_sets(
@@ -96,56 +98,35 @@ def _read_cpu_sets(
 ) -> dict[int, tuple[int, ...]]:
     """CPU sets by the number in their path: from the lists, else from the masks."""
     for suffix, parse in ((listed, parse_cpu_list), (mask, parse_cpu_mask)):
-        texts = bundle.under(directory, path + suffix)
-        cpu_sets = {int(number): parse(text) for number, text in texts.items()}
-        if cpu_sets:
-            return {number: members or () for number, members in cpu_sets.items()}
+        if texts := bundle.under(directory, path + suffix):
+            return {int(number): parse(text) or () for number, text in texts.items()}
     return {}
 
 
-def _read_online_cpus(bundle: ProbeOutput, siblings: Collection[int]) -> tuple[int, ...]:
-    listed = parse_cpu_list(bundle.file(f"{_CPU}/online"))
-    if listed:
-        return listed
-    switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
-    return tuple(sorted(cpu for cpu in siblings if switched.get(str(cpu), "1").strip() != "0"))
-
-
-def _read_offline_cpus(
-    bundle: ProbeOutput, online: tuple[int, ...], processors: list[dict[str, str]]
+def _find_offline_cpus(
+    bundle: ProbeOutput, online: tuple[int, ...], off: set[int], processors: list[dict[str, str]]
 ) -> tuple[int, ...]:
     """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
-    switched = bundle.under(_CPU, r"cpu([0-9]{1,5})/online")
-    off = {int(number) for number, text in switched.items() if text.strip() == "0"}
     present = parse_cpu_list(bundle.file(f"{_CPU}/present"))
     if present is None:
-        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")}
-        known |= {
-            number for block in processors if (number := parse_integer(block.get("processor"), MOST_CPUS)) is not None
-        }
+        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")} | {*_read_numbers(processors)}
         present = tuple(known & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
     return tuple(sorted((off | set(present)) - set(online)))
 
 
-def _read_lscpu(fields: Mapping[str, str], processors: list[dict[str, str]]) -> Topology | None:
-    count = parse_integer(fields.get("CPU(s)"), MOST_CPUS)
+def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
+    def count(*names: str) -> int | None:
+        return next((number for name in names if (number := _parse_count(fields.get(name)))), None)
+
     online = parse_cpu_list(fields.get("On-line CPU(s) list") or None)
-    if (
-        online is None
-        and count is not None
-        and "On-line CPU(s) mask" not in fields
-        and "Off-line CPU(s) list" not in fields
-    ):
-        online = tuple(range(count)) if count else None
+    if online is None and not fields.keys() & {"On-line CPU(s) mask", "Off-line CPU(s) list"}:
+        online = tuple(range(parse_integer(fields.get("CPU(s)"), MOST_CPUS) or 0)) or None
     if online is None:
         return None
-    threads = _parse_count(fields.get("Thread(s) per core"))
-    per_socket = _parse_count(fields.get("Core(s) per socket"))
-    sockets = _parse_count(fields.get("Socket(s)") or fields.get("CPU socket(s)")) or _count_book_sockets(
-        fields
-    )  # "CPU" until 2.18
+    threads, per_socket = count("Thread(s) per core"), count("Core(s) per socket")
+    sockets = count("Socket(s)", "CPU socket(s)") or _count_book_sockets(fields)  # "CPU" until 2.18
     offline = parse_cpu_list(fields.get("Off-line CPU(s) list", ""))
-    per_cluster, clusters = _parse_count(fields.get("Core(s) per cluster")), _parse_count(fields.get("Cluster(s)"))
+    per_cluster, clusters = count("Core(s) per cluster"), count("Cluster(s)")
     if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
         return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages
     if not (threads and per_socket and sockets):
@@ -172,50 +153,41 @@ def _count_book_sockets(fields: Mapping[str, str]) -> int | None:
 
 def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Complete only if every package lists as many processors as it declares."""
-    listed = _number_unpackaged_cpus(processors)
-    if listed:
-        return Topology(online=listed)
-    numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors]
+    numbers = _read_numbers(processors)
+    silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
+    if silent and len(numbers) > 1 and numbers == [*range(len(numbers))]:
+        # Other architectures, and x86 kernels without hyper-threads or packages, only number the processors. One of
+        # them alone may be a sample of many.
+        return Topology(online=tuple(numbers))
     packages: dict[str, list[dict[str, str]]] = {}
     for block in processors:
         packages.setdefault(block.get("physical id", "?"), []).append(block)
     first = processors[0] if processors else {}
     siblings, per_socket = _parse_count(first.get("siblings")), _parse_count(first.get("cpu cores"))
-    threads = None
-    if siblings and per_socket and siblings % per_socket == 0:
-        threads = siblings // per_socket
+    threads = siblings // per_socket if siblings and per_socket and siblings % per_socket == 0 else None
     complete = all(
         _parse_count(block.get("siblings")) == len(of_package)
         for of_package in packages.values()
         for block in of_package
     )
-    if not processors or not complete or None in numbers or not per_socket:
+    if not processors or not complete or len(numbers) < len(processors) or not per_socket:
         return Topology(cores_per_socket=per_socket, threads_per_core=threads)
-    uniform = all(
-        (block.get("siblings"), block.get("cpu cores")) == (first["siblings"], first["cpu cores"])
-        for block in processors
-    )
     counted = [_parse_count(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
     cores = _group_cores(packages, sum(counted))
-    if cores:  # siblings by cores is a mean
-        sizes = {len(core.cpus) for core in cores}
-        threads = sizes.pop() if len(sizes) == 1 else None
+    uniform = len({(block.get("siblings"), block.get("cpu cores")) for block in processors}) == 1
     return Topology(
         sockets=len(packages),
         cores_per_socket=max(counted),
-        threads_per_core=threads if uniform or cores else None,
+        threads_per_core=_count_threads(cores) if cores else threads if uniform else None,  # the latter is a mean
         physical_cores=sum(counted),
-        online=tuple(sorted(number for number in numbers if number is not None)),
+        online=tuple(sorted(numbers)),
         cores=cores,
     )
 
 
-def _number_unpackaged_cpus(processors: list[dict[str, str]]) -> tuple[int, ...]:
-    """Other architectures, and x86 kernels without hyper-threads or packages, only number the processors.
-    One of them alone may be a sample of many."""
-    numbers = [parse_integer(block.get("processor"), MOST_CPUS) for block in processors if "processor" in block]
-    silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
-    return tuple(range(len(numbers))) if silent and len(numbers) > 1 and numbers == [*range(len(numbers))] else ()
+def _read_numbers(processors: list[dict[str, str]]) -> list[int]:
+    numbers = (parse_integer(block.get("processor"), MOST_CPUS) for block in processors)
+    return [number for number in numbers if number is not None]
 
 
 def _group_cores(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
@@ -251,10 +223,8 @@ def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, topology: Topology) -
     e_cpus = parse_cpu_list(bundle.file("/sys/devices/cpu_atom/cpus"))
     if p_cpus and e_cpus:
         return {"p_cpus": p_cpus, "e_cpus": e_cpus}
-    sizes = {len(core.cpus) for core in topology.cores}
-    if not of_family or sizes != {1, 2} or topology.offline != ():  # a core with one thread may have a sibling off line
-        return None
-    return {
-        "p_cpus": tuple(sorted(cpu for core in topology.cores for cpu in core.cpus if len(core.cpus) == 2)),
-        "e_cpus": tuple(sorted(cpu for core in topology.cores for cpu in core.cpus if len(core.cpus) == 1)),
-    }
+    threads = {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}
+    if not of_family or {*threads.values()} != {1, 2} or topology.offline != ():
+        return None  # a core with one thread may have a sibling off line
+    by_threads = {count: tuple(sorted(cpu for cpu in threads if threads[cpu] == count)) for count in (1, 2)}
+    return {"p_cpus": by_threads[2], "e_cpus": by_threads[1]}

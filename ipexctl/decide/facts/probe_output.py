@@ -59,7 +59,8 @@ class ProbeOutput:
 
     def public(self) -> dict[str, Any]:
         """A form for JSON, with identifiers of the machine and session replaced (users share it)."""
-        shown = {"files": _redact_texts(self.files), "commands": _redact_texts(self.commands)}
+        texts = {"files": self.files, "commands": self.commands}
+        shown = {key: {name: _redact_text(name, text) for name, text in texts[key].items()} for key in texts}
         return {**shown, "unread": dict(self.unread)} if self.unread else shown
 
 
@@ -68,14 +69,10 @@ _SECRET_WORD = re.compile(r"(?i)\b([A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API
 _LINK_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 
 
-def _redact_texts(texts: Mapping[str, str]) -> dict[str, str]:
-    redacted: dict[str, str] = {}
-    for name, text in texts.items():
-        if name in _SECRET_FILES:
-            redacted[name] = hash_text(text.strip()) if text.strip() else text
-        else:
-            redacted[name] = _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
-    return redacted
+def _redact_text(name: str, text: str) -> str:
+    if name in _SECRET_FILES and text.strip():
+        return hash_text(text.strip())
+    return _LINK_ADDRESS.sub("00:00:00:00:00:00", _SECRET_WORD.sub(r"\1=…", text))
 
 
 def hash_text(text: str) -> str:
@@ -117,23 +114,18 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
     files: dict[str, str] = {}
     commands: dict[str, str] = {}
     unread: dict[str, str] = {}
-    item: tuple[str, str] | None = None
+    kind = name = ""  # of the frame that was begun
     whole = False
     following = b""
     for piece in (b"\n" + framed).split(b"\n" + nonce.encode() + b" ")[1:]:
         line, _, text_after = piece.partition(b"\n")
         body, following = following, text_after  # what stands between the mark before and this one
         word, _, arguments = line.decode("utf-8", "replace").strip().partition(" ")
+        whole |= word == "done"
         if word == "begin":
             kind, _, name = arguments.partition(" ")
-            item = (kind, name)
+        if word != "end" or not kind:
             continue
-        if word == "done":
-            whole = True
-            continue
-        if word != "end" or item is None:
-            continue
-        (kind, name), item = item, None
         if why := _find_fault(body, cap):
             unread[name] = why
         text = _decode_body(body, cap)
@@ -141,21 +133,21 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
             _add_grep_lines(files, name, text)
         elif kind == "file":
             files[name] = text
-        elif kind == "command" and name == "left":
+        elif (kind, name) == ("command", "left"):
             unread.update({f"process {line.strip()}": "could not be killed" for line in text.splitlines() if line})
         elif kind == "command":
             commands[name] = text
-    for name, question in questions.items():
-        body = b"".join(line + b"\n" for line in question.lines)
-        commands[name] = _decode_body(body, cap)
-        if question.open or 137 in question.statuses:
-            unread[name] = f"timed out after {limit:g} s"
-        elif 141 in question.statuses:
-            unread[name] = _describe_overflow(body, CAP_ASIDE)
-        elif why := _find_fault(body, cap):
-            unread[name] = why
-    if item is not None:
-        unread[item[1]] = "the answer ends in the middle"
+        kind = ""
+    for question, answered in questions.items():
+        body = b"".join(line + b"\n" for line in answered.lines)
+        commands[question] = _decode_body(body, cap)
+        cut = 141 in answered.statuses
+        if answered.open or 137 in answered.statuses:
+            unread[question] = f"timed out after {limit:g} s"
+        elif why := _find_fault(body, CAP_ASIDE if cut else cap, cut=cut):
+            unread[question] = why
+    if kind:
+        unread[name] = "the answer ends in the middle"
     if not whole:
         unread["probe"] = "the answer is cut" if files or commands else "no answer"
     return ProbeOutput(files, commands, unread)
@@ -200,20 +192,11 @@ def _decode_body(body: bytes, cap: int) -> str:
     return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
 
 
-def _find_fault(body: bytes, cap: int) -> str:
-    if len(body) >= cap:
-        return _describe_overflow(body, cap)
-    if b"\x00" in body:
-        return f"malformed: not text: {_quote_start(body)}"
-    return ""
-
-
-def _describe_overflow(body: bytes, cap: int) -> str:
-    return f"malformed: longer than {cap >> 10} KiB: {_quote_start(body)}"
-
-
-def _quote_start(body: bytes) -> str:
-    return ascii(body[:24].decode("latin-1"))
+def _find_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
+    start = ascii(body[:24].decode("latin-1"))
+    if cut or len(body) >= cap:
+        return f"malformed: longer than {cap >> 10} KiB: {start}"
+    return f"malformed: not text: {start}" if b"\x00" in body else ""
 
 
 def _add_grep_lines(files: dict[str, str], directory: str, text: str) -> None:
