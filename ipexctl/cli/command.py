@@ -200,7 +200,7 @@ class _Generated:
         """Typer sets the function it was given, which does nothing."""
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
-        following = [*args[1:], "-"]
+        following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
         return super().parse_args(ctx, words)  # type: ignore[misc]
