@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ipexctl.model.findings import Diagnosis
+from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
 _LOOKED_AT = 1 << 16  # letters of each text
 _LINE = 1000  # letters of a line: no pattern may take long over one that has no end
 
 
-@dataclass(frozen=True, slots=True)
-class KnownError:
+class KnownError(Record):
     """One entry: `pattern` is searched in what was written, `signal` is the one that ended the rank (0: any way)."""
 
     code: str
     pattern: re.Pattern[str]
-    signal: int
     message: str
     title: str
     why: str
     fix: str
-    source: tuple[str, ...]
+    source: Sequence[str]
+    signal: int = 0
 
 
 KnownErrors = Sequence[KnownError]
@@ -35,19 +34,9 @@ def parse_errors(text: str) -> KnownErrors:
     errors = []
     for code, item in parse_toml(text).items():
         try:
-            known = KnownError(
-                code,
-                re.compile(item["pattern"]),
-                int(item.get("signal", 0)),
-                item["message"],
-                item["title"],
-                item["why"],
-                item["fix"],
-                tuple(item["source"]),
-            )
-        except (KeyError, re.error) as error:
+            errors.append(KnownError(code, **{**item, "pattern": re.compile(item["pattern"])}))
+        except (KeyError, TypeError, re.error) as error:
             raise ValueError(f"{code}: {error}") from None
-        errors.append(known)
     return tuple(errors)
 
 
@@ -62,18 +51,9 @@ def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diag
 
 
 def _make_diagnosis(known: KnownError, match: re.Match[str] | None = None) -> Diagnosis:
-    words = {name: word or "?" for name, word in match.groupdict().items()} if match else {}
-    line = ""
+    words, line = {}, ""
     if match:
-        start = match.string.rfind("\n", 0, match.start()) + 1
-        end = match.string.find("\n", match.start())
-        line = match.string[start : end if end >= 0 else None].strip()[:500]
-    return Diagnosis(
-        known.code, _fill_placeholders(known.title, words), known.why, _fill_placeholders(known.fix, words), line
-    )
-
-
-def _fill_placeholders(text: str, words: dict[str, str]) -> str:
-    for name, word in words.items():
-        text = text.replace("{" + name + "}", word)
-    return text
+        words = {name: word or "?" for name, word in match.groupdict().items()}
+        line = match.string[: match.start()].rpartition("\n")[2] + match.string[match.start() :].partition("\n")[0]
+    title, fix = (re.sub(r"\{(\w+)\}", lambda m: words.get(m[1], m[0]), text) for text in (known.title, known.fix))
+    return Diagnosis(known.code, title, known.why, fix, line.strip()[:500])

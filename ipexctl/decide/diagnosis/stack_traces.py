@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ipexctl.model.events import RankStack, Stalled
 from ipexctl.model.facts import cpu_list
+from ipexctl.model.json_values import Record
+from ipexctl.model.text import join_names
 
 _FAULT = re.compile(r"(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -28,28 +29,25 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Record):
     file: str
     line: int
     function: str
 
     @property
-    def library(self) -> bool:
-        """Not the user's own code."""
-        return bool(_LIBRARY.search(self.file) or _STANDARD.search(self.file))
+    def library(self) -> str:
+        """The file's name in the library it belongs to; "" for the user's own code."""
+        match = _LIBRARY.search(self.file) or _STANDARD.search(self.file)
+        return next(filter(None, match.groups()), self.file) if match else ""
 
     def __str__(self) -> str:
-        match = _LIBRARY.search(self.file) or _STANDARD.search(self.file)
-        name = next(filter(None, match.groups()), self.file) if match else self.file.rpartition("/")[2]
-        return f"{name}:{self.line} {self.function}"
+        return f"{self.library or self.file.rpartition('/')[2]}:{self.line} {self.function}"
 
 
 Stack = tuple[Frame, ...]  # innermost first
 
 
-@dataclass(frozen=True, slots=True)
-class StackGroup:
+class StackGroup(Record):
     """Ranks whose main threads are at the same place; ``where`` describes it in one line."""
 
     ranks: tuple[int, ...]
@@ -123,15 +121,14 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
         return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_on_hosts(stalled.ranks, hosts)}"
     states = Counter(stalled.states.values())
     counts = ", ".join(f"{count} in state {state}" for state, count in states.most_common())
-    odd = {state: _STATES[state].partition(";")[0].partition(",")[0] for state in states if state in "TtD"}
+    odd = {state: re.split("[;,]", _STATES[state])[0] for state in states if state in "TtD"}
     odd_text = "; ".join(
         f"{_on_hosts([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
         many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _on_hosts(stalled.ranks, hosts)
-        idle = [int(rank) for rank, state in stalled.states.items() if state == "R"]
-        what = odd_text or (f"processes: {counts}" if not idle or len(states) > 1 else "all compute")
+        what = odd_text or ("all compute" if states.keys() == {"R"} else f"processes: {counts}")
         return f"no progress for {seconds}: {many} silent on {_shorten_hosts(stalled.ranks, hosts)} ({what})"
     return f"no progress for {seconds}: {_on_hosts(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
 
@@ -167,7 +164,7 @@ def _name_ranks(numbers: Sequence[int]) -> str:
 
 def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     names = list(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more hosts" if len(names) > 4 else "")
+    return join_names(names, 4) + (" hosts" if len(names) > 4 else "")
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ Which keys and flags a version knows is in ``data/options.toml``; the rest was r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ipexctl.decide.launch import mpiexec
@@ -18,6 +18,7 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.releases.framework_options import FrameworkOption, supports_option
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
@@ -25,11 +26,11 @@ from ipexctl.model.text import printable
 
 PORT = 29500  # what Accelerate's own questionnaire and torch take
 FILE, HOSTS = "accelerate.yaml", "accelerate.hosts"  # in the run's directory on the head
+_YES = {"1", "true", "yes", "y", "t", "on"}
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class AccelerateConfig:
+class AccelerateConfig(Record):
     """What a configuration says. ``hostfile`` is mpirun's, on the head: Accelerate starts mpirun when there is one.
     ``workers`` are oneCCL's threads a rank."""
 
@@ -77,14 +78,12 @@ def write_config(
         if not supports_option(options, "accelerate", "mpirun_ccl", version):
             del value["mpirun_config"]["mpirun_ccl"]
     unknown = [name for name in value if not supports_option(options, "accelerate", name, version)]
-    wanted = {"ipex_config": config.ipex, "mpirun_config": True}
-    unsupported = {
-        option.explain_support(version): None
-        for option in options
-        if option.of == "accelerate" and option.name in unknown and wanted.get(option.name)
-    }
+    wanted = [name for name in unknown if name == "mpirun_config" or (name == "ipex_config" and config.ipex)]
+    unsupported = [
+        option.explain_support(version) for option in options if option.of == "accelerate" and option.name in wanted
+    ]
     supported = {name: inner for name, inner in value.items() if name not in unknown}
-    return yaml.safe_dump(supported, allow_unicode=True), tuple(unsupported)
+    return yaml.safe_dump(supported, allow_unicode=True), tuple(dict.fromkeys(unsupported))
 
 
 def read_config(text: str, source: str) -> AccelerateConfig:
@@ -93,54 +92,50 @@ def read_config(text: str, source: str) -> AccelerateConfig:
     root = yaml_nodes.read_yaml_node(text, source, problems)
     if root is not None and not isinstance(root, yaml_nodes.Map):
         problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.kind(root)}")
-    reader = _Reader(root if isinstance(root, yaml_nodes.Map) else None, problems)
-    kind = reader.text("distributed_type", "NO")
-    if kind.upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML, and Accelerate reads it so
-        reader.wrong("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs", kind)
-    precision = reader.text("mixed_precision", "no").lower()
+    scalars = _list_scalars(root) if isinstance(root, yaml_nodes.Map) else {}
+
+    def read(path: str, default: str = "") -> str:
+        return scalars[path].text.strip() if path in scalars else default
+
+    def refuse(path: str, what: str) -> None:
+        problems.add(scalars[path].origin, f"{path} {what}", value=read(path))
+
+    def read_number(path: str, default: int) -> int:
+        number = read(path, str(default))
+        if number.isdecimal() and len(number) < 7:
+            return int(number)
+        refuse(path, "must be a number")
+        return default
+
+    if read("distributed_type", "NO").upper() not in {"NO", "FALSE", "MULTI_CPU"}:  # an unquoted NO is false to YAML
+        refuse("distributed_type", "must be NO or MULTI_CPU: hosts here train on CPUs")
+    precision = read("mixed_precision", "no").lower()
     precision = "no" if precision in {"false", "null"} else precision
     if precision not in _PRECISIONS:
-        reader.wrong("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}", precision)
+        refuse("mixed_precision", f"must be one of {', '.join(_PRECISIONS)}")
     config = AccelerateConfig(
-        ranks=reader.number("num_processes", 1),
-        hosts=reader.number("num_machines", 1),
-        address=reader.text("main_process_ip", ""),
-        port=reader.number("main_process_port", 0) or None,
+        ranks=read_number("num_processes", 1),
+        hosts=read_number("num_machines", 1),
+        address=read("main_process_ip"),
+        port=read_number("main_process_port", 0) or None,
         precision=precision,
-        ipex=reader.text("ipex_config.ipex", "false").lower() in {"true", "yes"},
-        hostfile=reader.text("mpirun_config.mpirun_hostfile", ""),
-        workers=reader.number("mpirun_config.mpirun_ccl", 1),
+        ipex=read("ipex_config.ipex").lower() in {"true", "yes"},
+        hostfile=read("mpirun_config.mpirun_hostfile"),
+        workers=read_number("mpirun_config.mpirun_ccl", 1),
     )
     problems.raise_if_any()
     return config
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    root: yaml_nodes.Map | None
-    problems: InputErrors
-
-    def _node(self, path: str) -> yaml_nodes.Node | None:
-        node: yaml_nodes.Node | None = self.root
-        for name in path.split("."):
-            node = node.get(name) if isinstance(node, yaml_nodes.Map) else None
-        return node
-
-    def text(self, path: str, default: str) -> str:
-        node = self._node(path)
-        return node.text.strip() if isinstance(node, yaml_nodes.Scalar) and not node.is_null else default
-
-    def number(self, path: str, default: int) -> int:
-        text = self.text(path, str(default))
-        if text.isdecimal() and len(text) < 7:
-            return int(text)
-        self.wrong(path, "must be a number", text)
-        return default
-
-    def wrong(self, path: str, what: str, value: str) -> None:
-        node = self._node(path)
-        if node is not None:
-            self.problems.add(node.origin, f"{path} {what}", value=value)
+def _list_scalars(node: yaml_nodes.Map, prefix: str = "") -> dict[str, yaml_nodes.Scalar]:
+    """The values that are set, by their keys: ``mpirun_config.mpirun_ccl``."""
+    scalars: dict[str, yaml_nodes.Scalar] = {}
+    for key, value in node.pairs:
+        if isinstance(value, yaml_nodes.Map):
+            scalars |= _list_scalars(value, f"{prefix}{key.text}.")
+        elif isinstance(value, yaml_nodes.Scalar) and not value.is_null:
+            scalars[prefix + key.text] = value
+    return scalars
 
 
 def apply_config(config: AccelerateConfig | None, task: Run) -> Run:
@@ -173,13 +168,6 @@ def build_rank_words(
     `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX.
     """
     version = packages.get("accelerate", "")
-    ipex = _uses_ipex(config, packages, user_env)
-    settings = {
-        "--num_processes": "1",
-        "--num_machines": "1",
-        "--mixed_precision": _choose_precision(config, user_env),
-        "--dynamo_backend": "no",
-    }
     flags = ["--cpu"]
     if version and has_ipex(packages) and not supports_option(options, "accelerate", "--ipex", version):
         if supports_option(options, "accelerate", "ipex_config", version):  # it asks for what its flags no longer set
@@ -189,10 +177,10 @@ def build_rank_words(
                 hint="ipexctl install --with 'accelerate<1.10', or run with --launcher script",
                 exit=Exit.STEP,
             )
-    elif version and ipex:
+    elif version and _uses_ipex(config, packages, user_env):
         flags.append("--ipex")
-    words = [word for setting in settings.items() for word in setting]
-    return ("-u", "-m", "accelerate.commands.launch", *flags, *words)
+    flags += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", _choose_precision(config, user_env)]
+    return ("-u", "-m", "accelerate.commands.launch", *flags, "--dynamo_backend", "no")
 
 
 def start_with_accelerate(
@@ -274,11 +262,8 @@ def has_ipex(packages: Mapping[str, str]) -> bool:
 
 def _uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]) -> bool:
     """Whether IPEX is to optimise: as the variable, else the configuration says; without either, where it is there."""
-    if not has_ipex(packages):
-        return False
-    if "ACCELERATE_USE_IPEX" in user_env:
-        return user_env["ACCELERATE_USE_IPEX"].lower() in {"1", "true", "yes", "y", "t", "on"}
-    return True if config is None else config.ipex
+    by_default = str(config is None or config.ipex)
+    return has_ipex(packages) and user_env.get("ACCELERATE_USE_IPEX", by_default).lower() in _YES
 
 
 def _choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import tuning
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.stack import Dialect
 from ipexctl.model.tasks import Run
@@ -17,8 +17,7 @@ _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand a
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
-@dataclass(frozen=True, slots=True)
-class HostRuntime:
+class HostRuntime(Record):
     """The facts of one host, and what was prepared there for a run."""
 
     facts: Facts
@@ -28,8 +27,7 @@ class HostRuntime:
     workdir: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunSettings:
+class RunSettings(Record):
     """What all hosts of a launch share. ``workers`` are the cores of each rank's collectives; ``rdma`` is `has_rdma` of
     the hosts."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ipexctl.decide.facts.numbers import parse_cpu_list as listed
+from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.launch.placement import Cores, find_usable_cores, place_processes, take_in_turn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, cpu_list
@@ -36,14 +36,10 @@ def check_options(task: Run) -> None:
         if task.cores_per_instance and task.instances in {"per-node", "per-core", "throughput", "latency"}:
             reasons.append(f"--instances {task.instances} already sets the cores of an instance")
     else:
-        alone = {
-            "--instance": task.instance is not None,
-            "--fail-fast": task.fail_fast,
-            "--within-node": task.within_node,
-        }
-        reasons += [f"{flag} needs --instances or --cores-per-instance" for flag, given in alone.items() if given]
+        only = {"instance": task.instance is not None, "fail-fast": task.fail_fast, "within-node": task.within_node}
+        reasons += [f"--{flag} needs --instances or --cores-per-instance" for flag, given in only.items() if given]
     for flag, text in (("--cpus", task.cpus), ("--numa", task.numa)):
-        if text is not None and not _parse_numbers(text):
+        if text is not None and not parse_cpu_list(text):
             reasons.append(f"{flag} takes numbers and ranges such as 0-3,8, not {text!r}")
     if task.cpus is not None and task.logical_cores:
         reasons.append("--logical-cores has no effect: --cpus names logical CPUs")
@@ -63,7 +59,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
     nodes = {cpu: core.numa or 0 for core in facts.cores or () for cpu in core.cpus}
     allowed = set(facts.cpus_allowed or facts.cpus_online or ())
     if task.cpus is not None:
-        wanted = _parse_numbers(task.cpus)
+        wanted = parse_cpu_list(task.cpus) or ()
         message = f"--cpus {task.cpus}: {host} does not allow CPU"
         _require_numbers(wanted, allowed, message, f"this login may use CPUs {cpu_list(tuple(allowed)) or 'unknown'}")
         cores = replace(cores, cpus=tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted))
@@ -74,7 +70,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
         threads = tuple((cpu, nodes.get(cpu, 0)) for cpus in whole for cpu in cpus)
         cores = replace(cores, cpus=threads or cores.cpus)
     if task.numa is not None:
-        requested, known = _parse_numbers(task.numa), {node for _, node in cores.cpus}
+        requested, known = parse_cpu_list(task.numa) or (), {node for _, node in cores.cpus}
         message = f"--numa {task.numa}: {host} has no usable cores in NUMA node"
         where = cpu_list(tuple(known)) or "no known node"
         _require_numbers(requested, known, message, f"usable cores are in {where}")
@@ -166,8 +162,3 @@ def _split_cores(task: Run, cores: Cores, size: int) -> list[list[int]]:
     if not task.within_node and any(len(node) % size for node in whole):
         whole = [[cpu for cpu, _ in cores.cpus]]
     return [node[at : at + size] for node in whole for at in range(0, len(node) - size + 1, size)]
-
-
-def _parse_numbers(text: str) -> tuple[int, ...]:
-    """ "0-3,8" as numbers; none for what is no such list."""
-    return listed(text) or ()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.notes import Note
 
@@ -23,8 +24,7 @@ T = TypeVar("T")
 _ENOUGH = 0.5  # of the cores, to be used by ranks that stay inside of NUMA nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
+class Cores(Record):
     """The usable cores of one host, as (first logical CPU, NUMA node), in NUMA order."""
 
     cpus: tuple[tuple[int, int], ...]

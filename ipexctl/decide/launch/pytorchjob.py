@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.launch import Launch, RankPlacement, Setting
 
 # Of the variables that nobody asked for, those that hold in any pod.
 _ANYWHERE = {"LANG", "PYTHONUNBUFFERED", "CCL_ATL_TRANSPORT", "KMP_BLOCKTIME", "ACCELERATE_TORCH_DEVICE"}
@@ -34,7 +34,9 @@ def write_pytorchjob(launch: Launch) -> str:
         words = ["/bin/sh", "-c", f". \"$(python -c '{_SOURCED}')/env/setvars.sh\"; exec {shlex.join(words)}"]
     threads = min(int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places)
     settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host"), **_portable_settings(launch)}
-    amount = {"cpu": _count_cpus(launch), "memory": "MEMORY"}
+    # Logical CPUs of the ranks of the smallest host: all pods are alike.
+    cpus = min(sum(_count_cpus(place) for place in node.ranks) for node in launch.nodes)
+    amount = {"cpu": cpus, "memory": "MEMORY"}
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": "IMAGE",
@@ -57,9 +59,7 @@ def write_pytorchjob(launch: Launch) -> str:
         "spec": {
             "runPolicy": {"cleanPodPolicy": "None"},  # their logs stay until the job is deleted
             "elasticPolicy": {"rdzvBackend": "c10d", "minReplicas": pods, "maxReplicas": pods, "maxRestarts": 0},
-            "pytorchReplicaSpecs": {
-                "Worker": {"replicas": pods, "restartPolicy": "Never", "template": {"spec": pod}},
-            },
+            "pytorchReplicaSpecs": {"Worker": {"replicas": pods, "restartPolicy": "Never", "template": {"spec": pod}}},
         },
     }
     about = [*_write_header(launch, name, ranks), yaml.safe_dump(job, sort_keys=False, width=1000)]
@@ -108,12 +108,8 @@ def _escape_references(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-def _count_cpus(launch: Launch) -> int:
-    """Logical CPUs of the ranks of the smallest host: all pods are alike."""
-    return min(
-        sum(max(1, len(place.cpus)) + len(set(place.workers) - set(place.cpus)) for place in node.ranks)
-        for node in launch.nodes
-    )
+def _count_cpus(place: RankPlacement) -> int:
+    return place.threads + len(set(place.workers) - set(place.cpus))
 
 
 def _job_name(title: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
@@ -15,8 +15,7 @@ from ipexctl.protocol.timings import Timings
 _PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Record):
     """What makes this start this one: the tag's nonce, the token its parts know each other by, who began it, when."""
 
     nonce: str

@@ -15,6 +15,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import join_names
 
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:{thp}"  # run_cpu's, but for always
 
@@ -39,10 +40,9 @@ def choose_preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, 
     libraries: list[Preload] = []
     warnings: list[Note] = []
     candidates = {"auto": ("tcmalloc", "jemalloc"), "default": ()}.get(task.allocator, (task.allocator,))
-    available = [name for name in candidates if facts.allocators.get(name)]
-    for name in available[:1]:
+    if name := next(filter(facts.allocators.get, candidates), None):
         libraries.append(Preload(name, facts.allocators[name], f"--allocator {task.allocator}"))
-    if task.allocator in {"tcmalloc", "jemalloc"} and not available:
+    elif task.allocator in {"tcmalloc", "jemalloc"}:
         text = f"--allocator {task.allocator}: not found; using the C library's malloc"
         warnings.append(Note("no-allocator", text, (host,)))
     if task.omp != "gnu" and (path := facts.allocators.get("iomp5")):
@@ -50,12 +50,11 @@ def choose_preloads(task: Run, facts: Facts, host: str) -> tuple[tuple[Preload, 
     elif task.omp == "intel":
         text = "--omp intel: libiomp5.so not found; using GNU OpenMP"
         warnings.append(Note("no-iomp5", text, (host,)))
-    bad = [library for library in libraries if re.search(r"[\s:]", library.path)]
-    warnings += [
-        Note("preload-path", f"{library.path} cannot be preloaded: its path contains a blank or a colon", (host,))
-        for library in bad
-    ]
-    return tuple(library for library in libraries if library not in bad), tuple(warnings)
+    for library in [library for library in libraries if re.search(r"[\s:]", library.path)]:
+        text = f"{library.path} cannot be preloaded: its path contains a blank or a colon"
+        warnings.append(Note("preload-path", text, (host,)))
+        libraries.remove(library)
+    return tuple(libraries), tuple(warnings)
 
 
 def build_host_settings(
@@ -89,16 +88,14 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
     """Variables that restrict all ranks to one instruction set, and warnings. ``ipex``: IPEX is installed."""
     known = {host: fact.isa_level for host, fact in facts.items() if fact.isa_level in _SPELLINGS}
     levels = sorted(set(known.values()), key=ORDER.index)
-    shown = ", ".join(f"{host} {level}" for host, level in known.items())
+    shown = [f"{host} {level}" for host, level in known.items()]
+    if len(levels) < 2 and task.isa in {"native", "common"}:
+        return {}, ()
     if task.isa == "native":
-        if len(levels) < 2:
-            return {}, ()
-        text = f"hosts differ in instruction sets, and therefore in speed and rounding: {_shorten_list(shown)}"
+        text = f"hosts differ in instruction sets, and therefore in speed and rounding: {join_names(shown, 6)}"
         return {}, (Note("mixed-isa", f"{text}; --isa common makes them equal"),)
     warnings: list[Note] = []
     if task.isa == "common":
-        if len(levels) < 2:
-            return {}, ()
         level = find_common_isa(facts)
         if level is None:
             text = "--isa common: the hosts share no instruction set of AVX2 or later"
@@ -110,20 +107,17 @@ def cap_isa(task: Run, facts: Mapping[str, Facts], ipex: bool) -> tuple[dict[str
                 warnings.append(Note("isa-limit", f"--isa {level} cannot raise it above {fact.isa_level}", (host,)))
     stock, own, onednn = _SPELLINGS[level]
     source = f"--isa {task.isa}" + (f": {level}" if task.isa == "common" else "")
+    spelled, speller = (own, "IPEX") if ipex else (stock, "torch")
     return {
-        "ATEN_CPU_CAPABILITY": Setting(
-            own if ipex else stock, f"{source}, as {'IPEX' if ipex else 'torch'} spells it", by_user=True
-        ),
+        "ATEN_CPU_CAPABILITY": Setting(spelled, f"{source}, as {speller} spells it", by_user=True),
         "ONEDNN_MAX_CPU_ISA": Setting(onednn, source, by_user=True),
     }, tuple(warnings)
 
 
 def find_common_isa(facts: Mapping[str, Facts]) -> str | None:
     """The highest level that every host has (one level does not imply all those below it); None without one."""
-    for level in LEVELS:
-        if all(supports_isa(fact, level) for fact in facts.values()):
-            return level
-    return None
+    shared = (level for level in LEVELS if all(supports_isa(fact, level) for fact in facts.values()))
+    return next(shared, None)
 
 
 def supports_isa(facts: Facts, level: str) -> bool:
@@ -135,8 +129,3 @@ def supports_isa(facts: Facts, level: str) -> bool:
     if facts.flags:
         return set(LEVELS[level]) <= facts.flags
     return ORDER.index(facts.isa_level) <= ORDER.index(level)
-
-
-def _shorten_list(text: str) -> str:
-    words = text.split(", ")
-    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")

@@ -34,9 +34,10 @@ def parse_user_env(
             if not equals or not _is_settable(name.strip()):
                 problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_name(line)}")
                 continue
-            settings[name.strip()] = Setting(
-                _strip_quotes(value.strip()), f"--env-file {file}", secret=True, by_user=True
-            )
+            value = value.strip()
+            quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
+            value = value[1:-1] if quoted else value
+            settings[name.strip()] = Setting(value, f"--env-file {file}", secret=True, by_user=True)
     for name in pass_env:
         if name in _NOT_PASSED or not _is_settable(name):
             problems.append(f"--pass-env {_escape_name(name)}: must not be passed on")
@@ -46,9 +47,8 @@ def parse_user_env(
             settings[name] = Setting(environ[name], "--pass-env", secret=True, by_user=True)
     for name, value in env.items():
         if not _is_settable(name):
-            problems.append(
-                f"--env {_escape_name(name)}: " + ("set by ipexctl" if name in _OURS else "not a valid variable name")
-            )
+            why = "set by ipexctl" if name in _OURS else "not a valid variable name"
+            problems.append(f"--env {_escape_name(name)}: {why}")
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
@@ -60,10 +60,6 @@ def parse_user_env(
 
 def _is_settable(name: str) -> bool:
     return bool(_NAME.match(name)) and name not in _OURS
-
-
-def _strip_quotes(value: str) -> str:
-    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def _escape_name(text: str) -> str:

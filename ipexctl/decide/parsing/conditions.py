@@ -13,7 +13,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, Literal, cast
 
@@ -21,7 +21,7 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
-from ipexctl.model.json_values import to_json
+from ipexctl.model.json_values import Record, to_json
 from ipexctl.model.text import printable
 
 Comparisons = Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]
@@ -55,8 +55,7 @@ class _ConditionError(Exception):
         self.column = node.col_offset
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Record):
     """A checked part of an expression: what kind of value it has, and how to read that of a host."""
 
     node: ast.expr

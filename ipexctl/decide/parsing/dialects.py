@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 
-@dataclass(frozen=True, slots=True)
-class DialectOutput:
+class DialectOutput(Record):
     """A file's text, and one sentence for each thing it could not carry (also in the text, as comments)."""
 
     text: str

@@ -9,6 +9,7 @@ from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.model.errors import Origin
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 MAX_GROUPS = 1024
@@ -17,8 +18,7 @@ _CONNECTIONS = {"local": "yes", **dict.fromkeys(("ssh", "paramiko", "paramiko_ss
 _TWICE = "name each host once: several ranks on it are slots=N, several servers at one address NAME address=… port=…"
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Record):
     text: str
     origin: Origin
 

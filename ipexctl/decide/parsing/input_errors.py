@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ipexctl.model.errors import Origin, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _SHOWN = 50  # a file of rubbish must not become a flood of messages …
 _ENOUGH = 1000  # … nor a long wait: after so many, reading ends
 
 
-@dataclass(frozen=True, slots=True)
-class InputError:
+class InputError(Record):
     origin: Origin
     what: str
     hint: str | None = None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Origin
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 MAX_DEPTH = 50
@@ -21,8 +21,7 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq")}
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Record):
     """``plain`` is written without quotes, so that an empty one or ``null`` means nothing at all."""
 
     text: str
@@ -34,14 +33,12 @@ class Scalar:
         return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
 
 
-@dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(Record):
     items: tuple[Node, ...]
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Record):
     pairs: tuple[tuple[Scalar, Node], ...]
     origin: Origin
 
