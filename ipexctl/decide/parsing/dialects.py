@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from functools import partial
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import suggest_nearest
@@ -35,60 +36,52 @@ def _write_ipexctl(inventory: Inventory) -> DialectOutput:
     )
     lines = ["[ungrouped]"] if foreign else []
     for host in inventory:
-        words = [_bracket_ipv6(host.name)]
-        given = {
-            "address": host.address if host.address != host.name else None,
-            "slots": host.slots,
-            "user": host.user,
-            "port": host.port,
-            "key": host.key,
-            **host.vars,
-        }
-        words += [f"{key}={_quote(str(value))}" for key, value in given.items() if value is not None]
-        lines.append(" ".join(words))
+        address = host.address if host.address != host.name else None
+        given = {"address": address, "slots": host.slots, "user": host.user, "port": host.port, "key": host.key}
+        words = [f"{key}={_quote(str(value))}" for key, value in {**given, **host.vars}.items() if value is not None]
+        lines.append(" ".join([_bracket_ipv6(host.name), *words]))
     for group, members in _hosts_by_group(inventory).items():
         lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
     return DialectOutput("\n".join(lines) + "\n")
 
 
-def _write_mpi(inventory: Inventory) -> DialectOutput:
+def _format_mpi(host: Host) -> str:
     """Intel MPI and MPICH: ``address:slots user=…``. Intel MPI 2021.18 refuses MPICH's ``binding=``: not written."""
-
-    def line(host: Host) -> str:
-        slots = f":{host.slots}" if host.slots else ""
-        user = f" user={host.user}" if host.user else ""
-        return f"{_bracket_ipv6(host.address)}{slots}{user}"
-
-    def lost(host: Host) -> list[str]:
-        ipv6 = ["IPv6 (Hydra reads an address up to its first colon)"] if ":" in host.address else []
-        return [*ipv6, *_list_lost_keys(host, port=True)]
-
-    return _write_lines(inventory, "Intel MPI and MPICH", line, lost)
+    slots = f":{host.slots}" if host.slots else ""
+    return f"{_bracket_ipv6(host.address)}{slots}" + (f" user={host.user}" if host.user else "")
 
 
-def _write_openmpi(inventory: Inventory) -> DialectOutput:
+def _format_openmpi(host: Host) -> str:
     """Open MPI: ``user@address slots=n max_slots=n port=n``; the port needs Open MPI 5."""
-
-    def line(host: Host) -> str:
-        user = f"{host.user}@" if host.user else ""
-        given = {"slots": host.slots, "max_slots": host.vars.get("max_slots"), "port": host.port}
-        return " ".join(
-            [user + _bracket_ipv6(host.address), *(f"{key}={value}" for key, value in given.items() if value)]
-        )
-
-    return _write_lines(inventory, "Open MPI", line, lambda host: _list_lost_keys(host, carried={"max_slots"}))
+    user = f"{host.user}@" if host.user else ""
+    given = {"slots": host.slots, "max_slots": host.vars.get("max_slots"), "port": host.port}
+    words = [f"{key}={value}" for key, value in given.items() if value]
+    return " ".join([user + _bracket_ipv6(host.address), *words])
 
 
-def _write_deepspeed(inventory: Inventory) -> DialectOutput:
+def _format_deepspeed(host: Host) -> str:
     """DeepSpeed: ``address slots=n``; the slots are not optional there."""
+    return f"{_bracket_ipv6(host.address)} slots={host.slots or 1}"
 
-    def line(host: Host) -> str:
-        return f"{_bracket_ipv6(host.address)} slots={host.slots or 1}"
 
-    def guessed(host: Host) -> str:
-        return "" if host.slots else "its slots are not known: 1 is written for DeepSpeed"
-
-    return _write_lines(inventory, "DeepSpeed", line, lambda host: _list_lost_keys(host, user=True, port=True), guessed)
+def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inventory: Inventory) -> DialectOutput:
+    """One line a host, its name as a comment where it is not the address; above it what is lost or guessed: the format
+    has fields for the ``carried`` keys."""
+    lines: list[str] = []
+    warnings: list[str] = []
+    for host in inventory:
+        lost = {"user": host.user, "port": host.port, "key": host.key, **host.vars}
+        missing = [f"{key}={value}" for key, value in lost.items() if value is not None and key not in carried]
+        if ":" in host.address and write is _format_mpi:
+            missing.insert(0, "IPv6 (Hydra reads an address up to its first colon)")
+        if not host.slots and write is _format_deepspeed:
+            warnings.append(f"{host.name}: its slots are not known: 1 is written for {tool}")
+            lines.append(f"# {printable(warnings[-1], 500)}")
+        if missing:
+            warnings.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
+            lines.append(f"# {printable(warnings[-1], 500)}")
+        lines.append(write(host) + (f"  # {host.name}" if host.name != host.address else ""))
+    return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
 
 
 def _write_ansible(inventory: Inventory) -> DialectOutput:
@@ -100,9 +93,9 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
             "ansible_user": host.user,
             "ansible_port": host.port,
             "ansible_ssh_private_key_file": host.key,
-            "ansible_connection": "local" if host.vars.get("local") == "yes" else None,
+            "ansible_connection": {"yes": "local", "no": "ssh"}.get(host.vars.get("local", "")),
             "slots": host.slots,
-            **{key: value for key, value in host.vars.items() if (key, value) != ("local", "yes")},
+            **{key: value for key, value in host.vars.items() if key != "local"},
         }
         words = [f"      {key}: {_quote_json(value)}" for key, value in given.items() if value is not None]
         lines += [f"    {_quote_json(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
@@ -145,46 +138,13 @@ use_cpu: true
 
 DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
     "ipexctl": _write_ipexctl,
-    "mpi": _write_mpi,
-    "openmpi": _write_openmpi,
-    "deepspeed": _write_deepspeed,
+    "mpi": partial(_write_lines, "Intel MPI and MPICH", _format_mpi, {"user"}),
+    "openmpi": partial(_write_lines, "Open MPI", _format_openmpi, {"user", "port", "max_slots"}),
+    "deepspeed": partial(_write_lines, "DeepSpeed", _format_deepspeed, set()),
     "ansible": _write_ansible,
     "accelerate": _write_accelerate,
 }
 """What ``hosts --as`` can write."""
-
-
-def _write_lines(
-    inventory: Inventory,
-    tool: str,
-    line: Callable[[Host], str],
-    lost: Callable[[Host], list[str]],
-    guessed: Callable[[Host], str] = lambda _: "",
-) -> DialectOutput:
-    """One line a host, its name as a comment where it is not the address; above it what is lost, and guessed."""
-    lines: list[str] = []
-    warnings: list[str] = []
-    for host in inventory:
-        missing = lost(host)
-        about = [guessed(host), f"no field of {tool} holds {', '.join(missing)}" if missing else ""]
-        for what in filter(None, about):
-            warnings.append(f"{host.name}: {what}")
-            lines.append(f"# {printable(warnings[-1], 500)}")
-        lines.append(line(host) + (f"  # {host.name}" if host.name != host.address else ""))
-    return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
-
-
-def _list_lost_keys(
-    host: Host, *, user: bool = False, port: bool = False, carried: set[str] | None = None
-) -> list[str]:
-    """What a dialect loses of a host; ``user`` and ``port`` say that it loses those as well."""
-    lost = {
-        "user": host.user if user else None,
-        "port": host.port if port else None,
-        "key": host.key,
-        **{key: value for key, value in host.vars.items() if key not in (carried or set())},
-    }
-    return [f"{key}={value}" for key, value in lost.items() if value is not None]
 
 
 def _hosts_by_group(inventory: Inventory) -> dict[str, list[Host]]:
@@ -204,12 +164,8 @@ def _quote_json(value: str | int) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _is_plain(value: str) -> bool:
-    return bool(value) and not set(value) & set(" \t'\"#\\")
-
-
 def _quote(value: str) -> str:
-    """A value as `lines` reads it back: bare where that is enough, else in double quotes."""
-    if _is_plain(value):
+    """A value as `read_lines` reads it back: bare where that is enough, else in double quotes."""
+    if value and not set(value) & set(" \t'\"#\\"):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

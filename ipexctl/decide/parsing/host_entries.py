@@ -64,11 +64,11 @@ class Tree:
             return self.groups[name]
         if why := validators.group(name):
             self.problems.add(origin, why, value=name)
-            return None
-        if len(self.groups) >= MAX_GROUPS:
+        elif len(self.groups) >= MAX_GROUPS:
             self.problems.add(origin, f"inventory holds more than {MAX_GROUPS} groups")
-            return None
-        return self.groups.setdefault(name, Group(origin))
+        else:
+            self.groups[name] = Group(origin)
+        return self.groups.get(name)
 
     def set_key(self, words: dict[str, Word], key: Word, value: Word, open_keys: bool = False) -> None:
         """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``."""
@@ -133,12 +133,11 @@ def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], pr
         problems.add(words["max_slots"].origin, f"max_slots is less than slots of {entry.name}", value=max_slots)
     if "local" in values:
         values["local"] = "yes" if values["local"].lower() in {"yes", "true", "1"} else "no"
-    port = values.pop("port", None)
     return Host(
         name=entry.name,
         address=_strip_prefix("address", values.pop("address", entry.name)),
         user=values.pop("user", None),
-        port=int(port) if port else None,
+        port=int(values.pop("port", 0)) or None,
         slots=int(slots) if slots else None,
         key=values.pop("key", None),
         groups=groups,

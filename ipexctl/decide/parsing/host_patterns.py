@@ -28,24 +28,13 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     pieces = _split_pattern(text, index)
     if not pieces:
         raise UsageError(f"{source} is empty: it would choose nothing")
-    chosen: set[str] = set()
-    removed: set[str] = set()
-    required: set[str] | None = None
-    additive = False
+    hits: dict[str, list[set[str]]] = {"": [], "!": [], "&": []}
     for piece in pieces:
         sign = piece[0] if piece[0] in "!&" else ""
-        hit = _match_piece(index, piece.removeprefix(sign), Origin(source), problems)
-        if sign == "!":
-            removed |= hit
-        elif sign == "&":
-            required = hit if required is None else required & hit
-        else:
-            additive = True
-            chosen |= hit
+        hits[sign].append(_match_piece(index, piece.removeprefix(sign), Origin(source), problems))
     problems.raise_if_any()
-    if not additive:
-        chosen = set(inventory.names)
-    left = chosen - removed if required is None else (chosen & required) - removed
+    chosen = set().union(*hits[""]) if hits[""] else index["all"]
+    left = chosen.intersection(*hits["&"]).difference(*hits["!"])
     if not left:
         raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
     hosts = tuple(host for host in inventory if host.name in left)

@@ -84,11 +84,7 @@ def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None
 
 _WRONG_INDENT = "the indentation differs from that of the lines around it"
 _YAML_ERRORS = (
-    (
-        r"mapping values are not allowed here",
-        "a second ':' in one line: quote the text, or mend the indentation",
-        False,
-    ),
+    (r"mapping values are not .*", "a second ':' in one line: quote the text, or mend the indentation", False),
     (r"expected <block end>, but found '<scalar>'", "more text behind a value that has ended: quote all of it", False),
     (r"expected <block end>, but found '[],}]'", "this bracket was never opened", False),
     (r"expected <block end>, .*", _WRONG_INDENT, False),
@@ -125,33 +121,32 @@ class _Builder:
     def build(self, events: Iterator[Any]) -> Node | None:
         import yaml
 
-        stack: list[tuple[type[Seq] | type[Map], Origin, list[Node]]] = []
+        stack: list[tuple[Origin, list[Node]]] = []
         root: Node | None = None
         for count, event in enumerate(events):
+            node: Node | None = None
             if count > 2 * MAX_NODES:
                 self._stop(event, f"larger than {MAX_NODES} values")
-            if isinstance(event, yaml.DocumentStartEvent) and root is not None:
-                self._stop(event, "second document: one file is one document")
-            if isinstance(event, yaml.AliasEvent):
-                self._stop(event, f"alias *{event.anchor} is not supported: write the value out")
-            if isinstance(event, yaml.NodeEvent):
-                self._check_tag(event)
-            node: Node
-            if isinstance(event, yaml.ScalarEvent):
-                node = Scalar(event.value, self._at(event), plain=event.style is None)
-            elif isinstance(event, yaml.CollectionStartEvent):
-                if len(stack) >= MAX_DEPTH:
-                    self._stop(event, f"nested deeper than {MAX_DEPTH} levels")
-                stack.append((Map if isinstance(event, yaml.MappingStartEvent) else Seq, self._at(event), []))
-                continue
-            elif isinstance(event, yaml.CollectionEndEvent):
-                shape, origin, parts = stack.pop()
-                node = Seq(tuple(parts), origin) if shape is Seq else self._map(parts, origin)
-            else:
-                continue
-            if stack:
-                stack[-1][2].append(node)
-            else:
+            match event:
+                case yaml.DocumentStartEvent() if root is not None:
+                    self._stop(event, "second document: one file is one document")
+                case yaml.AliasEvent():
+                    self._stop(event, f"alias *{event.anchor} is not supported: write the value out")
+                case yaml.ScalarEvent():
+                    self._check_tag(event)
+                    node = Scalar(event.value, self._at(event), plain=event.style is None)
+                case yaml.CollectionStartEvent():
+                    self._check_tag(event)
+                    if len(stack) >= MAX_DEPTH:
+                        self._stop(event, f"nested deeper than {MAX_DEPTH} levels")
+                    stack.append((self._at(event), []))
+                case yaml.CollectionEndEvent():
+                    origin, parts = stack.pop()
+                    in_map = isinstance(event, yaml.MappingEndEvent)
+                    node = self._map(parts, origin) if in_map else Seq(tuple(parts), origin)
+            if node is not None and stack:
+                stack[-1][1].append(node)
+            elif node is not None:
                 root = node
         return None if isinstance(root, Scalar) and root.is_null else root
 
