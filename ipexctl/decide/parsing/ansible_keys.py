@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+_ONLY_IF_NEEDED = "every step does only what is not done yet: "
 _LIST = "steps are not repeated: write one step for each, or pass the list to the script"
 _NO_ROOT = "ipexctl needs no root: log in as the user who trains (user= in the hostfile)"
 _NO_TREE = "a playbook is one file with steps in order: write the steps out, or play one file after the other"
@@ -17,54 +18,39 @@ _INSTALL = "install: {with: [package]} puts packages into the environment"
 _SYNC = "sync: {source: directory} carries files, changed ones only"
 
 STEP: Mapping[str, str] = {
-    "handlers": "every step does only what is not done yet: put the step below the one that would notify it",
-    "notify": "every step does only what is not done yet: put the step that would be notified below this one",
-    "listen": "every step does only what is not done yet: put the step below the one that would notify it",
+    **dict.fromkeys(("handlers", "listen"), _ONLY_IF_NEEDED + "put the step below the one that would notify it"),
+    "notify": _ONLY_IF_NEEDED + "put the step that would be notified below this one",
     "register": "steps hand nothing on: `when` looks at a host's facts, and --json has every answer",
     "set_fact": "steps hand nothing on: `when` looks at a host's facts, vars holds texts",
-    "become": _NO_ROOT,
-    "become_user": _NO_ROOT,
-    "become_method": _NO_ROOT,
+    **dict.fromkeys(("become", "become_user", "become_method"), _NO_ROOT),
     "remote_user": "the user stands in the hostfile: user@host or user=",
     "connection": "SSH is the only way; local=yes in the hostfile is this machine itself",
-    "loop": _LIST,
-    "loop_control": _LIST,
-    "until": "nothing is tried again in a loop: run has restarts, connections have --connect-timeout",
-    "retries": "nothing is tried again in a loop: run has restarts, connections have --connect-timeout",
-    "delay": "nothing is tried again in a loop: run has restarts, connections have --connect-timeout",
-    "block": _NO_TREE,
-    "rescue": "ignore_errors: true goes on after a step that failed",
-    "always": "ignore_errors: true goes on after a step that failed",
-    "delegate_to": "limit: HOST chooses the hosts of a step",
-    "run_once": "limit: HOST chooses the hosts of a step",
+    **dict.fromkeys(("loop", "loop_control"), _LIST),
+    **dict.fromkeys(
+        ("until", "retries", "delay"),
+        "nothing is tried again in a loop: run has restarts, connections have --connect-timeout",
+    ),
+    **dict.fromkeys(("block", "include_tasks", "import_tasks"), _NO_TREE),
+    **dict.fromkeys(("rescue", "always"), "ignore_errors: true goes on after a step that failed"),
+    **dict.fromkeys(("delegate_to", "run_once"), "limit: HOST chooses the hosts of a step"),
     "changed_when": "command has changes: false for a command that only looks",
     "failed_when": "a command fails by its exit status; ignore_errors: true goes on",
     "no_log": "secrets have no place in a playbook: run has env_file",
     "environment": "run has env, for the ranks",
     "vars": "vars stand at the top of the playbook",
     "hosts": "limit chooses a part of the hosts; hosts stand at the top of the playbook",
-    "async": "run has detach: true",
-    "poll": "run has detach: true",
+    **dict.fromkeys(("async", "poll"), "run has detach: true"),
     "throttle": "serial makes batches; --forks bounds how many hosts are worked on at once",
     "gather_facts": "facts are looked at where a step needs them",
     "debug": "--list-steps and --check show what would be done; doctor shows the facts",
     "fail": "doctor fails on hosts that are not fit",
     "assert": "doctor fails on hosts that are not fit; when chooses hosts by their facts",
-    "include_tasks": _NO_TREE,
-    "import_tasks": _NO_TREE,
-    "shell": _COMMAND,
-    "raw": _COMMAND,
+    **dict.fromkeys(("shell", "raw"), _COMMAND),
     "script": "run: {script: FILE} starts a Python script on all hosts; " + _COMMAND,
-    "copy": _SYNC,
-    "synchronize": _SYNC,
+    **dict.fromkeys(("copy", "synchronize", "file", "git"), _SYNC),
     "template": _SYNC + "; nothing is filled in",
-    "file": _SYNC,
-    "git": _SYNC,
     "pip": _INSTALL,
-    "package": _INSTALL + "; packages of the system are not ours to install",
-    "apt": _INSTALL + "; packages of the system are not ours to install",
-    "dnf": _INSTALL + "; packages of the system are not ours to install",
-    "yum": _INSTALL + "; packages of the system are not ours to install",
+    **dict.fromkeys(("package", "apt", "dnf", "yum"), _INSTALL + "; packages of the system are not ours to install"),
 }
 
 PLAY: Mapping[str, str] = {

@@ -55,14 +55,20 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
 def read_list(text: str, source: str, problems: InputErrors) -> Tree:
     """``a,b:4,node[01-16]``: host lines between commas, as in ``--hosts``. Comments and further lines are not known."""
     tree = Tree(problems, apart="separate hosts with commas")
-    depth = start = 0
-    for i, char in enumerate(f"{text},"):
-        depth += (char == "[") - (char == "]")
-        if i == len(text) or (char == "," and depth <= 0):
-            if text[start:i].strip(_BLANK):
-                read_host(tree, text[start:i], Origin(source, 1, start + 1))
-            depth, start = 0, i + 1
+    start = 0
+    for end in [*_find_outside_brackets(text, ","), len(text)]:
+        if text[start:end].strip(_BLANK):
+            read_host(tree, text[start:end], Origin(source, 1, start + 1))
+        start = end + 1
     return tree
+
+
+def _find_outside_brackets(text: str, wanted: str) -> Iterator[int]:
+    depth = 0
+    for i, char in enumerate(text):
+        depth = max(0, depth + (char == "[") - (char == "]"))
+        if char == wanted and not depth:
+            yield i
 
 
 def read_host(tree: Tree, line: str, origin: Origin, section: str = "", words: Mapping[str, Word] = _NONE) -> None:
@@ -111,9 +117,9 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
     if why := validators.host_range(host_text):
         problems.add(origin, why, value=host_text)
         return []
-    host, colon, slots = _split_slots(host_text)
-    if colon:
-        at = _shift(origin, len(host) + 1)
+    host = host_text
+    if (colon := next(_find_outside_brackets(host_text, ":"), None)) is not None:  # the first one, as in MPICH
+        host, slots, at = host_text[:colon], host_text[colon + 1 :], _shift(origin, colon + 1)
         if validators.ipv6(host_text):
             problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", value=host_text)
             return []
@@ -127,16 +133,6 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
             tree.set_key(words, Word("slots", at), Word(slots, at))
     names = _expand_host(host, origin, problems)
     return names if len(problems) == before else []
-
-
-def _split_slots(text: str) -> tuple[str, str, str]:
-    """``host:n`` in two, at the first colon outside brackets, as MPICH does."""
-    depth = 0
-    for i, char in enumerate(text):
-        depth += (char == "[") - (char == "]")
-        if char == ":" and depth <= 0:
-            return text[:i], ":", text[i + 1 :]
-    return text, "", ""
 
 
 def _expand_host(text: str, origin: Origin, problems: InputErrors) -> list[str]:
