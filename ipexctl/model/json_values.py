@@ -60,16 +60,16 @@ def _adapter(kind: type) -> Any:
     return TypeAdapter(kind)
 
 
-def parse_json(kind: type[T], text: str | bytes) -> T:
+def parse_json(kind: type[T], text: str | bytes, *, strict: bool = False) -> T:
     """A dataclass from the text that `to_json` makes of it. Raises `ValueError` with one line about the first fault."""
     from pydantic import ValidationError
 
     try:
-        return cast(T, _adapter(kind).validate_json(text))  # type: ignore[arg-type]  # types are hashable
+        return cast(T, _adapter(kind).validate_json(text, strict=strict))  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise ValueError(message if first["type"] == "value_error" else f"{place}: {message}") from None
+        raise ValueError(message if first["type"] == "value_error" else f"{place or 'it'}: {message}") from None
 
 
 def to_json(value: Any) -> Any:

@@ -12,16 +12,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeVar, cast
 
 from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
-from ipexctl.model.json_values import json_items, to_json
+from ipexctl.model.json_values import json_items, parse_json, to_json
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
+T = TypeVar("T")
 _KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
 
 
@@ -130,19 +127,8 @@ def _read_answer(line: Mapping[str, Any]) -> AnyAnswer:
     return cast(AnyAnswer, _read(kind, value))
 
 
-def _read(cls: type, values: Mapping[str, Any]) -> Any:
-    from pydantic import ValidationError
-
+def _read(cls: type[T], values: Mapping[str, Any]) -> T:
     try:
-        return _adapter(cls).validate_json(json.dumps(values), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DamagedRecordError(f"{where or 'it'}: {first['msg']}") from None
-
-
-@cache
-def _adapter(cls: type) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(cls)
+        return parse_json(cls, json.dumps(values), strict=True)
+    except ValueError as error:
+        raise DamagedRecordError(str(error)) from None

@@ -22,7 +22,7 @@ from pathlib import Path
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
-from ipexctl.model.json_values import JsonObject
+from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.show import event_json
 from ipexctl.show.sanitise import visible
@@ -319,15 +319,13 @@ _FORMER_KEYS = (("proved", "clean"), ("left", "orphans"), ("unproved", "unchecke
 
 def read_report(directory: Path) -> CommandReport | None:
     """The report of a saved run; None while it goes on, and of one that is damaged."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         report = json.loads((directory / REPORT).read_bytes())
         report["lost"] = report.get("lost") or None
         for former, key in _FORMER_KEYS if report["run"] else ():
             report["run"].setdefault(key, report["run"].get(former))
-        return TypeAdapter(CommandReport).validate_python(report)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError):
+        return parse_json(CommandReport, json.dumps(report))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
