@@ -22,7 +22,7 @@ class Group(TyperGroup):
         except typer.BadParameter as error:
             from ipexctl.model.schema_errors import describe_error
 
-            error.message = describe_error({"msg": error.message})
+            error.message = describe_error({"type": "", "loc": (), "msg": error.message, "input": None})
             raise
 
 

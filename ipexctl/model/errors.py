@@ -6,11 +6,10 @@ host, beside the results of the others. Any other exception is a fault of ipexct
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import Any
 
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import JsonObject, Record
 
 
 class Exit(IntEnum):
@@ -104,7 +103,7 @@ class RemoteError(IpexctlError):
     """A program of ours on a host could not do what it was asked to. Raised by `Session.ask`; ``code`` is the
     program's word for it, ``more`` its details."""
 
-    def __init__(self, code: str, what: str, more: Mapping[str, Any]) -> None:
+    def __init__(self, code: str, what: str, more: JsonObject) -> None:
         super().__init__(what)
         self.code, self.what, self.more = code, what, more
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _TEXTS = {
     "missing": "is missing",
@@ -22,9 +24,9 @@ _PARSING = {"integer": "must be a whole number", "number": "must be a number", "
 _PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`
 
 
-def describe_error(error: Mapping[str, Any]) -> str:
-    """Describes an error of pydantic (``type``, ``msg``, ``ctx``); of a message without a type, ``msg`` is enough."""
-    kind, message = str(error.get("type", "")), str(error["msg"])
+def describe_error(error: ErrorDetails) -> str:
+    """Describes an error of pydantic, or a message of another library, which has no ``type``."""
+    kind, message = error["type"], error["msg"]
     pattern = str(error.get("ctx", {}).get("pattern", ""))
     text = message.removeprefix("Value error, ")
     if words := re.fullmatch(r"\^\((.*)\)\$", pattern):
