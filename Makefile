@@ -11,9 +11,9 @@ export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
 endif
 
-# Tests wait more than they compute, so each core gets two workers. A file's tests stay on one worker, which may make a
+# Tests wait more than they compute, so each core gets two workers, up to 16. A file's tests stay on one worker, which may make a
 # cluster of its own; files that take long begin first (tests/conftest.py).
-IPEXCTL_TEST_WORKERS ?= $(shell expr 2 '*' $$(nproc))
+IPEXCTL_TEST_WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n < 16 ? n : 16)))
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
