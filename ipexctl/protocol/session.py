@@ -58,17 +58,17 @@ class Inspection(NamedTuple):
     """What a host has at the place of the environment."""
 
     kind: str  # "absent", "ours", "foreign"
-    why: str  # for "foreign"
-    active: Optional[str]
-    complete: List[str]
-    incomplete: int
-    leftovers: List[str]  # of a killed install, and not used by a job
-    packages: Optional[Dict[str, str]]  # of the active environment: name → version
-    free: int  # bytes
-    at: str  # the existing directory nearest to the place
-    uv: Optional[str]
-    visible: List[str]  # files of the controller that the host sees, too
-    unreachable: List[str]  # host:port of indexes
+    why: str = ""  # for "foreign"
+    active: Optional[str] = None
+    complete: List[str] = []
+    incomplete: int = 0
+    leftovers: List[str] = []  # of a killed install, and not used by a job
+    packages: Optional[Dict[str, str]] = None  # of the active environment: name → version
+    free: int = 0  # bytes
+    at: str = ""  # the existing directory nearest to the place
+    uv: Optional[str] = None
+    visible: List[str] = []  # files of the controller that the host sees, too
+    unreachable: List[str] = []  # host:port of indexes that this host cannot reach
 
 
 class LockOwner(NamedTuple):

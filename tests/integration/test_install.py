@@ -718,8 +718,8 @@ from ipexctl.model.wheels import Wheel
 wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.data)})
 def told(have, size, name): print(have, flush=True)
 try:
-    limits = Limits(stall={stall})
-    download_wheels([wheel], Path({str(self.cache)!r}), Sources(), os.environ, limits, told, threading.Event())
+    sources = Sources(environ=os.environ, limits=Limits(stall={stall}))
+    download_wheels([wheel], Path({str(self.cache)!r}), sources, told, threading.Event())
 except UsageError as error:
     print(error.reasons[0])
 """
@@ -828,12 +828,12 @@ def test_a_controller_of_another_kind_takes_uv_for_hosts_out_of_its_wheel(bench:
     tool = find_uv()
     double = wheels.wheel("uv", tool.version, {f"uv-{tool.version}.data/scripts/uv": "#!/bin/sh\necho uv 1\n"})
     with serving(Index([double])) as index:
-        sources = Sources(index=index.url)
+        sources = Sources(index=index.url, environ=bench.environ, limits=QUICK)
         cache = bench.path / "cache"
-        found = find_uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Darwin", "arm64"))
+        found = find_uv_for_hosts(tool, cache, sources, ("Darwin", "arm64"))
     assert Path(found.path).read_text().startswith("#!/bin/sh")
     assert os.access(found.path, os.X_OK)
-    assert find_uv_for_hosts(tool, cache, sources, QUICK, bench.environ, ("Linux", "x86_64")) is tool
+    assert find_uv_for_hosts(tool, cache, sources, ("Linux", "x86_64")) is tool
 
 
 def test_a_lock_whose_wheels_are_gone_is_made_anew(bench: Bench, index: Index) -> None:

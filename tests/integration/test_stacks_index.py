@@ -32,7 +32,7 @@ GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 # One index only: uv takes a version from the first that has it, and a mirror may have it for one Python alone.
 # Only on Intel's own page, or there for more Pythons than on the default index (facts of 2026-11-20).
 ENVIRON = {name: value for name, value in os.environ.items() if name not in {"UV_FIND_LINKS", "UV_INDEX"}}
-SOURCES = replace(read_pip_settings(os.environ), extra=(), find_links=(), merged=False)
+SOURCES = replace(read_pip_settings(ENVIRON), extra=(), find_links=(), merged=False, limits=Limits(probe=10))
 ELSEWHERE = {(IPEX, "1.10.0"), (IPEX, "1.10.100")}
 
 pytestmark = pytest.mark.timeout(180)
@@ -54,7 +54,7 @@ def ask(requirement: str, python: str) -> Release:
     done = subprocess.run(
         argv,
         input=requirement,
-        env=SOURCES.build_environment(ENVIRON),
+        env=SOURCES.build_environment(),
         cwd="/",
         capture_output=True,
         text=True,
@@ -141,7 +141,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
             row.ipex,
             stack.python,
         )
-        wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES, Limits(probe=10), ENVIRON)
+        wheels = resolve_wheels(find_uv(), stack.pins, stack.python, "2.28", SOURCES)
         return {wheel.name: wheel.version.partition("+")[0] for wheel in wheels}
 
     rows = [row for row in TABLE.releases if not row.ipex or (IPEX, row.ipex) not in ELSEWHERE]
@@ -161,9 +161,7 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
 def test_ipex_does_not_ask_for_torch_so_that_only_the_table_can_know_the_pair() -> None:
     newest = max((row for row in TABLE.releases if row.ipex), key=lambda row: parse_version(row.ipex))
     try:
-        alone = resolve_wheels(
-            find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON
-        )
+        alone = resolve_wheels(find_uv(), [f"{IPEX}=={newest.ipex}"], "3.11", "2.28", SOURCES)
     except UsageError as refusal:
         if "does not answer" in refusal.sentence:
             pytest.skip(refusal.sentence)
@@ -177,5 +175,5 @@ def test_the_intel_mpi_that_the_table_refuses_cannot_be_installed(releases: dict
     assert releases["impi-rt", wrong["version"]].glibc, "it is there"
     asked = [f"impi-rt=={wrong['version']}"]
     with pytest.raises(UsageError, match="libfabric"):
-        resolve_wheels(find_uv(), asked, "3.11", "2.28", SOURCES, Limits(probe=10), ENVIRON)
+        resolve_wheels(find_uv(), asked, "3.11", "2.28", SOURCES)
     assert TABLE.impi["newest"] == wrong["instead"]

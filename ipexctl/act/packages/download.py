@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import ssl
 import threading
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import urllib3
+
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
+from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import without_secrets
 from ipexctl.model.wheels import Wheel
 
-if TYPE_CHECKING:
-    import urllib3
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hash_stream(file)
-
-
-def hash_stream(file: IO[bytes]) -> str:
-    """SHA-256 of what is left to read of a file, in hex."""
-    hashed = hashlib.sha256()
-    while piece := file.read(1 << 20):
-        hashed.update(piece)
-    return hashed.hexdigest()
+Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
 
 
 class _Http:
     """One connection pool; proxies and certificate authorities from the environment."""
 
-    def __init__(self, sources: Sources, environ: Mapping[str, str], limits: Limits) -> None:
-        import urllib3
-
-        self._sources, self._environ = sources, environ
+    def __init__(self, sources: Sources) -> None:
+        self._sources, limits = sources, sources.limits
         context = ssl.create_default_context()
-        for file in (sources.certificate, environ.get("SSL_CERT_FILE")):
+        for file in (sources.certificate, sources.environ.get("SSL_CERT_FILE")):
             if file and Path(file).is_file():
                 context.load_verify_locations(file)
         self._timeout = urllib3.Timeout(connect=limits.probe * 2, read=limits.stall / limits.tries)
@@ -60,52 +45,37 @@ class _Http:
         self._lock = threading.Lock()
 
     def get(self, url: str, *, method: str = "GET", start: int = 0) -> urllib3.BaseHTTPResponse:
-        import urllib3
-
         parts = urlsplit(url)
         headers = {"Accept-Encoding": "identity", "User-Agent": "ipexctl"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        if login := self._sources.find_login(url, self._environ):
+        if login := self._sources.find_login(url):
             headers.update(urllib3.make_headers(basic_auth=unquote(login)))
-        proxy = self._proxies.get(parts.scheme)
-        pool: Any = self._direct
+        proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
             with self._lock:
                 pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
-        response: urllib3.BaseHTTPResponse = pool.request(
-            method,
-            redact_url(url),
-            headers=headers,
-            timeout=self._timeout,
-            preload_content=False,
-            redirect=5,
+        return pool.request(
+            method, redact_url(url), headers=headers, timeout=self._timeout, preload_content=False, redirect=5
         )
-        return response
 
 
-def probe_index(url: str, sources: Sources, environ: Mapping[str, str], limits: Limits) -> bool:
+def probe_index(url: str, sources: Sources) -> bool:
     """Whether an index answers within ``limits.probe`` seconds; for a local directory, whether it exists."""
-    import urllib3
-
     if "://" not in url or url.startswith("file:"):
         return Path(urlsplit(url).path).exists()
     try:
-        http = _Http(sources, environ, replace(limits, stall=limits.probe, tries=1, probe=limits.probe / 2))
-        response = http.get(url)
+        probe = sources.limits.probe
+        response = _Http(replace(sources, limits=Limits(stall=probe, tries=1, probe=probe / 2))).get(url)
         response.close()
         return response.status < 500
     except (urllib3.exceptions.HTTPError, OSError):
         return False
 
 
-def measure_sizes(
-    wheels: Sequence[Wheel], sources: Sources, environ: Mapping[str, str], limits: Limits
-) -> tuple[Wheel, ...]:
+def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...]:
     """The wheels with their sizes (0 where the server does not tell): for the plan and for disk space."""
-    import urllib3
-
-    http = _Http(sources, environ, limits)
+    http = _Http(sources)
 
     def measure(wheel: Wheel) -> Wheel:
         if wheel.size:
@@ -124,15 +94,11 @@ def measure_sizes(
         return tuple(pool.map(measure, wheels))
 
 
-def measure_rate(
-    url: str, sources: Sources, environ: Mapping[str, str], limits: Limits, seconds: float, most: int
-) -> float:
+def measure_rate(url: str, sources: Sources, seconds: float, most: int) -> float:
     """Bytes a second at which the controller downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
-    import urllib3
-
     begun, received = time.monotonic(), 0
     try:
-        response = _Http(sources, environ, replace(limits, stall=seconds + 2, tries=1)).get(url)
+        response = _Http(replace(sources, limits=replace(sources.limits, stall=seconds + 2, tries=1))).get(url)
         try:
             for piece in response.stream(64 << 10) if response.status == 200 else ():
                 received += len(piece)
@@ -156,40 +122,25 @@ def cache_path(cache: Path, wheel: Wheel) -> Path:
 
 
 def download_wheels(
-    wheels: Sequence[Wheel],
-    cache: Path,
-    sources: Sources,
-    environ: Mapping[str, str],
-    limits: Limits,
-    progress: Callable[[int, int, str], None],
-    stop: threading.Event,
+    wheels: Sequence[Wheel], cache: Path, sources: Sources, tell: Tell, stop: threading.Event
 ) -> dict[str, Path]:
     """Downloads every wheel into the cache and checks its hash; path by package name.
 
-    Resumes an earlier download, tries ``limits.tries`` times, and keeps no file with a wrong hash. ``progress`` gets
-    (bytes done, bytes in all or 0, file name). Raises `UsageError` (exit 4) with every wheel that failed.
+    Resumes an earlier download, tries ``limits.tries`` times, and keeps no file with a wrong hash. Raises `UsageError`
+    (exit 4) with every wheel that failed.
     """
-    http = _Http(sources, environ, limits)
+    http = _Http(sources)
     done: dict[str, int] = {}
     total = sum(wheel.size for wheel in wheels) if all(wheel.size for wheel in wheels) else 0
     lock = threading.Lock()
 
-    def report(wheel: Wheel, have: int) -> None:
-        with lock:
-            done[wheel.filename] = have
-            progress(sum(done.values()), total, wheel.filename)
-
     def obtain(wheel: Wheel) -> str | None:
-        path = cache_path(cache, wheel)
-        try:
-            if path.is_file() and hash_file(path) == wheel.sha256:
-                report(wheel, path.stat().st_size)
-                return None
-            if wheel.local:
-                return f"{wheel.filename}: {'changed since it was locked' if path.exists() else 'no longer exists'}"
-            return _download(http, wheel, path, limits, report, stop)
-        except OSError as error:
-            return f"{wheel.filename}: {error.strerror or error}"
+        def report(have: int) -> None:
+            with lock:
+                done[wheel.filename] = have
+                tell(sum(done.values()), total, wheel.filename)
+
+        return _Download(http, wheel, cache_path(cache, wheel), sources.limits, report, stop).run()
 
     with ThreadPoolExecutor(4) as pool:
         problems = [problem for problem in pool.map(obtain, wheels) if problem]
@@ -198,17 +149,94 @@ def download_wheels(
     return {wheel.name: cache_path(cache, wheel) for wheel in wheels}
 
 
-def _download(
-    http: _Http, wheel: Wheel, path: Path, limits: Limits, report: Callable[[Wheel, int], None], stop: threading.Event
-) -> str | None:
-    """None, or the error of the last try. Two processes that want the same wheel download it once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with _hold_part(part, lambda have: report(wheel, have), limits, stop):
-        if path.is_file() and hash_file(path) == wheel.sha256:  # another process has just finished it
-            report(wheel, path.stat().st_size)
-            return None
-        return _download_whole(http, wheel, part, path, limits, report, stop)
+@dataclass(frozen=True)
+class _Download:
+    """One wheel on its way to ``path``. ``report`` gets the bytes that are there."""
+
+    http: _Http
+    wheel: Wheel
+    path: Path
+    limits: Limits
+    report: Callable[[int], None]
+    stop: threading.Event
+
+    def run(self) -> str | None:
+        """None, or the error of the last try. Two processes that want the same wheel download it once."""
+        name = self.wheel.filename
+        try:
+            if self._is_whole():
+                return None
+            if self.wheel.local:
+                return f"{name}: {'changed since it was locked' if self.path.exists() else 'no longer exists'}"
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_name(f".{name}.part")
+            with _hold_part(part, self.report, self.limits, self.stop):
+                # Another process may just have finished it.
+                return None if self._is_whole() else self._try_often(part)
+        except OSError as error:
+            return f"{name}: {error.strerror or error}"
+
+    def _is_whole(self) -> bool:
+        whole = self.path.is_file() and hash_file(self.path) == self.wheel.sha256
+        if whole:
+            self.report(self.path.stat().st_size)
+        return whole
+
+    def _try_often(self, part: Path) -> str | None:
+        wheel, problem = self.wheel, ""
+        for attempt in range(self.limits.tries):
+            if attempt:
+                self.stop.wait(0.5 * attempt)
+            if self.stop.is_set():
+                return f"{wheel.filename}: stopped"
+            try:
+                problem = self._continue(part)
+            except urllib3.exceptions.HTTPError as error:
+                problem = _describe_error(error)
+            if problem:
+                continue
+            sha256, size = hash_file(part), part.stat().st_size
+            if sha256 == wheel.sha256:
+                part.replace(self.path)
+                return None
+            os.truncate(part, 0)  # not removed: it carries the lock
+            problem = f"damaged: sha256 {sha256[:16]}… of {size} bytes, expected {wheel.sha256[:16]}…"
+            problem += f" of {wheel.size} bytes" if wheel.size else ""
+            if attempt:  # damaged twice: the file on the index is wrong
+                break
+        return f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}: {problem}"
+
+    def _continue(self, part: Path) -> str:
+        """Appends what is missing to the part. Returns what went wrong, empty where it is complete."""
+        start = part.stat().st_size
+        response = self.http.get(self.wheel.url, start=start)
+        try:
+            if response.status == 416:  # the file is complete already: the hash decides
+                return ""
+            if response.status not in {200, 206}:
+                return f"HTTP {response.status}"
+            if response.status == 200:
+                start = 0
+            length = response.headers.get("Content-Length")
+            have, counted, since = start, start, time.monotonic()
+            patience = self.limits.stall / self.limits.tries
+            with part.open("ab" if start else "wb") as file:
+                for piece in response.stream(1 << 18):
+                    file.write(piece)
+                    have += len(piece)
+                    self.report(have)
+                    now = time.monotonic()
+                    if self.stop.is_set():
+                        return "stopped"
+                    if have - counted >= 64 << 10:
+                        counted, since = have, now
+                    elif now - since > patience:
+                        return f"no progress for {patience:g} s"
+            if length and have < start + int(length):
+                return f"cut off: {have} of {start + int(length)} bytes"
+            return ""
+        finally:
+            response.close()
 
 
 @contextmanager
@@ -259,76 +287,6 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except FileNotFoundError:
         return None
-
-
-def _download_whole(
-    http: _Http,
-    wheel: Wheel,
-    part: Path,
-    path: Path,
-    limits: Limits,
-    report: Callable[[Wheel, int], None],
-    stop: threading.Event,
-) -> str | None:
-    import urllib3
-
-    where = f"{wheel.filename} from {redact_url(wheel.url).partition(wheel.filename)[0]}"
-    problem = ""
-    for attempt in range(limits.tries):
-        if stop.is_set():
-            return f"{wheel.filename}: stopped"
-        if attempt:
-            stop.wait(0.5 * attempt)
-        try:
-            problem = _download_part(http, wheel, part, limits, report, stop)
-        except urllib3.exceptions.HTTPError as error:
-            problem = _describe_error(error)
-        if not problem:
-            sha256 = hash_file(part)
-            if sha256 == wheel.sha256:
-                part.replace(path)
-                return None
-            size = part.stat().st_size
-            os.truncate(part, 0)  # not removed: it carries the lock
-            problem = f"damaged: sha256 {sha256[:16]}… of {size} bytes, expected {wheel.sha256[:16]}…" + (
-                f" of {wheel.size} bytes" if wheel.size else ""
-            )
-            if attempt:  # damaged twice: the file on the index is wrong
-                break
-    return f"{where}: {problem}"
-
-
-def _download_part(
-    http: _Http, wheel: Wheel, part: Path, limits: Limits, report: Callable[[Wheel, int], None], stop: threading.Event
-) -> str:
-    start = part.stat().st_size
-    response = http.get(wheel.url, start=start)
-    try:
-        if response.status == 416:  # the file is complete already: the hash decides
-            return ""
-        if response.status not in {200, 206}:
-            return f"HTTP {response.status}"
-        if response.status == 200:
-            start = 0
-        length = response.headers.get("Content-Length")
-        have, counted, since = start, start, time.monotonic()
-        with part.open("ab" if start else "wb") as file:
-            for piece in response.stream(1 << 18):
-                file.write(piece)
-                have += len(piece)
-                report(wheel, have)
-                now = time.monotonic()
-                if stop.is_set():
-                    return "stopped"
-                if have - counted >= 64 << 10:
-                    counted, since = have, now
-                elif now - since > limits.stall / limits.tries:
-                    return f"no progress for {limits.stall / limits.tries:g} s"
-        if length and have < start + int(length):
-            return f"cut off: {have} of {start + int(length)} bytes"
-        return ""
-    finally:
-        response.close()
 
 
 def _describe_error(error: Exception) -> str:

@@ -13,24 +13,23 @@ import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.version import Version
 
-from ipexctl.act.packages.download import download_wheels, hash_file, local_path
+from ipexctl.act.packages.download import download_wheels, local_path
 from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.text import without_secrets
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Record):
     """A program to send to hosts."""
 
     path: str
@@ -60,12 +59,7 @@ def find_uv() -> Tool:
 
 
 def find_uv_for_hosts(
-    tool: Tool,
-    cache: Path,
-    sources: Sources,
-    limits: Limits,
-    environ: Mapping[str, str],
-    machine: tuple[str, str] = (platform.system(), platform.machine()),
+    tool: Tool, cache: Path, sources: Sources, machine: tuple[str, str] = (platform.system(), platform.machine())
 ) -> Tool:
     """The same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
 
@@ -75,8 +69,8 @@ def find_uv_for_hosts(
         return tool
     path = cache / "uv" / tool.version / "uv"
     if not path.is_file():
-        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources, limits, environ)
-        wheel = download_wheels(wheels, cache, sources, environ, limits, lambda *_: None, threading.Event())["uv"]
+        wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources)
+        wheel = download_wheels(wheels, cache, sources, lambda *_: None, threading.Event())["uv"]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".uv.{os.getpid()}")
         with zipfile.ZipFile(wheel) as archive:
@@ -97,20 +91,14 @@ def manylinux_platform(glibc: str) -> str:
 
 
 def resolve_wheels(
-    tool: Tool,
-    requirements: Sequence[str],
-    python: str,
-    glibc: str,
-    sources: Sources,
-    limits: Limits,
-    environ: Mapping[str, str],
+    tool: Tool, requirements: Sequence[str], python: str, glibc: str, sources: Sources
 ) -> tuple[Wheel, ...]:
     """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts.
 
     Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
     """
-    options = ["--format", "pylock.toml", "--generate-hashes"]
-    status, output, errors = _compile(tool, requirements, options, python, glibc, sources, limits, environ)
+    options, limits = ["--format", "pylock.toml", "--generate-hashes"], sources.limits
+    status, output, errors = _compile(tool, requirements, options, python, glibc, sources)
     if status is None:
         raise _explain_uv_error(f"no progress for {limits.stall:g} s", "", sources)
     if status:
@@ -118,26 +106,17 @@ def resolve_wheels(
     return parse_pylock(output)
 
 
-def find_newest_version(
-    tool: Tool, name: str, python: str, glibc: str, sources: Sources, limits: Limits, environ: Mapping[str, str]
-) -> str:
+def find_newest_version(tool: Tool, name: str, python: str, glibc: str, sources: Sources) -> str:
     """The newest version of a package that the sources have as a wheel for these hosts; empty for none."""
-    _, output, _ = _compile(tool, [name], ["--no-deps"], python, glibc, sources, limits, environ)
+    _, output, _ = _compile(tool, [name], ["--no-deps"], python, glibc, sources)
     return output.strip().partition("==")[2]
 
 
 def _compile(
-    tool: Tool,
-    requirements: Sequence[str],
-    options: Sequence[str],
-    python: str,
-    glibc: str,
-    sources: Sources,
-    limits: Limits,
-    environ: Mapping[str, str],
+    tool: Tool, requirements: Sequence[str], options: Sequence[str], python: str, glibc: str, sources: Sources
 ) -> tuple[int | None, str, str]:
     """`uv pip compile` for hosts; the result of `_run_uv`."""
-    env = sources.build_environment(environ)
+    env, limits = sources.build_environment(), sources.limits
     # Three tries of a third each stay within the limit; a server that only trickles meets the limit of the whole.
     env.update(
         UV_HTTP_TIMEOUT=str(max(1, int(limits.stall / limits.tries))),

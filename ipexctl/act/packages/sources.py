@@ -11,13 +11,14 @@ import netrc
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ipexctl.model.json_values import Record
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+
+class Limits(Record):
     """``stall`` seconds without progress end an attempt, ``tries`` attempts are made, a probe takes ``probe`` seconds.
     From ``measured`` bytes on, the rates of the controller and the hosts are measured before a download."""
 
@@ -27,9 +28,9 @@ class Limits:
     measured: int = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where wheels may come from. ``index`` None is the default package index; ``no_index`` forbids any index.
+class Sources(Record):
+    """Where wheels may come from, and how patiently. ``index`` None is the default package index; ``no_index`` forbids
+    any index. ``environ`` has proxies and further settings of the user.
 
     ``merged``: all indexes count alike, as with pip; otherwise only the first that has a package is used for it.
     """
@@ -40,10 +41,12 @@ class Sources:
     no_index: bool = False
     merged: bool = False
     certificate: str | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = Limits()
 
-    def build_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+    def build_environment(self) -> dict[str, str]:
         """``environ`` with these sources in uv's variables."""
-        env = dict(environ)
+        env = dict(self.environ)
         if self.index:
             env.pop("UV_INDEX_URL", None)
             env["UV_DEFAULT_INDEX"] = self.index
@@ -57,7 +60,7 @@ class Sources:
             env.setdefault("SSL_CERT_FILE", self.certificate)
         return env
 
-    def find_login(self, url: str, environ: Mapping[str, str]) -> str:
+    def find_login(self, url: str) -> str:
         """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
         (uv removes them from the URLs of a lock.)"""
         parts = urlsplit(url)
@@ -65,22 +68,19 @@ class Sources:
             return f"{parts.username}:{parts.password or ''}"
         for source in (self.index or "", *self.extra, *self.find_links):
             known = urlsplit(source)
-            if known.username and (known.scheme, known.hostname, known.port) == (
-                parts.scheme,
-                parts.hostname,
-                parts.port,
-            ):
+            same = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
+            if known.username and same:
                 return f"{known.username}:{known.password or ''}"
         try:
-            file = environ.get("NETRC") or str(Path(environ.get("HOME", "/")) / ".netrc")
+            file = self.environ.get("NETRC") or str(Path(self.environ.get("HOME", "/")) / ".netrc")
             entry = netrc.netrc(file).authenticators(parts.hostname or "")
         except (OSError, netrc.NetrcParseError):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and parts.hostname else ""
 
-    def add_login(self, url: str, environ: Mapping[str, str]) -> str:
+    def add_login(self, url: str) -> str:
         """The URL with its user name and password, for a host that downloads it itself."""
-        login = self.find_login(url, environ)
+        login = self.find_login(url)
         return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url
 
     def list_names(self) -> tuple[str, ...]:
@@ -113,6 +113,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
         no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
         merged=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
+        environ=environ,
     )
 
 

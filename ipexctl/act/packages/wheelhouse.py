@@ -15,24 +15,21 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, cast
 
-from ipexctl.act.packages.download import hash_stream
+from ipexctl.act.packages.download import Tell
+from ipexctl.act.transfer.send import hash_stream
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.wheels import parse_wheel_name
 
 _CHUNK = 1 << 20
-_KINDS: dict[str, Literal["w", "w:gz"]] = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _YEAR = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same wheels are the same bytes
 
-Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all, file name)
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Record):
     """A wheel in an archive: its path there, its bytes, whether it is a regular file, and how to read it."""
 
     path: str
@@ -102,7 +99,7 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
 
 def is_archive(name: str) -> bool:
     """Whether a wheelhouse of this name is one file, and not a directory."""
-    return name.endswith((*_KINDS, ".zip"))
+    return name.endswith((".tar", ".tar.gz", ".tgz", ".zip"))
 
 
 def hash_wheels(archive: Path) -> dict[str, str]:
@@ -169,8 +166,12 @@ def _writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
 
             yield into_zip
         return
-    mode = next(kind for ending, kind in _KINDS.items() if archive.name.endswith(ending))
-    with archive.open("wb") as raw, _plain_or_gzip(raw, mode) as out, tarfile.open(fileobj=out, mode="w") as tarred:
+    with ExitStack() as stack:
+        out: IO[bytes] = stack.enter_context(archive.open("wb"))
+        if not archive.name.endswith(".tar"):
+            zipped_out = gzip.GzipFile("", "wb", compresslevel=1, fileobj=out, mtime=0)
+            out = cast("IO[bytes]", stack.enter_context(zipped_out))
+        tarred = stack.enter_context(tarfile.open(fileobj=out, mode="w"))
 
         def into_tar(name: str, size: int, file: IO[bytes]) -> None:
             member = tarfile.TarInfo(name)
@@ -178,15 +179,6 @@ def _writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
             tarred.addfile(member, file)
 
         yield into_tar
-
-
-@contextmanager
-def _plain_or_gzip(raw: IO[bytes], mode: str) -> Iterator[IO[bytes]]:
-    if mode == "w":
-        yield raw
-        return
-    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as out:
-        yield out  # type: ignore[misc]
 
 
 def _short(text: str) -> str:

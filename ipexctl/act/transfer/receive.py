@@ -14,12 +14,11 @@ import secrets
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import IO
 
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
-from ipexctl.model.commands import Command
+from ipexctl.act.transfer.send import script_command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
@@ -35,7 +34,7 @@ class UnsafePathError(Exception):
     full = False
 
 
-class ResultsDir:
+class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     """The local directory of one host, ``into/host``. Modes are 0700 and 0600, whatever the umask."""
 
     def __init__(self, into: Path, host: str) -> None:
@@ -45,7 +44,7 @@ class ResultsDir:
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._root = _enter_directory(top, host, make=True)
+                self._root = _enter_directory(top, host)
             finally:
                 os.close(top)
             _remove_stale(self._root)
@@ -81,17 +80,10 @@ class ResultsDir:
 
     def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
         """Moves the file ``name``, which rsync wrote into `staging`, into place and returns its size."""
-        parts = name.split("/")
+        *above, leaf = name.split("/")
         try:
-            at = os.open(self._part, _DIRECTORY, dir_fd=self._root)
-            try:
-                for part in parts[:-1]:
-                    inner = os.open(part, _DIRECTORY, dir_fd=at)
-                    os.close(at)
-                    at = inner
-                status = os.stat(parts[-1], dir_fd=at, follow_symlinks=False)
-            finally:
-                os.close(at)
+            with _open_directory(self._root, [self._part, *above]) as at:
+                status = os.stat(leaf, dir_fd=at, follow_symlinks=False)
         except OSError as error:
             raise _local_error(local, error) from None
         if not stat.S_ISREG(status.st_mode):
@@ -101,28 +93,18 @@ class ResultsDir:
 
     def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
         *above, leaf = local.split("/")
-        opened: list[int] = []
         try:
-            at = self._root
-            for part in above:
-                at = _enter_directory(at, part, make=True)
-                opened.append(at)
-            os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
-            os.utime(name, (mtime, mtime), dir_fd=self._root)
-            os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
+            with _open_directory(self._root, above, make=True) as at:
+                os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
+                os.utime(name, (mtime, mtime), dir_fd=self._root)
+                os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
         except OSError as error:
             raise _local_error(local, error) from None
-        finally:
-            for number in opened:
-                os.close(number)
 
     def close(self) -> None:
         """Removes incomplete files."""
         _remove_tree(self._root, self._part)
         os.close(self._root)
-
-    def __enter__(self) -> ResultsDir:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -160,7 +142,7 @@ def folds_case(into: Path) -> bool:
 
 def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     """Lists a host's files that match ``patterns``, for `decide.planning.fetch.parse_listing`. Raises `LinkError`."""
-    done = link.run(_command("list", directory, *patterns))
+    done = link.run(script_command("send_tree.sh", "list", directory, *patterns))
     if not done.ok or done.truncated:
         what = "more files than can be listed" if done.truncated else printable(done.last_words(1), 200)
         raise LinkError(Failure(link.host.name, Kind.STEP, what or "the host's shell failed", code="refused-there"))
@@ -172,7 +154,7 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
     next file. Raises `LinkError` if the connection is lost or the host sends a file that was not requested."""
     expected = {name.removeprefix("./").lstrip("/"): name for name in names}
     request = b"".join(os.fsencode(name) + b"\0" for name in names)
-    command = _command("pack", directory)
+    command = script_command("send_tree.sh", "pack", directory)
     with link.stream(command) as channel, StallTimer(channel.close) as watch:
         pipe = _Pipe(channel, watch)
         channel.write(request)
@@ -245,23 +227,26 @@ class _Pipe(io.RawIOBase):
         return f": {printable(lines[-1], 160)}" if lines else ""
 
 
-def _command(*words: str) -> Command:
-    script = resources.files("ipexctl.remote").joinpath("send_tree.sh").read_text("utf-8")
-    return Command(("/bin/sh", "-c", script, "ipexctl-give", *words), timeout=PATIENCE, cap=256 << 20)
-
-
-def _enter_directory(at: int, name: str, *, make: bool) -> int:
+def _enter_directory(at: int, name: str, *, make: bool = True) -> int:
     """Opens a directory in a directory, never through a symbolic link."""
-    try:
-        return os.open(name, _DIRECTORY, dir_fd=at)
-    except FileNotFoundError:
-        if not make:
-            raise
-        try:
+    if make:
+        with contextlib.suppress(FileExistsError):  # also from another host's thread, or another ipexctl
             os.mkdir(name, 0o700, dir_fd=at)
-        except FileExistsError:
-            pass  # another host's thread, or another ipexctl
-        return os.open(name, _DIRECTORY, dir_fd=at)
+    return os.open(name, _DIRECTORY, dir_fd=at)
+
+
+@contextlib.contextmanager
+def _open_directory(root: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """Opens a directory below ``root``, one by one."""
+    at = os.dup(root)
+    try:
+        for name in names:
+            inner = _enter_directory(at, name, make=make)
+            os.close(at)
+            at = inner
+        yield at
+    finally:
+        os.close(at)
 
 
 def _remove_stale(root: int) -> None:
@@ -288,10 +273,8 @@ def _remove_tree(root: int, name: str) -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return error.errno != errno.ESRCH
     return True
 
 

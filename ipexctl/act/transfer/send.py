@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import IO
 
 from ipexctl.act.stall_timer import PATIENCE, StallTimer
 from ipexctl.model.commands import Command, Completed
@@ -34,12 +35,7 @@ _TRIES = 3
 
 
 def write_files(
-    link: Link,
-    files: Mapping[str, bytes],
-    directory: str,
-    *,
-    mode: int = 0o600,
-    modes: Mapping[str, int] | None = None,
+    link: Link, files: Mapping[str, bytes], directory: str, *, mode: int = 0o600, modes: Mapping[str, int] | None = None
 ) -> str:
     """Writes small ``files`` (relative path → contents) into ``directory`` on the host; returns its absolute path.
 
@@ -123,10 +119,15 @@ def list_tree(link: Link, directory: str) -> bytes:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        return hash_stream(file)
+
+
+def hash_stream(file: IO[bytes]) -> str:
+    """SHA-256 of what is left to read of a file, in hex."""
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -137,17 +138,19 @@ def tar_file(name: str, data: bytes, mode: int, mtime: int = 0) -> bytes:
 
 def tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:
     """The header of a tar member: a file, or a symbolic link to ``link``."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = size, mode, mtime
-    if link is not None:
-        info.type, info.linkname = tarfile.SYMTYPE, link
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    kind = tarfile.REGTYPE if link is None else tarfile.SYMTYPE
+    return _format_header(name, size=size, mode=mode, mtime=mtime, type=kind, linkname=link or "")
 
 
 def tar_directory(name: str) -> bytes:
     """A directory of a tar stream, 0700."""
+    return _format_header(name, type=tarfile.DIRTYPE, mode=0o700)
+
+
+def _format_header(name: str, **values: object) -> bytes:
     info = tarfile.TarInfo(name)
-    info.type, info.mode = tarfile.DIRTYPE, 0o700
+    for key, value in values.items():
+        setattr(info, key, value)
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
@@ -180,16 +183,14 @@ class ProgressReporter:
             self.emit(Progress(self.host, self.step, min(self.done, self.total), self.total, "B", self.detail))
 
 
-def _script() -> str:
-    return resources.files("ipexctl.remote").joinpath("receive_tree.sh").read_text("utf-8")
-
-
-def _command(words: Sequence[str]) -> Command:
-    return Command(("/bin/sh", "-c", _script(), "ipexctl-place", *words), timeout=PATIENCE, cap=256 << 20)
+def script_command(script: str, *words: str) -> Command:
+    """A command that runs a shell script of `remote` with these words."""
+    text = resources.files("ipexctl.remote").joinpath(script).read_text("utf-8")
+    return Command(("/bin/sh", "-c", text, f"ipexctl-{script}", *words), timeout=PATIENCE, cap=256 << 20)
 
 
 def _run(link: Link, *words: str) -> Completed:
-    completed = link.run(_command(words))
+    completed = link.run(script_command("receive_tree.sh", *words))
     if not completed.ok:
         raise _remote_error(link, completed.status, completed.err)
     return completed
@@ -204,7 +205,7 @@ def _stream(
     """
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
-    with link.stream(_command(words)) as channel, StallTimer(channel.close) as watch:
+    with link.stream(script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
         greeting = _read_greeting(channel, output) if greeted else ""
         try:
             if greeting is not None:

@@ -8,7 +8,6 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ipexctl.act.transfer.send import tar_directory, tar_file, tar_header
@@ -104,19 +103,12 @@ def find_changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
     return changed
 
 
-@dataclass(frozen=True, slots=True)
-class _LargeFile:
-    """A file that is read again for every host."""
-
-    entry: Entry
-
-
 class Packer:
     """Makes the tar stream of a set of entries: small files are read once for all hosts that need the same set."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._packed_trees: dict[tuple[Entry, ...], list[bytes | _LargeFile]] = {}
+        self._packed_trees: dict[tuple[Entry, ...], list[bytes | Entry]] = {}
         self._sums: dict[Entry, bytes] = {}
         self._lock = threading.Lock()
 
@@ -136,7 +128,7 @@ class Packer:
             if isinstance(piece, bytes):
                 yield piece
             else:
-                yield from self._read_padded(piece.entry)
+                yield from self._read_padded(piece)
         if by_rsync:
             yield tar_file("merged", _join_names([entry.path for entry in by_rsync]), 0o600)
             yield tar_file("sums", b"".join(map(self._hash_file, by_rsync)), 0o600)
@@ -156,7 +148,8 @@ class Packer:
                 self._sums[entry] = digest.hexdigest().encode() + b"  -\n"
             return self._sums[entry]
 
-    def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | _LargeFile]:
+    def _pack_entries(self, entries: Sequence[Entry]) -> Iterator[bytes | Entry]:
+        """Pieces of the stream; an entry stands for a large file, which is read again for every host."""
         gathered = bytearray(tar_directory("tree"))
         held = 0
         for entry in entries:
@@ -175,7 +168,7 @@ class Packer:
                 else:
                     yield bytes(gathered)
                     gathered.clear()
-                    yield _LargeFile(entry)
+                    yield entry
             if len(gathered) >= _CHUNK:
                 yield bytes(gathered)
                 gathered.clear()

@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import TransferMode, count_files, format_bytes
-from ipexctl.model.text import printable
+from ipexctl.decide.planning.sync import TransferMode, format_bytes, pick_worth
+from ipexctl.model.json_values import Record
+from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _SHOWN = 20
 _LONGEST = 255  # bytes of a file's name on every file system that matters
-_BIG = 64 << 10  # as for sync: below this rsync saves nothing …
-_WORTH = 1 << 20  # … and below this it is not worth its round trips
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Record):
     """One file of a host: ``name`` as the host says it, ``local`` the path here, below the host's directory."""
 
     name: str
@@ -29,8 +27,7 @@ class RemoteFile:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Record):
     """What a host has of what was asked for. ``matched`` are the numbers of the patterns that matched."""
 
     path: str
@@ -41,8 +38,7 @@ class Listing:
     rsync: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
+class FetchPlan(Record):
     """What one host shall send. ``by_rsync`` are those of ``items`` that come by rsync."""
 
     path: str
@@ -57,21 +53,8 @@ class FetchPlan:
     def summary(self) -> str:
         """For the screen: ``3 files, 34 MB``."""
         if self.items:
-            return f"{count_files(len(self.items))}, {format_bytes(self.size)}"
-        return f"nothing to do, {count_files(self.unchanged)} the same" if self.unchanged else "nothing there"
-
-
-def validate_pattern(pattern: str) -> str:
-    """Why a pattern is refused before anything is contacted; "" for a good one."""
-    if not pattern.strip():
-        return "is empty"
-    if any(char in pattern for char in "\0\n"):
-        return "has a control character in it"
-    if ".." in pattern.split("/"):
-        return "has '..' in it"
-    if "$" in pattern or (pattern.startswith("~") and not pattern.startswith("~/")):
-        return "has something unexpanded in it"
-    return ""
+            return f"{pluralize(len(self.items), 'file')}, {format_bytes(self.size)}"
+        return f"nothing to do, {pluralize(self.unchanged, 'file')} the same" if self.unchanged else "nothing there"
 
 
 def anchor_pattern(pattern: str) -> str:
@@ -158,8 +141,7 @@ def choose_rsync(
     if mode == "rsync":
         return replace(plan, by_rsync=plan.items)
     saved = {item: min(item.size, local[0]) for item in plan.items if (local := local_file(item.local)) is not None}
-    worth = tuple(item for item in plan.items if saved.get(item, 0) >= _BIG)
-    return replace(plan, by_rsync=worth if sum(map(saved.__getitem__, worth)) >= _WORTH else ())
+    return replace(plan, by_rsync=pick_worth(saved))
 
 
 def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:

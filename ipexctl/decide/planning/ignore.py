@@ -7,24 +7,9 @@ from collections.abc import Callable, Iterable
 
 # Nobody trains on these. ``!.git`` as a pattern takes one back in.
 DEFAULT = (
-    ".git/",
-    ".hg/",
-    ".svn/",
-    "__pycache__/",
-    "*.py[co]",
-    ".venv/",
-    "venv/",
-    "node_modules/",
-    ".mypy_cache/",
-    ".pytest_cache/",
-    ".ruff_cache/",
-    ".tox/",
-    ".nox/",
-    ".ipynb_checkpoints/",
-    ".DS_Store",
-    "*.swp",
-    ".ipexctl-*",
-)
+    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", "venv/", "node_modules/", ".mypy_cache/",
+    ".pytest_cache/", ".ruff_cache/", ".tox/", ".nox/", ".ipynb_checkpoints/", ".DS_Store", "*.swp", ".ipexctl-*",
+)  # fmt: skip
 
 Ignored = Callable[[str, bool], bool]
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ipexctl.decide.checks.cluster import format_size
@@ -17,6 +17,7 @@ from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write_inventory
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
 from ipexctl.model.text import pluralize, printable
 
@@ -34,8 +35,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 Precision = Literal["bf16", "no"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Record):
     """What the playbook is made of; None: not answered yet. ``port`` 0 is a free one."""
 
     script: str | None = None
@@ -48,8 +48,7 @@ class Answers:
     port: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Record):
     """``default`` is what an empty answer means, ``why`` where it comes from; ``choices`` are all there are, if few."""
 
     key: str
@@ -59,8 +58,7 @@ class Question:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Record):
     """Results of parsing a script: packages to install, unknown imports, whether Accelerate reads our variables."""
 
     packages: tuple[str, ...] = ()
@@ -219,6 +217,7 @@ def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str
 
 
 def format_playbook(
+    template: str,
     answers: Answers,
     script: Script,
     stack: Stack,
@@ -230,83 +229,35 @@ def format_playbook(
     when: str,
     whys: Mapping[str, str],
 ) -> str:
-    """The commented playbook. ``hosts`` is the hostfile's path as the playbook names it, ``name`` its own file."""
+    """The commented playbook; ``template`` is the text of ``data/playbook.j2``. ``hosts`` is the hostfile's path as the
+    playbook names it, ``name`` its own file."""
+    import jinja2
 
-    def note(key: str) -> str:
-        return f"  # {printable(whys[key], 120)}" if whys.get(key) else ""
-
-    row = stack.release
-    told_of = (
-        (f"{name} --check", "what it would change; nothing is done"),
-        (name, "do it; every step does only what is not done yet"),
-        ("--schema", "for editors; all keys: docs/playbook.md"),
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
-    title = f"train {printable(answers.script or '', 100)} on {pluralize(len(inventory), 'host')}"
-    lines = [
-        f"# Written by ipexctl init {when}, from the facts of the hosts:",
-        *(f"#   {line}" for line in describe_hosts(inventory, facts)),
-        "#",
-        *(f"#   ipexctl play {words:<{len(name) + 8}}     {what}" for words, what in told_of),
-        f"name: {_word(title)}",
-        f"hosts: {_word(hosts)}  # the first is node0",
-        "",
-        "vars:",
-        f"  ppn: {answers.ppn}{note('ppn')}",
-        *([f"  precision: {_json(answers.precision or 'no')}{note('precision')}"] if script.accelerate else []),
-        "",
-        "steps:",
-        "  - name: look",
-        "    doctor: {}  # what is wrong with the hosts, and how to fix it",
-        "    tags: [prepare]",
-        "",
-        "  - name: environment",
-        f"    install:  # {printable(stack.name, 120)}",
-        f"      track: {'ipex' if row.ipex else 'native'}",
-        f"      torch: {_json(row.torch)}",
-        f"      backend: {stack.backend}{note('backend')}",
-        *_with(script, bool(row.ipex)),
-        *([f"      # it also imports {', '.join(map(printable, script.unknown))}: add what provides that to with"]
-          if script.unknown else []),
-        "    tags: [prepare]",
-        "",
-        "  - name: train",
-        "    run:",
-        f"      script: {_word(answers.script or '')}",
-        *([f"      args: {_list(answers.args)}"] if answers.args else []),
-        "      ppn: ${ppn}",
-        f"      backend: {stack.backend}",
-        *([f"      port: {answers.port}"] if answers.port else []),
-        *(_accelerate(answers, bool(row.ipex)) if script.accelerate else []),
-        "      # time_limit: 3600            # seconds",
-        "    tags: [train]",
-        "",
-        "  # - name: results               # what the ranks wrote into out/ comes back, changed files only",
-        '  #   fetch: {paths: [out], from: "rank:0"}',
-    ]  # fmt: skip
-    return "\n".join([*lines, ""])
-
-
-def _with(script: Script, ipex: bool) -> list[str]:
-    """The packages; those that know IPEX, where there is one."""
-    packages = [_LAST_WITH_IPEX.get(name, name) if ipex else name for name in script.packages]
-    why = "what the script imports" + (
-        ", in the last versions that know IPEX" if packages != [*script.packages] else ""
+    environment.filters |= {
+        "note": lambda key: f"  # {printable(whys[key], 120)}" if whys.get(key) else "",
+        "printable": printable,
+        "word": _word,
+        "item": lambda word: _json(word) if "," in word else _word(word),
+        "json": _json,
+    }
+    ipex = bool(stack.release.ipex)
+    return environment.from_string(template).render(
+        answers=answers,
+        script=script,
+        stack=stack,
+        release=stack.release,
+        # The packages that know IPEX, where there is one.
+        packages=tuple(_LAST_WITH_IPEX.get(package, package) if ipex else package for package in script.packages),
+        described=describe_hosts(inventory, facts),
+        title=f"train {printable(answers.script or '', 100)} on {pluralize(len(inventory), 'host')}",
+        hosts=hosts,
+        name=name,
+        width=len(name) + 8,
+        when=when,
     )
-    return [f"      with: [{', '.join(packages)}]  # {why}"] if packages else []
-
-
-def _accelerate(answers: Answers, ipex: bool) -> list[str]:
-    """What ``accelerate launch`` would set for the script; so it needs no configuration on the hosts."""
-    return [
-        "      env:  # what accelerate launch would tell the script",
-        "        ACCELERATE_USE_CPU: 'true'",
-        "        ACCELERATE_MIXED_PRECISION: ${precision}",
-        f"        ACCELERATE_USE_IPEX: '{'true' if ipex and answers.ipex else 'false'}'",
-    ]
-
-
-def _list(words: Sequence[str]) -> str:
-    return "[" + ", ".join(_word(word) if "," not in word else _json(word) for word in words) + "]"
 
 
 def _word(text: str) -> str:

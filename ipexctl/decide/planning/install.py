@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from ipexctl.decide.releases.table import public_version
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
 from ipexctl.model.text import printable
 from ipexctl.model.wheels import Lock, Wheel
@@ -31,45 +31,10 @@ _SWELLS = 2.4
 _BESIDES = 20 << 20  # the environment itself, uv's lists
 
 
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """What one host has at the place of the environment."""
-
-    kind: Literal["absent", "ours", "foreign"]
-    why: str = ""
-    active: str | None = None
-    complete: tuple[str, ...] = ()
-    packages: Mapping[str, str] | None = None  # what the active one really holds
-    free: int = 0
-    at: str = ""
-    uv: str | None = None
-    visible: tuple[str, ...] = ()
-    unreachable: tuple[str, ...] = ()  # host:port of wheels that this host cannot get to
-    left: tuple[str, ...] = ()  # what an install that was killed left beside the active one, and no job uses
-
-    @classmethod
-    def from_inspection(cls, answer: Inspection) -> HostState:
-        """From what the install session of a host answers."""
-        return cls(
-            kind="absent" if answer.kind == "absent" else "ours" if answer.kind == "ours" else "foreign",
-            why=printable(answer.why, 300),
-            active=answer.active,
-            complete=tuple(answer.complete),
-            packages=answer.packages,
-            free=answer.free,
-            at=printable(answer.at, 300),
-            uv=answer.uv,
-            visible=tuple(answer.visible),
-            unreachable=tuple(answer.unreachable),
-            left=tuple(printable(name, 80) for name in answer.leftovers),
-        )
-
-
 _CLEARLY = 1.5  # times as fast must the way over the controller be: hosts that fetch need less room, and keep a cache
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Record):
     """Bytes a second, as measured: of each host from the index, of the controller to a host (``up``) and from the index
     (``down``), from where it lacks ``missing`` bytes."""
 
@@ -94,8 +59,7 @@ class Rates:
         return "hosts", f"this host downloads {mib(int(own))}/s, {controller_rates}"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """One host's part. ``why`` is the cause; ``need`` the bytes that must be free."""
 
     do: Do
@@ -105,8 +69,7 @@ class Step:
     repair: bool = False  # the active environment is built again, in place
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Record):
     """Ordered: the steps by host, and the text that says all of it."""
 
     venv: str
@@ -160,7 +123,7 @@ def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     return words
 
 
-def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
+def state_from_facts(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
     """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
     again; else None."""
     state = fact.installed
@@ -168,7 +131,7 @@ def state_from_facts(fact: Facts, venv: str, lock: Lock) -> HostState | None:
         return None
     if set(state.beside) - {lock.id} or drift(lock.packages, state.packages):
         return None
-    return HostState("ours", active=lock.id, complete=(lock.id,), packages=state.packages)
+    return Inspection("ours", active=lock.id, complete=[lock.id], packages=dict(state.packages))
 
 
 def list_origins(lock: Lock) -> list[tuple[str, int]]:
@@ -186,7 +149,7 @@ def plan(
     stack: Stack,
     lock: Lock,
     venv: str,
-    seen: Mapping[str, HostState],
+    seen: Mapping[str, Inspection],
     wheels_from: Literal["auto", "controller", "hosts"],
     rates: Rates | None = None,
 ) -> tuple[Plan, list[Failure]]:
@@ -196,32 +159,35 @@ def plan(
     failures: list[Failure] = []
     size = estimate_unpacked(lock)
     for host, state in seen.items():
-        if state.kind == "foreign":
-            failures.append(Failure(host, Kind.STEP, state.why, "another place: --venv PATH", "foreign"))
+        if state.kind not in {"absent", "ours"}:
+            failures.append(
+                Failure(host, Kind.STEP, printable(state.why, 300), "another place: --venv PATH", "foreign")
+            )
             continue
         if state.active == lock.id:
             lost = drift(lock.packages, state.packages) if state.packages is not None else []
             if not lost:
-                more = f" and {len(state.left) - 2} more" if len(state.left) > 2 else ""
-                cause = f"an install that was cut short left {', '.join(state.left[:2])}{more}"
-                steps[host] = Step("tidy", cause) if state.left else Step("nothing", "it is installed")
+                left = [printable(name) for name in state.leftovers]
+                more = f" and {len(left) - 2} more" if len(left) > 2 else ""
+                cause = f"an install that was cut short left {', '.join(left[:2])}{more}"
+                steps[host] = Step("tidy", cause) if left else Step("nothing", "it is installed")
                 continue
             cause = f"repair: {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         elif lock.id in state.complete:
             steps[host] = Step("switch", "it is there, complete, and not active")
             continue
         else:
-            cause = f"instead of {state.active}" if state.active else "nothing is installed"
+            cause = f"instead of {printable(state.active)}" if state.active else "nothing is installed"
         way: From = "controller" if wheels_from == "controller" else "hosts"
         if wheels_from == "auto" and state.unreachable:
             way = "controller"
-            cause += f"; this host does not reach {state.unreachable[0]}"
+            cause += f"; this host does not reach {printable(state.unreachable[0])}"
         elif wheels_from == "auto" and rates:
             way, because = rates.choose_downloader(host, lock.size)
             cause += f"; {because}" if because else ""
         need = size + (lock.size if way == "controller" and size else 0)
         if state.free < need:
-            what = f"no space left: need {mib(need)}, {mib(state.free)} free in {state.at}"
+            what = f"no space left: need {mib(need)}, {mib(state.free)} free in {printable(state.at, 300)}"
             failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
             continue
         steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)

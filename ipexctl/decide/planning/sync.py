@@ -7,12 +7,13 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.model.hosts import Host
-from ipexctl.model.text import printable
+from ipexctl.model.json_values import Record
+from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import Entry, Tree
 from ipexctl.protocol.paths import MANIFEST, PART
 
@@ -32,8 +33,7 @@ _WORTH = 1 << 20
 _BIG = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteEntry:
+class RemoteEntry(Record):
     """One thing in the destination."""
 
     kind: str  # f d l, or another letter of find
@@ -43,8 +43,7 @@ class RemoteEntry:
     target: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteTree:
+class RemoteTree(Record):
     """A destination as its host describes it. ``manifest`` is what the last sync left there: None without one."""
 
     path: str
@@ -54,8 +53,7 @@ class RemoteTree:
     rsync: bool = False  # the host has one
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(Record):
     """What one host needs. ``blocked`` says why nothing may be sent there."""
 
     path: str
@@ -83,7 +81,7 @@ class SyncPlan:
         """For the screen: ``12 files, 34 kB``."""
         words = []
         if self.send:
-            words.append(f"{count_files(self.files)}, {format_bytes(self.size)}" if self.files else "directories")
+            words.append(f"{pluralize(self.files, 'file')}, {format_bytes(self.size)}" if self.files else "directories")
         if self.to_delete:
             words.append(f"{len(self.to_delete)} removed")
         return ", ".join(words) or "nothing to do"
@@ -99,19 +97,26 @@ def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
 
 def validate_destination(where: str) -> str:
     """Why a destination is refused before anything is contacted; "" for a good one."""
-    if not where.strip():
-        return "is empty"
-    if "\0" in where or "\n" in where:
-        return "has a control character in it"
-    if where.startswith(("~", "$")) or "$" in where:
+    if where.startswith("~"):
         return "has something unexpanded in it"
-    if ".." in where.split("/"):
-        return "has '..' in it"
+    if why := find_path_fault(where):
+        return why
     if posixpath.normpath(where) in {"/", ".", "//"}:
         return "is not a directory of its own"
     if posixpath.normpath(where).strip("/") in _SYSTEM:
         return "is a directory of the system"
     return ""
+
+
+def find_path_fault(path: str) -> str:
+    """Why no path on a host may look like this, whatever it is for; "" for a good one."""
+    if not path.strip():
+        return "is empty"
+    if "\0" in path or "\n" in path:
+        return "has a control character in it"
+    if "$" in path or (path.startswith("~") and not path.startswith("~/")):
+        return "has something unexpanded in it"
+    return "has '..' in it" if ".." in path.split("/") else ""
 
 
 def parse_remote_tree(data: bytes) -> RemoteTree:
@@ -234,14 +239,18 @@ def choose_rsync(
         return SyncPlan(plan.path, blocked=(*plan.blocked, "there is no rsync, or no sha256sum, on the host"))
     if is_local or not (local_rsync and remote_tree.rsync):
         return plan
-    saved = {entry: _bytes_saved(entry, remote_tree.entries.get(entry.path)) for entry in files}
-    worth = tuple(entry for entry in files if saved[entry] >= _BIG)
-    return replace(plan, by_rsync=worth) if sum(saved[entry] for entry in worth) >= _WORTH else plan
+    remotes = {entry: remote_tree.entries.get(entry.path) for entry in files}
+    saved = {entry: min(entry.size, old.size) for entry, old in remotes.items() if old and old.kind == "f"}
+    return replace(plan, by_rsync=pick_worth(saved))
 
 
-def _bytes_saved(entry: Entry, remote: RemoteEntry | None) -> int:
-    """Bytes that need not travel, at best."""
-    return min(entry.size, remote.size) if remote is not None and remote.kind == "f" else 0
+T = TypeVar("T")
+
+
+def pick_worth(saved: Mapping[T, int]) -> tuple[T, ...]:
+    """The files that are worth an rsync, by the bytes that need not travel, at best: big ones, if they are enough."""
+    big = {file: size for file, size in saved.items() if size >= _BIG}
+    return tuple(big) if sum(big.values()) >= _WORTH else ()
 
 
 def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, local_kind: str) -> str:
@@ -310,10 +319,6 @@ def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
 
 def _describe_entry(entry: Entry) -> str:
     return f" → {printable(entry.target, 200)}" if entry.kind == "l" else f" ({format_bytes(entry.size)})"
-
-
-def count_files(files: int) -> str:
-    return "1 file" if files == 1 else f"{files} files"
 
 
 def format_bytes(size: int) -> str:

@@ -29,19 +29,11 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
             failures.append(Failure(host, Kind.STEP, what, _format_install_command(fact), "drift"))
             continue
         ids[host] = env.marker.id
-    first = next(iter(ids.values()), "")
-    head = next(iter(ids), "")
-    failures += [
-        Failure(
-            host,
-            Kind.STEP,
-            f"its environment is {id}, that of {head} is {first}",
-            _format_install_command(facts[host]),
-            "mixed",
-        )
-        for host, id in ids.items()
-        if id != first
-    ]
+    head, first = next(iter(ids.items()), ("", ""))
+    for host, id in ids.items():
+        if id != first:
+            what = f"its environment is {id}, that of {head} is {first}"
+            failures.append(Failure(host, Kind.STEP, what, _format_install_command(facts[host]), "mixed"))
     return failures
 
 

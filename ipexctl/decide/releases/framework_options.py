@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
 from ipexctl.decide.releases.table import parse_version
+from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
@@ -16,8 +16,7 @@ Kind = Literal["key", "launch", "argument"]
 Support = Literal["yes", "idle", "not yet", "no more"]
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkOption:
+class FrameworkOption(Record):
     """A key of Accelerate's configuration, a flag of ``accelerate launch``, or an argument of scripts that use the
     Trainer. Empty versions mean: always, never."""
 

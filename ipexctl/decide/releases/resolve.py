@@ -429,10 +429,7 @@ def _remove_members(release: StackRelease, *members: str) -> StackRelease:
             source=release.source,
         )
     return replace(
-        release,
-        oneccl="",
-        binding_mpi="",
-        unconfirmed=tuple(name for name in release.unconfirmed if name != "oneccl"),
+        release, oneccl="", binding_mpi="", unconfirmed=tuple(name for name in release.unconfirmed if name != "oneccl")
     )
 
 

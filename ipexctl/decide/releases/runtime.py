@@ -11,16 +11,15 @@ from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each rel
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stack
 
 _IPEX = "intel_extension_for_pytorch"
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Record):
     """Absolute paths, equal on all hosts of an installation. ``mpiexec`` is empty where only the hosts have an MPI.
 
     ``path`` and ``library_path`` go in front of PATH and LD_LIBRARY_PATH; ``env`` is set as it is.
@@ -53,19 +52,10 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
         return ()
     root = _mpi_roots(stack)[stack.mpi]
     names = (
-        "bin/mpiexec.hydra",
-        "opt/mpi/bin/mpiexec.hydra",
-        "lib/libmpi.so.12",
-        "opt/mpi/lib/libmpi.so.12",
-        "lib/libccl.so.1",
-        "lib/libccl.so.1.0",
-        "lib/libfabric.so.1",
-        "lib/libfabric/libfabric.so.1",
-        "lib/libfabric/prov",
-        "lib/prov",
-        "opt/mpi/libfabric/lib/libfabric.so.1",
-        "opt/mpi/libfabric/lib/prov",
-    )
+        "bin/mpiexec.hydra", "opt/mpi/bin/mpiexec.hydra", "lib/libmpi.so.12", "opt/mpi/lib/libmpi.so.12",
+        "lib/libccl.so.1", "lib/libccl.so.1.0", "lib/libfabric.so.1", "lib/libfabric/libfabric.so.1",
+        "lib/libfabric/prov", "lib/prov", "opt/mpi/libfabric/lib/libfabric.so.1", "opt/mpi/libfabric/lib/prov",
+    )  # fmt: skip
     return tuple(name if root == "." else f"{root}/{name}" for name in names)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Index, StackRelease
 from ipexctl.model.toml import parse_toml
 
 
-@dataclass(frozen=True, slots=True)
-class KnownMismatch:
+class KnownMismatch(Record):
     """A pair of versions that does not work: which oneCCL binding to install instead, and why."""
 
     torch: str
@@ -23,8 +22,7 @@ class KnownMismatch:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseTable:
+class ReleaseTable(Record):
     """The version table: all releases, oldest first, and its other parts."""
 
     releases: tuple[StackRelease, ...]

@@ -15,7 +15,7 @@ from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
-from ipexctl.decide.planning.sync import choose_destination, format_bytes, validate_destination
+from ipexctl.decide.planning.sync import choose_destination, find_path_fault, format_bytes, validate_destination
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
@@ -40,7 +40,7 @@ def fetch(
     root = Path(os.path.abspath(Path(task.source).expanduser()))  # noqa: PTH100 - links stay as they are written
     name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
     destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
-    invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := planning.validate_pattern(pattern))]
+    invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
     invalid += [
         f"{host}: {where!r} {why}" for host, where in destinations.items() if (why := validate_destination(where))
     ]

@@ -1,18 +1,23 @@
-"""Work of the controller in a thread, with its progress as events."""
+"""Work of the controller in a thread, with its progress as events; and the one that downloads wheels."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TypeVar
 
-from ipexctl.model.events import Event, Progress
+from ipexctl.act.packages.download import Tell, download_wheels
+from ipexctl.act.packages.sources import Sources
+from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.events import Event, HostFailed, Progress, StepStarted
+from ipexctl.model.wheels import Wheel
 
 T = TypeVar("T")
-Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
+FETCH = "fetch the wheels"
 
 
 def run_in_background(step: str, work: Callable[[Tell], T], stop: threading.Event) -> Generator[Event, None, T]:
@@ -43,3 +48,19 @@ def run_in_background(step: str, work: Callable[[Tell], T], stop: threading.Even
         stop.set()
         raise
     return future.result()
+
+
+def fetch_wheels(
+    wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event
+) -> Generator[Event, None, dict[str, Path] | Failure]:
+    """Downloads wheels into the cache, as a step that the caller ends. Returns their paths by package, or the last
+    failure."""
+    yield StepStarted("", FETCH)
+    try:
+        return (
+            yield from run_in_background(FETCH, lambda tell: download_wheels(wheels, cache, sources, tell, stop), stop)
+        )
+    except UsageError as error:
+        failures = [Failure("", Kind.STEP, reason, code="wheel") for reason in error.reasons]
+        yield from map(HostFailed, failures)
+        return failures[-1]

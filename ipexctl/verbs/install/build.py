@@ -6,27 +6,28 @@ from __future__ import annotations
 import posixpath
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
 
 from ipexctl import __version__
 from ipexctl.act.fanout import Emit
-from ipexctl.act.packages.download import cache_path, download_wheels, read_unpacked_size
+from ipexctl.act.packages.download import cache_path, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.planning.install import HostState, Plan, estimate_unpacked, format_pylock
+from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases import build_runtime
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
-from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.events import HostFailed, Message, Progress, StepEnded, StepOutcome, StepStarted
+from ipexctl.model.errors import Failure, Kind
+from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import ImportReport, Nothing, Present
-from ipexctl.verbs.install.background import run_in_background
+from ipexctl.protocol.session import ImportReport, Inspection, Nothing, Present
+from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
@@ -35,7 +36,7 @@ _IMPORT = 300.0  # seconds the import check may take: torch from a cold network 
 
 
 def download_missing_wheels(
-    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, HostState]
+    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, Inspection]
 ) -> Workflow[dict[str, dict[str, Path]] | None]:
     """The wheels that the controller must send to each host, by package, downloaded. None if that failed."""
     sent = {
@@ -50,30 +51,18 @@ def download_missing_wheels(
     wanted = list({wheel.name: wheel for wheels in sent.values() for wheel in wheels}.values())
     if not wanted:
         return {name: {} for name in builders}
-    step = "fetch the wheels"
-    yield StepStarted("", step)
-    try:
-        paths = yield from run_in_background(
-            step,
-            lambda tell: download_wheels(
-                wanted, job.context.cache, job.sources, job.environ, job.limits, tell, job.stop
-            ),
-            job.stop,
-        )
-    except UsageError as error:
-        for reason in error.reasons:
-            failure = Failure("", Kind.STEP, reason, code="wheel")
-            job.failed[""] = failure
-            yield HostFailed(failure)
+    paths = yield from fetch_wheels(wanted, job.context.cache, job.sources, job.stop)
+    if isinstance(paths, Failure):
+        job.failed[""] = paths
         return None
-    yield StepEnded("", step, "changed", f"{len(wanted)} wheels")
+    yield StepEnded("", FETCH, "changed", f"{len(wanted)} wheels")
     return {name: {wheel.name: paths[wheel.name] for wheel in wheels} for name, wheels in sent.items()}
 
 
 def list_artifacts(
     job: InstallJob,
     builders: Sequence[str],
-    states: Mapping[str, HostState],
+    states: Mapping[str, Inspection],
     wheels: Mapping[str, Mapping[str, Path]],
     tool: Tool,
 ) -> dict[str, list[Artifact]]:
@@ -101,12 +90,12 @@ def build_environments(
     job: InstallJob,
     builders: Sequence[str],
     plan: Plan,
-    states: Mapping[str, HostState],
+    states: Mapping[str, Inspection],
     wheels: Mapping[str, Mapping[str, Path]],
     tool: Tool,
 ) -> Workflow[None]:
     """Unpacks the environment on one host of each file system."""
-    urls = [replace(wheel, url=job.sources.add_login(wheel.url, job.environ)) for wheel in job.lock.wheels]
+    urls = [replace(wheel, url=job.sources.add_login(wheel.url)) for wheel in job.lock.wheels]
     lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
     sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
     whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())
@@ -132,7 +121,7 @@ def build_environments(
             lock=format_pylock(lock_with_logins, paths),
             need=size,
             unpacked=size,
-            stall=job.limits.stall,
+            stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
             timeout=_BUILD,
             repair=step.repair,
@@ -141,8 +130,7 @@ def build_environments(
     yield from job.sessions.run(builders, "install", build, outcome=lambda _: ("changed", "unpacked"))
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedEnv:
+class VerifiedEnv(Record):
     """An environment that imports on a host: where its MPI lies (`layout`), and what the import check saw."""
 
     layout: MpiLayout

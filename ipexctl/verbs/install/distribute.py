@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.fanout import Emit
 from ipexctl.act.transfer.send import send_file
 from ipexctl.decide.planning.install import mib
 from ipexctl.model.events import Event, Progress
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.protocol.session import Fetched, Nothing, Offer
 from ipexctl.verbs.install.install_sessions import InstallSessions
@@ -18,8 +19,7 @@ WHEELS = "tmp/wheels"  # below the store of environments on a host
 _STEP = "send the wheels"
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Record):
     """A file for a host, at ``target`` below the store of environments there."""
 
     target: str

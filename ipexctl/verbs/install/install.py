@@ -25,7 +25,7 @@ from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
-from ipexctl.decide.planning.install import HostState, Plan, Rates, choose_venv, list_origins, plan, state_from_facts
+from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, state_from_facts
 from ipexctl.decide.releases import parse_table, resolve
 from ipexctl.decide.releases.resolve import use_host_mpi
 from ipexctl.decide.releases.table import ReleaseTable, minor_version
@@ -108,7 +108,7 @@ def install(
     else:
         stack, chosen = yield from lock.load_or_create_lock(wanted, releases, facts)
     sessions = InstallSessions(inventory, context, venv, chosen.id, failed)
-    job = InstallJob(task, sessions, environ, limits, wanted.sources, stack, launcher, chosen, facts)
+    job = InstallJob(task, sessions, wanted.sources, stack, launcher, chosen, facts)
     try:
         return (yield from _install_stack(job, dry=dry))
     finally:
@@ -187,7 +187,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     states = {name: state for name in names if (state := state_from_facts(job.facts[name], job.venv, job.lock))}
     tool = _NO_TOOL
     if others := [name for name in names if name not in states]:
-        tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources, job.limits, job.environ)
+        tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources)
         states |= yield from _inspect_hosts(job, others, tool)
         states = {name: states[name] for name in names if name in states}
     wheels_from = job.task.wheels_from
@@ -231,32 +231,31 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     return (yield from _report(job, steps, cleaned=cleaned, verified=verified))
 
 
-def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, HostState]]:
+def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, Inspection]]:
     """The state of the environment on each host; starts the sessions."""
     paths = [(wheel, cache_path(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
     files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
     origins = list_origins(job.lock) if job.task.wheels_from == "auto" else []
 
-    def inspect(link: Link, _: Emit) -> HostState:
+    def inspect(link: Link, _: Emit) -> Inspection:
         name = link.host.name
         job.sessions.open(link, job.stack.interpreters[name])
-        answer = job.sessions.call(name, "inspect", Inspection, uv=asdict(tool), files=files, origins=origins)
-        return HostState.from_inspection(answer)
+        return job.sessions.call(name, "inspect", Inspection, uv=asdict(tool), files=files, origins=origins)
 
     return (yield from job.sessions.run(names, "look at the environment", inspect))
 
 
-def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, HostState]) -> Workflow[Rates | None]:
+def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection]) -> Workflow[Rates | None]:
     """Download rates, where hosts and the controller could both download: the biggest wheel tried for a moment by every
     host at once, as they would all download; then the upload to one of them, and the controller's own download. None
     where there is no choice."""
     remote_wheels = [wheel for wheel in job.lock.wheels if not wheel.local]
     names = [name for name in steps.builders if not states[name].unreachable]
     size = sum(wheel.size for wheel in remote_wheels)
-    if job.task.wheels_from != "auto" or not names or size < job.limits.measured:
+    if job.task.wheels_from != "auto" or not names or size < job.sources.limits.measured:
         return None
     wheel = max(remote_wheels, key=lambda wheel: wheel.size)
-    login = unquote(job.sources.find_login(wheel.url, job.environ))
+    login = unquote(job.sources.find_login(wheel.url))
     request = {"url": redact_url(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
     answers = yield from job.sessions.request(
         names, "measure the download", "measure_rate", DownloadRate, lambda _: request
@@ -280,7 +279,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, HostState]
     down = 0.0
     if missing:
         down = yield from run_in_background(
-            "", lambda _: measure_rate(wheel.url, job.sources, job.environ, job.limits, _MOMENT, _SAMPLE), job.stop
+            "", lambda _: measure_rate(wheel.url, job.sources, _MOMENT, _SAMPLE), job.stop
         )
     return Rates(rates, next(iter(uploads.values()), 0.0), down, missing)
 

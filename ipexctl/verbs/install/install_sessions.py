@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
-from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import group_by_tokens, mib
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, Stack
 from ipexctl.model.tasks import Install
@@ -55,13 +56,7 @@ class InstallSessions:
             thread.join(10)
 
     def call(
-        self,
-        host: str,
-        do: str,
-        kind: type[T],
-        *,
-        progress: Callable[[int, int], None] | None = None,
-        **arguments: Any,
+        self, host: str, do: str, kind: type[T], *, progress: Callable[[int, int], None] | None = None, **arguments: Any
     ) -> T:
         """The answer of a host's session. Raises `RemoteError`, `LinkError`."""
         arguments = {"venv": self.venv, "id": self.id, **arguments}
@@ -130,15 +125,12 @@ class InstallSessions:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class InstallJob:
+class InstallJob(Record):
     """The task and the choices made for it; ``stop`` ends the work of the controller's own threads. Nothing in it
     changes but the failures of its sessions."""
 
     task: Install
     sessions: InstallSessions
-    environ: Mapping[str, str]
-    limits: Limits
     sources: Sources
     stack: Stack
     launcher: MpiLauncher | None  # the hosts' own, if requested

@@ -6,24 +6,17 @@ import hashlib
 import json
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
 from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import hash_file, local_path, measure_sizes, probe_index
-from ipexctl.act.packages.resolve import (
-    find_newest_version,
-    find_uv,
-    forget_lock,
-    load_lock,
-    manylinux_platform,
-    resolve_wheels,
-    save_lock,
-)
+from ipexctl.act.packages import resolve as packages
+from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
+from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo
@@ -31,7 +24,7 @@ from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
-from ipexctl.model.json_values import parse_json, to_json
+from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
 from ipexctl.model.wheels import Lock
@@ -41,8 +34,7 @@ _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
 
-@dataclass(frozen=True, slots=True)
-class LockRequest:
+class LockRequest(Record):
     """All that decides which wheels a lock has."""
 
     task: Install
@@ -56,7 +48,8 @@ class LockRequest:
         """Package sources of the user: flags before variables before files."""
         task = self.task
         if task.wheels:
-            return Sources(find_links=(str(Path(task.wheels).absolute()),), no_index=True)
+            folder = str(Path(task.wheels).absolute())
+            return Sources(find_links=(folder,), no_index=True, environ=self.environ, limits=self.limits)
         pip = read_pip_settings(self.environ)
         own = any(self.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
         return replace(
@@ -64,6 +57,7 @@ class LockRequest:
             index=task.index_url or (None if own else pip.index),
             extra=(*task.extra_index_url, *pip.extra),
             find_links=(*task.find_links, *pip.find_links),
+            limits=self.limits,
         )
 
     @property
@@ -80,7 +74,7 @@ class LockRequest:
         question = {
             "pins": self.pins,
             "python": stack.python,
-            "platform": manylinux_platform(stack.glibc),
+            "platform": packages.manylinux_platform(stack.glibc),
             "with": task.with_,
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
@@ -113,9 +107,9 @@ def load_or_create_lock(
         gloo = replace(request, stack=replace_impi_by_gloo(stack, _NO_MPI4PY))
         lock = yield from _create_lock(gloo, table, facts)
         # Saved for the original request: the next install of it needs no index.
-        forget_lock(cache, lock)
+        packages.forget_lock(cache, lock)
         lock = replace(lock, inputs=request.inputs)
-        save_lock(cache, lock)
+        packages.save_lock(cache, lock)
     if stack.backend == "impi" and _IMPI not in lock.packages:
         stack = replace_impi_by_gloo(stack, _NO_MPI4PY)
     if task.lock and not task.check:
@@ -190,11 +184,11 @@ def choose_mpi(lock: Lock, asked: str) -> str:
 
 def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     """What a lock asks of the table. Raises `UsageError` (exit 2) for a request that asks for something else."""
-    packages = lock.packages
+    versions = lock.packages
     known = {
-        "torch": packages.get("torch"),
-        "ipex": packages.get("intel-extension-for-pytorch"),
-        "oneccl": packages.get("oneccl-bind-pt"),
+        "torch": versions.get("torch"),
+        "ipex": versions.get("intel-extension-for-pytorch"),
+        "oneccl": versions.get("oneccl-bind-pt"),
         "python": lock.python,
     }
     reasons = [
@@ -209,7 +203,7 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
         )
     torch, ipex, oneccl = (public_version(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
     track: Track = "ipex" if ipex else "native"
-    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in packages else "gloo"
+    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in versions else "gloo"
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
 
 
@@ -228,14 +222,19 @@ def resolve_available(
     """
     stack = resolve(request, facts, table)
     lock = LockRequest(task, stack, context, environ, limits)
-    if not stack.release.oneccl or request.backend != "auto" or request.oneccl or load_lock(context.cache, lock.inputs):
+    if (
+        not stack.release.oneccl
+        or request.backend != "auto"
+        or request.oneccl
+        or packages.load_lock(context.cache, lock.inputs)
+    ):
         return stack
     step, sources, down = "look for oneccl_bind_pt", lock.sources, list[str]()
     yield StepStarted("", step)
     if not (task.index_url or task.wheels or sources.no_index):
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
-        sources, down = _add_answering_indexes(indexes, sources, environ, limits)
-    newest = find_newest_version(find_uv(), _BINDING, stack.python, stack.glibc, sources, limits, environ)
+        sources, down = _add_answering_indexes(indexes, sources)
+    newest = packages.find_newest_version(packages.find_uv(), _BINDING, stack.python, stack.glibc, sources)
     own = [index.url for index in stack.indexes if index.url in down]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
     yield StepEnded("", step, "ok", newest or "none can be had")
@@ -243,41 +242,39 @@ def resolve_available(
 
 
 def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]) -> Generator[Event, None, Lock]:
-    task, stack, environ, limits = request.task, request.stack, request.environ, request.limits
-    sources, inputs, cache = request.sources, request.inputs, request.context.cache
-    if lock := load_lock(cache, inputs):
+    task, stack, sources = request.task, request.stack, request.sources
+    inputs, cache = request.inputs, request.context.cache
+    if lock := packages.load_lock(cache, inputs):
         return lock
-    tool = find_uv()
+    tool = packages.find_uv()
     yield StepStarted("", "lock the wheels")
     down: list[str] = []
     if not (task.index_url or task.wheels or sources.no_index):
         needed = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
         indexes = [index for index in stack.indexes if index.name == "torch-cpu" or needed]
-        sources, down = _add_answering_indexes(indexes, sources, environ, limits)
+        sources, down = _add_answering_indexes(indexes, sources)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
-        wheels = resolve_wheels(tool, asked, stack.python, stack.glibc, sources, limits, environ)
+        wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         raise _add_missing_indexes(error, stack, down, table, facts) from None
-    wheels = measure_sizes(wheels, sources, environ, limits)
+    wheels = measure_sizes(wheels, sources)
     lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack))
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
         note = f"torch {torch} is the build for CUDA, with its libraries {mib(lock.size)}{because}"
         lock = replace(lock, notes=(note,))
-    save_lock(cache, lock)
+    packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{len(wheels)} wheels, {mib(lock.size)}")
     return lock
 
 
-def _add_answering_indexes(
-    wanted: Sequence[Index], sources: Sources, environ: Mapping[str, str], limits: Limits
-) -> tuple[Sources, list[str]]:
+def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[Sources, list[str]]:
     """The sources and those of these indexes that answer; and the URLs of those that do not."""
     with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-        answers = [*pool.map(lambda index: probe_index(index.url, sources, environ, limits), wanted)]
+        answers = [*pool.map(lambda index: probe_index(index.url, sources), wanted)]
     up = [index for index, answered in zip(wanted, answers, strict=True) if answered]
     return replace(
         sources,

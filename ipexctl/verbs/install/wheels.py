@@ -10,20 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.packages.download import cache_path, download_wheels, hash_file
+from ipexctl.act.packages.download import cache_path
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
+from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.model.answers import WheelsAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError
-from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepEnded, StepStarted
+from ipexctl.model.errors import Exit, Failure, UsageError
+from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnded
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
 from ipexctl.model.text import pluralize
 from ipexctl.model.wheels import Wheel
-from ipexctl.verbs.install.background import run_in_background
+from ipexctl.verbs.install.background import FETCH, fetch_wheels, run_in_background
 from ipexctl.verbs.install.install import table
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 
@@ -84,27 +85,21 @@ def wheels_fetch(
         yield Answer(replace(answer, dry=True, plan=plan))
         yield Ended("wheels", Exit.OK)
         return
-    step, stop = "fetch the wheels", threading.Event()
-    yield StepStarted("", step)
+    stop = threading.Event()
     sources = LockRequest(request, stacks[0], context, environ, limits).sources
     files = {wheel.filename: cache_path(context.cache, wheel) for wheel in todo}
-    try:
-        yield from run_in_background(
-            step, lambda tell: download_wheels(todo, context.cache, sources, environ, limits, tell, stop), stop
-        )
-    except UsageError as refusal:
-        for reason in refusal.reasons:
-            yield HostFailed(Failure("", Kind.STEP, reason, code="wheel"))
+    result = yield from fetch_wheels(todo, context.cache, sources, stop)
+    if isinstance(result, Failure):
         yield Answer(replace(answer, fetched=()))
-        yield Ended("wheels", Exit.STEP)
+        yield Ended("wheels", result.kind.exit)
         return
     if one_file and todo:
-        yield from run_in_background(step, lambda tell: pack_wheels(directory, files, tell), stop)
+        yield from run_in_background(FETCH, lambda tell: pack_wheels(directory, files, tell), stop)
     elif not one_file:
         directory.mkdir(parents=True, exist_ok=True)
         for name, path in files.items():
             _place(path, directory / name)
-    yield StepEnded("", step, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
+    yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)
 

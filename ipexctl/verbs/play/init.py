@@ -12,6 +12,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.act.packages.sources import Limits
+from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import yaml_nodes
@@ -105,9 +106,9 @@ def init(
     script = planning.read_script(*_read_script(Path(target.playbook.parent, name)))
     hosts = target.hosts or target.hostfile.name
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
-    text = planning.format_playbook(
-        answers, script, stack, inventory, facts, hosts=hosts, name=target.playbook.name, when=when, whys=whys
-    )
+    named = {"hosts": hosts, "name": target.playbook.name, "when": when}
+    template = read_data("playbook.j2")
+    text = planning.format_playbook(template, answers, script, stack, inventory, facts, whys=whys, **named)
     written = {target.playbook: text}
     if target.hosts is None:
         written[target.hostfile] = planning.format_hostfile(inventory, facts, when)

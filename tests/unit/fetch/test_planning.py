@@ -15,9 +15,9 @@ from ipexctl.decide.planning.fetch import (
     format_plans,
     parse_listing,
     plan_fetch,
-    validate_pattern,
 )
 from ipexctl.decide.planning.ignore import compile_ignore
+from ipexctl.decide.planning.sync import find_path_fault
 
 NOTHING = compile_ignore(())
 
@@ -129,7 +129,7 @@ def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
     ],
 )  # fmt: skip
 def test_patterns_are_checked_before_anybody_is_asked(pattern: str, why: str) -> None:
-    assert validate_pattern(pattern) == why
+    assert find_path_fault(pattern) == why
 
 
 def test_no_pattern_looks_like_an_option_on_the_host() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.planning.install import (
-    HostState,
     Rates,
     drift,
     format_pylock,
@@ -27,6 +26,7 @@ from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.stack import MpiLayout, Stack, StackRequest, read_marker
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel
+from ipexctl.protocol.session import Inspection
 from tests.markers import MARKER
 
 ROOT = Path(__file__).parents[3]
@@ -37,18 +37,18 @@ NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-py3-non
 LOCK = Lock((NUMPY, TORCH), "3.11", "inputs")
 
 
-def seen(**changes: Any) -> HostState:
+def seen(**changes: Any) -> Inspection:
     facts: dict[str, Any] = {"kind": "absent", "free": 100 << 30, "at": "/home", **changes}
-    return HostState(**facts)
+    return Inspection(**facts)
 
 
 def test_each_host_gets_what_it_lacks_and_says_why() -> None:
     there = {
         "new": seen(),
-        "old": seen(kind="ours", active="torch2.7.0-1", complete=("torch2.7.0-1",)),
-        "ready": seen(kind="ours", active="torch2.7.0-1", complete=("torch2.7.0-1", LOCK.id)),
-        "done": seen(kind="ours", active=LOCK.id, complete=(LOCK.id,), packages={"torch": "2.8.0", "numpy": "1.26.4"}),
-        "drifted": seen(kind="ours", active=LOCK.id, complete=(LOCK.id,), packages={"torch": "2.9.0"}),
+        "old": seen(kind="ours", active="torch2.7.0-1", complete=["torch2.7.0-1"]),
+        "ready": seen(kind="ours", active="torch2.7.0-1", complete=["torch2.7.0-1", LOCK.id]),
+        "done": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.8.0", "numpy": "1.26.4"}),
+        "drifted": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.9.0"}),
     }
     made, failures = plan(STACK, LOCK, "/x/env", there, "auto")
     assert failures == []
@@ -64,7 +64,7 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
 
 
 def test_the_text_of_a_plan_is_the_dry_run() -> None:
-    made, _ = plan(STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=("host.example:443",))}, "auto")
+    made, _ = plan(STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=["host.example:443"])}, "auto")
     assert made.text.splitlines() == [
         "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.13 · backend impi",
         f"environment  /x/env → env.d/{LOCK.id}",

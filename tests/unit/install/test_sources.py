@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,8 @@ def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
 
 def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
     sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), merged=True)
-    env = sources.build_environment({"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
+    sources = replace(sources, environ={"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
+    env = sources.build_environment()
     assert env == {
         "UV_DEFAULT_INDEX": "https://u:geheim@i/simple",
         "UV_INDEX": "https://x/",
@@ -68,14 +70,13 @@ def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
 
 def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine other.example login me password a/b\n")
-    environ = {"HOME": str(tmp_path)}
-    sources = Sources(index="https://u:p%40ss@host.example/simple")
-    assert sources.find_login("https://host.example/files/x.whl", environ) == "u:p%40ss"
-    assert sources.find_login("http://host.example/files/x.whl", environ) == ""
-    assert sources.find_login("https://host.example.evil/x.whl", environ) == ""
-    assert sources.find_login("https://other.example/x.whl", environ) == "me:a%2Fb"
-    assert sources.add_login("https://host.example/x.whl", environ) == "https://u:p%40ss@host.example/x.whl"
-    assert sources.add_login("https://nobody.example/x.whl", environ) == "https://nobody.example/x.whl"
+    sources = Sources(index="https://u:p%40ss@host.example/simple", environ={"HOME": str(tmp_path)})
+    assert sources.find_login("https://host.example/files/x.whl") == "u:p%40ss"
+    assert sources.find_login("http://host.example/files/x.whl") == ""
+    assert sources.find_login("https://host.example.evil/x.whl") == ""
+    assert sources.find_login("https://other.example/x.whl") == "me:a%2Fb"
+    assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
+    assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
 
 
 def test_messages_have_no_passwords() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipexctl.data import read_data
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.parsing import parse, parse_list
 from ipexctl.decide.parsing import playbook as reading
@@ -95,9 +96,8 @@ def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value:
 def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
     stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, versions())
     whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
-    return format_playbook(
-        answers, script, stack, inventory, FACTS, hosts="hostfile", name="playbook.yaml", when="2026-11-20", whys=whys
-    )
+    named = {"hosts": "hostfile", "name": "playbook.yaml", "when": "2026-11-20"}
+    return format_playbook(read_data("playbook.j2"), answers, script, stack, inventory, FACTS, whys=whys, **named)
 
 
 def test_the_commands_above_a_playbook_stand_in_columns() -> None:
