@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from ipexctl.act.ssh.quoting import make_stop_script
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
-from ipexctl.model.links import LinkError
+from ipexctl.model.links import Channel, Link, LinkError
 
 # After the command itself has ended, its outputs may be held open by a process it left in the background.
 _QUIET = 0.5  # seconds of silence after which such outputs count as ended
 _SMALL = 32 << 10  # bytes of input that fit into any pipe or window, so that writing cannot block on reading
 _OPENING = 30.0  # seconds a host may take to start a command
+_STOPPING = 4.0  # seconds to stop a command on a host
 
 _log = logging.getLogger(__name__)
 
@@ -40,21 +42,21 @@ class CommandLog:
             _log.info("%s: status %s after %.3f s: %s", self._host, seen, time.monotonic() - self._begun, self._line)
 
 
-class CommandChannel(ABC):
+class CommandChannel(Channel):
     """A running command; see `Channel`."""
 
+    @property
     @abstractmethod
-    def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None: ...
+    def pid(self) -> int:
+        """The process id on the host, 0 while it is not known."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the login shell has started the command."""
+        return True
+
     @abstractmethod
     def ended(self) -> bool: ...
-    @abstractmethod
-    def write(self, data: bytes) -> None: ...
-    @abstractmethod
-    def end_input(self) -> None: ...
-    @abstractmethod
-    def status(self) -> int: ...
-    @abstractmethod
-    def close(self) -> None: ...
 
     def __iter__(self) -> Iterator[tuple[Stream, bytes]]:
         while (pieces := self.read(None)) is not None:
@@ -70,14 +72,18 @@ class CommandChannel(ABC):
 AnyChannel = TypeVar("AnyChannel", bound=CommandChannel)
 
 
-class CommandLink(ABC, Generic[AnyChannel]):
-    """A link that can start and stop commands; see `Link`."""
+class CommandLink(Link, Generic[AnyChannel]):
+    """A link that can start commands; this class runs and stops them."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
+        self._host = host
         self._running: set[AnyChannel] = set()  # what `run` waits for
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def host(self) -> Host:
+        return self._host
 
     @property
     def alive(self) -> bool:
@@ -86,17 +92,11 @@ class CommandLink(ABC, Generic[AnyChannel]):
     @abstractmethod
     def connect(self) -> None: ...
     @abstractmethod
-    def notes(self) -> tuple[str, ...]: ...
-    @abstractmethod
-    def _start(self, command: Command, patience: float) -> AnyChannel:
-        """Starts a command within ``patience`` seconds. Raises `LinkError`."""
-
-    @abstractmethod
     def _disconnect(self) -> None: ...
 
     @abstractmethod
-    def _stop(self, channel: AnyChannel) -> str:
-        """Stops a command; returns what may still run, or ""."""
+    def _start(self, command: Command, patience: float) -> AnyChannel:
+        """Starts a command within ``patience`` seconds. Raises `LinkError`."""
 
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
@@ -110,7 +110,7 @@ class CommandLink(ABC, Generic[AnyChannel]):
             words = str(command)
             what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
             kind = Kind.RESIDUE if alive else Kind.STEP
-            failure = Failure(self.host.name, kind, f"{what}; {alive}" if alive else what, code="timeout-command")
+            failure = Failure(self._host.name, kind, f"{what}; {alive}" if alive else what, code="timeout-command")
             raise LinkError(failure) from None
         except BaseException as error:
             if not isinstance(error, LinkError):
@@ -132,11 +132,25 @@ class CommandLink(ABC, Generic[AnyChannel]):
             channel.write(command.stdin)
         return channel
 
+    def _stop(self, channel: AnyChannel) -> str:
+        """Stops a command on its host; returns what may still run, or ""."""
+        if not channel.pid:
+            return "" if channel.has_begun else "its login shell did not start the command"
+        command = Command(("/bin/sh", "-c", make_stop_script(channel.pid).decode()))
+        try:
+            with self._start(command, _STOPPING) as killer:
+                alive = b"alive" in _collect(killer, command, time.monotonic() + _STOPPING).out
+        except (LinkError, _TimedOut):
+            alive = True
+        channel.ended()  # takes the status of a local one, so that no zombie is left
+        return f"process {channel.pid} may still be running" if alive else ""
+
     def _start_checked(self, command: Command, patience: float) -> AnyChannel:
-        channel = self._start(command, patience)
-        if self._closed:
+        channel = None if self._closed else self._start(command, patience)
+        if channel and self._closed:  # meanwhile
             self._stop(channel)
             channel.close()
+        if not channel or self._closed:
             raise self._lost_error()
         return channel
 
@@ -152,7 +166,7 @@ class CommandLink(ABC, Generic[AnyChannel]):
         self._disconnect()
 
     def _lost_error(self, what: str = "the connection was lost") -> LinkError:
-        return make_lost_error(self.host.name, "the link was closed" if self._closed else what)
+        return make_lost_error(self._host.name, "the link was closed" if self._closed else what)
 
 
 def make_lost_error(host: str, what: str) -> LinkError:

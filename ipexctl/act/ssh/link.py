@@ -11,7 +11,7 @@ import paramiko
 from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
-from ipexctl.act.ssh.quoting import OutputSplitter, make_stop_script, new_nonce, shell_line, wrap_command
+from ipexctl.act.ssh.quoting import OutputSplitter, new_nonce, shell_line, wrap_command
 from ipexctl.act.ssh.transport import ConnectError, Transport, abort
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
@@ -22,7 +22,6 @@ from ipexctl.model.text import printable
 
 _PIECE = 1 << 20
 _PACKET = 1 << 15  # bytes sshd takes in one packet
-_STOPPING = 4.0  # seconds to stop a command on a host
 
 
 class SSHChannel(CommandChannel):
@@ -39,12 +38,10 @@ class SSHChannel(CommandChannel):
 
     @property
     def pid(self) -> int:
-        """The process id on the host, 0 while it is not known."""
         return self._splitters["out"].pid or self._splitters["err"].pid
 
     @property
     def has_begun(self) -> bool:
-        """Whether the login shell has started the command."""
         return any(splitter.started for splitter in self._splitters.values())
 
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None:
@@ -156,7 +153,7 @@ class SSHLink(CommandLink[SSHChannel]):
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""
         try:
-            transport, notes = self._dialler.dial(self.host, self._set_opening)
+            transport, notes = self._dialler.dial(self._host, self._set_opening)
         except LinkError:
             if self._closed:
                 raise self._lost_error() from None
@@ -181,42 +178,21 @@ class SSHLink(CommandLink[SSHChannel]):
         nonce = new_nonce()
         shell = wrap_command(shell_line(command), nonce)
         transport = self._transport
-        if transport is None or self._closed:
+        if transport is None:
             raise self._lost_error()
         try:
             raw = transport.open_session(timeout=patience)
-            channel = SSHChannel(self.host.name, raw, nonce, CommandLog(self.host.name, command))
+            channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
             raw.exec_command(shell.line)
         except paramiko.ChannelException as error:
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
-            raise LinkError(Failure(self.host.name, Kind.STEP, what, hint, "sessions")) from None
+            raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
         except (ConnectError, paramiko.SSHException, EOFError, OSError):  # Paramiko raises what ended it again
             raise self._lost_error(_describe_loss(transport)) from None
         if shell.stdin:
             channel.write(shell.stdin)
         return channel
-
-    def _stop(self, channel: SSHChannel) -> str:
-        if not channel.pid:
-            return "" if channel.has_begun else "its login shell did not start the command"
-        transport = self._transport
-        output = b""
-        try:
-            if transport is None or not transport.is_active():
-                raise EOFError
-            killer = transport.open_session(timeout=_STOPPING)
-            killer.settimeout(_STOPPING)
-            killer.exec_command(wrap_command(make_stop_script(channel.pid), new_nonce()).line)
-            killer.shutdown_write()
-            while data := killer.recv(4096):
-                output += data
-            killer.close()
-            if not output.rstrip().endswith(b"alive"):
-                return ""
-        except (ConnectError, paramiko.SSHException, EOFError, OSError):
-            pass
-        return f"process {channel.pid} may still be running"
 
 
 def _describe_loss(transport: paramiko.Transport) -> str:

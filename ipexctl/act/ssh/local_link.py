@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog
-from ipexctl.act.ssh.quoting import fit_line, make_stop_script, shell_line
+from ipexctl.act.ssh.quoting import fit_line, shell_line
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
 from ipexctl.model.hosts import Host
@@ -96,8 +96,7 @@ class LocalChannel(CommandChannel):
             if self._closed:
                 return
             self._closed = True
-        status = self._process.poll()
-        self._log.end(status if status is None or status >= 0 else 128 - status)
+        self._log.end(self.status() if self.ended() else None)
         self._wake.send(b"x")
         with self._reading, self._writing:
             self._selector.close()
@@ -120,10 +119,8 @@ class LocalLink(CommandLink[LocalChannel]):
         return ()
 
     def _start(self, command: Command, patience: float) -> LocalChannel:
-        if self._closed:
-            raise self._lost_error()
         way = fit_line(shell_line(command))
-        log = CommandLog(self.host.name, command)
+        log = CommandLog(self._host.name, command)
         home = self._env.get("HOME", "/")
         process = subprocess.Popen(  # without a shell of Python's: sh is a word like others, its line quoted by us
             ("/bin/sh", "-c", way.line),
@@ -139,13 +136,6 @@ class LocalLink(CommandLink[LocalChannel]):
         if way.stdin:
             channel.write(way.stdin)
         return channel
-
-    def _stop(self, channel: LocalChannel) -> str:
-        """Stops the command's process group."""
-        script = make_stop_script(channel.pid)
-        result = subprocess.run(("/bin/sh", "-c", script), stdin=subprocess.DEVNULL, capture_output=True)
-        channel.ended()  # takes its status, so that no zombie is left
-        return f"process {channel.pid} may still be running" if b"alive" in result.stdout else ""
 
     def _disconnect(self) -> None:
         """Nothing to do here."""
