@@ -9,23 +9,15 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 _TAG = "py3-none-any"
 IMPI_TORCH_PYTHON = ">=3.9"
 IMPI_TORCH_NEEDS = ("mpi4py>=4", "torch>=2.6")
 
 
-def find_playbook(name: str) -> Path:
-    """A ready-made playbook. Raises FileNotFoundError if this ipexctl came without it."""
-    return _find_bundled("playbooks", name)
-
-
-def find_example(name: str) -> Path:
-    """A script of the examples. Raises FileNotFoundError if this ipexctl came without it."""
-    return _find_bundled("examples", name)
-
-
-def _find_bundled(kind: str, name: str) -> Path:
+def find_bundled(kind: Literal["playbooks", "examples"], name: str) -> Path:
+    """A ready-made playbook or example. Raises FileNotFoundError if this ipexctl came without it."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "share" / kind, package.parent / kind):
         if (folder / name).is_file():

@@ -132,10 +132,9 @@ def _check_owner(directory: Path) -> None:
     """Raises `UsageError` if users other than this one and root can change the directory or one above it."""
     for path in (directory, *directory.parents):
         status = path.stat()
-        shared = status.st_mode & stat.S_IWOTH or (
-            status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
-        )
-        shared = shared and path != directory and not status.st_mode & stat.S_ISVTX
+        by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
+        is_sticky = path == directory or status.st_mode & stat.S_ISVTX
+        shared = (status.st_mode & stat.S_IWOTH or by_group) and not is_sticky
         if shared or status.st_uid not in (0, os.geteuid()):
             raise UsageError(f"a lab cannot be in {directory}: others may change {path}", exit=Exit.STEP)
 
@@ -143,8 +142,7 @@ def _check_owner(directory: Path) -> None:
 def _is_private_group(gid: int) -> bool:
     """Whether a group has no member but this user, or is root's."""
     try:
-        group = grp.getgrgid(gid)
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return False
     return gid == 0 or (group.gr_name == user and set(group.gr_mem) <= {user})
@@ -287,19 +285,18 @@ def format_hostfile(lab: Lab) -> str:
 
 def format_ssh_config(lab: Lab) -> str:
     """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
-    lines = []
-    for server in lab.servers:
-        lines += [f"Host {server.name}", f"  HostName {ADDRESS}", f"  Port {server.port}", ""]
-    lines += [
+    key, known_hosts = lab.path("id_ed25519"), lab.path("known_hosts")
+    hosts = [f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers]
+    shared = [
         "Host lab*",
         f"  User {lab.user}",
-        f'  IdentityFile "{lab.path("id_ed25519")}"',
+        f'  IdentityFile "{key}"',
         "  IdentitiesOnly yes",
-        f'  UserKnownHostsFile "{lab.path("known_hosts")}"',
+        f'  UserKnownHostsFile "{known_hosts}"',
         "  GlobalKnownHostsFile /dev/null",
         "  StrictHostKeyChecking yes",
     ]
-    return _join_lines(lines)
+    return _join_lines([*hosts, *shared])
 
 
 # processes --------------------------------------------------------------------------------------------------------
@@ -321,21 +318,19 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
 
     Processes of other users are never part of a lab.
     """
-    servers = lab.servers if server is None else (server,)
-    home = None if server is None else f"HOME={lab.path(server.name, 'home')}".encode()
+    marks = {f"{ENV_TAG}={lab.tag}".encode()} | (
+        {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
+    )
+    pids = {each.pid for each in ((server,) if server else lab.servers) if is_alive(lab, each)}
     parents: dict[int, int] = {}
-    pids = {server.pid for server in servers if is_alive(lab, server)}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
+    for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
         with suppress(OSError):  # it has ended, or belongs to another user
-            state, parent = _read_stat(int(entry.name))[:2]
+            state, parent = _read_stat(pid)[:2]
             if state == "Z":
                 continue
-            parents[int(entry.name)] = int(parent)
-            words = Path(entry.path, "environ").read_bytes().split(b"\0")
-            if f"{ENV_TAG}={lab.tag}".encode() in words and (home is None or home in words):
-                pids.add(int(entry.name))
+            parents[pid] = int(parent)
+            if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                pids.add(pid)
     new = pids
     while new:
         new = {pid for pid, parent in parents.items() if parent in new} - pids

@@ -8,14 +8,14 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport._send_message``: the public ``global_request`` waits for its reply without a limit, and the public
   ``set_keepalive`` asks for no reply, so that it never notices a host that is gone.
 - ``Transport._check_banner``: Paramiko waits for each line of a banner; ours has one deadline.
-- ``Transport._log``, ``Transport._parse_debug``: some forty log lines per connection that nobody reads.
-- ``Transport.packetizer.start_handshake``: starts one timer thread per connection.
-- ``Transport.packetizer.set_keepalive``: the only periodic call in the transport's own thread.
+- ``Transport._log``, ``_parse_debug``: some forty log lines per connection that nobody reads.
+- ``packetizer.start_handshake``: starts one timer thread per connection.
+- ``packetizer.set_keepalive``: the only periodic call in the transport's own thread.
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
-- ``Channel.in_buffer``, ``Channel.in_stderr_buffer``: the public API cannot wait for both outputs at once.
+- ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once.
 """
 
 from __future__ import annotations

@@ -32,6 +32,9 @@ from ipexctl.model.text import printable
 
 _LINE = re.compile(r'"?([^\s"=]+)"?(?:\s*=\s*|\s+)(.+)', re.DOTALL)
 _HOP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\w*))?/?")
+_PIECE = re.compile(  # white space, a part in quotation marks, a character that is quoted, or any other
+    r"""[ \t]+|(?P<quote>['"])(?:\\['"\\]|\\(?!['"\\])|(?!\\|(?P=quote)).)*(?P=quote)|\\['"\\ ]|.""", re.DOTALL
+)
 _DEEP = 16  # nested Include lines, as in OpenSSH
 _WITHOUT_VALUE = ("all", "canonical", "final")
 _PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for ever
@@ -164,27 +167,19 @@ def _split_words(text: str) -> Iterator[str]:
 
     Raises `ValueError` for a quotation mark without its partner.
     """
-    position, word, quote = 0, None, ""
-    while position < len(text):
-        char, following = text[position], text[position + 1 : position + 2]
-        position += 1
-        if not quote and char in " \t":
+    word: str | None = None
+    for match in _PIECE.finditer(text):
+        piece, quote = match[0], match["quote"]
+        if piece in ("'", '"'):
+            raise ValueError("a quotation mark without its partner")
+        if piece == "#" and word is None:
+            return
+        if piece[0] in " \t":
             if word is not None:
                 yield word
             word = None
-            continue
-        if word is None and char == "#":
-            return
-        word = word or ""
-        if char == "\\" and following and (following in "'\"\\" or (following == " " and not quote)):
-            word += following
-            position += 1
-        elif char in ("'", '"') and quote in ("", char):
-            quote = "" if quote else char
         else:
-            word += char
-    if quote:
-        raise ValueError("a quotation mark without its partner")
+            word = (word or "") + (re.sub(r"\\(['\"\\])", r"\1", piece[1:-1]) if quote else piece[-1])
     if word is not None:
         yield word
 
@@ -428,9 +423,9 @@ def _canonicalize(options: HostOptions) -> str:
     """The full name of a host under one of the CanonicalDomains; its own name where there is none."""
     host = options.host.lower()
     proxied = options.proxy("proxycommand") or options.proxy("proxyjump")
-    if (proxied and options.word("canonicalizehostname") != "always") or host.count(".") > int(
-        options.word("canonicalizemaxdots", "1")
-    ):
+    if proxied and options.word("canonicalizehostname") != "always":
+        return host
+    if host.count(".") > int(options.word("canonicalizemaxdots", "1")):
         return host
     for domain in options.words("canonicaldomains"):
         try:
