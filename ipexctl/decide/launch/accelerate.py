@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ipexctl.decide.launch import mpiexec
+from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
@@ -229,7 +229,7 @@ def start_with_accelerate(
         mpiexec=(
             head.python,
             *("-m", "accelerate.commands.launch", "--config_file", f"{head.directory}/{FILE}", "--no_python"),
-            *mpiexec.RANK,
+            *mpi_launchers.RANK,
         ),
         mpiexec_env={
             **launch.mpiexec_env,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ipexctl.decide.launch import accelerate, environment, instances, mpiexec, placement, tuning
+from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
 from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsupported_arguments
 from ipexctl.decide.releases.runtime import Runtime
@@ -89,7 +89,7 @@ def build_launch(
         backend_reason=reason,
         nodes=tuple(nodes),
         argv=(runtime.python, *_interpreter_words(task, script, options_before)),
-        mpiexec=mpiexec.build_mpiexec(
+        mpiexec=mpi_launchers.build_mpiexec(
             dialect, runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
         ),
         mpiexec_env={"PATH": path, paths.RUN_ENV: run, **_loader_env(runtime), **nodes[0].proxy_env},
@@ -120,7 +120,7 @@ def _plan_node(
     preload = () if "LD_PRELOAD" in run.user_env else preload  # the user's own, as it is
     tuned, tuning_warnings = tuning.build_host_settings(run.task, facts, preload, host)
     if runtime.dialect == "openmpi" and shared:
-        one_machine = mpiexec.OPENMPI_ONE_MACHINE
+        one_machine = mpi_launchers.OPENMPI_ONE_MACHINE
         tuned |= {name: Setting(value, "hosts that are one machine") for name, value in one_machine.items()}
     tuned |= accelerate.choose_device(_packages(facts))
     env = environment.build_host_env(run, host_runtime, ranks, tuned)
@@ -141,7 +141,7 @@ def _plan_node(
         ),
         python=runtime.python,
         preload=preload,
-        proxy_env=mpiexec.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
+        proxy_env=mpi_launchers.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
     ), [*warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if run.backend == "ccl" else ())]
 
 

@@ -44,8 +44,6 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
     if form in {"torchrun", "accelerate", "pytorchjob"}:
         sentence = f"{form} requires the same number of ranks on every host"
         require_equal_ppn(launch, sentence, "give --ppn, or use --emit sh")
-    if form == "pytorchjob":
-        return pytorchjob.write_pytorchjob(launch)
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "quote": shlex.quote,
@@ -74,6 +72,9 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
             "settings": _list_settings,
             "binding": partial(_bind_rank, launch),
             "assign": _assign,
+            "job_name": pytorchjob.make_job_name(launch.title),
+            "job": partial(pytorchjob.write_job, launch),
+            "preloaded": sorted({library.path for node in launch.nodes for library in node.preload}),
             "mpirun": partial(_mpirun_words, launch, secrets),
         }
     )

@@ -25,9 +25,9 @@ _SOURCED = (
 )
 
 
-def write_pytorchjob(launch: Launch) -> str:
+def write_job(launch: Launch) -> str:
     """YAML for ``kubectl apply``, of a launch with the same number of ranks on every host."""
-    ranks, pods, name = len(launch.head.ranks), len(launch.nodes), _job_name(launch.title)
+    ranks, pods, name = len(launch.head.ranks), len(launch.nodes), make_job_name(launch.title)
     words = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     words += ["--no-python", "python", *launch.argv[1:]]
     if launch.backend == "ccl":
@@ -62,27 +62,7 @@ def write_pytorchjob(launch: Launch) -> str:
             "pytorchReplicaSpecs": {"Worker": {"replicas": pods, "restartPolicy": "Never", "template": {"spec": pod}}},
         },
     }
-    about = [*_write_header(launch, name, ranks), yaml.safe_dump(job, sort_keys=False, width=1000)]
-    return "\n".join(about)
-
-
-def _write_header(launch: Launch, name: str, ranks: int) -> list[str]:
-    preloaded = sorted({library.path for node in launch.nodes for library in node.preload})
-    each = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    lines = [
-        f"# {launch.title}: {len(launch.nodes)} pods with {each} each, for Kubeflow's training operator; by ipexctl.",
-        "# Put in what only you know: IMAGE (the environment's python first on its PATH), WORKDIR (where the script is",
-        "# in it), MEMORY (of a pod: 64Gi), and the volumes of your data.",
-    ]
-    if any(setting.secret for setting in _portable_settings(launch).values()):
-        lines.append(f"# Secrets are not written: kubectl create secret generic {name} --from-env-file=FILE")
-    lines += [
-        f"# Then: kubectl apply -f JOB.yaml; kubectl logs -f {name}-worker-0; kubectl delete -f JOB.yaml",
-        "# Not kept: the ranks' cores. Limits equal requests, so that the static CPU manager gives a pod whole ones.",
-    ]
-    if preloaded:
-        lines.append(f"# Not kept: LD_PRELOAD={':'.join(preloaded)}, paths of the hosts.")
-    return lines
+    return yaml.safe_dump(job, sort_keys=False, width=1000)
 
 
 def _portable_settings(launch: Launch) -> dict[str, Setting]:
@@ -112,7 +92,7 @@ def _count_cpus(place: RankPlacement) -> int:
     return place.threads + len(set(place.workers) - set(place.cpus))
 
 
-def _job_name(title: str) -> str:
+def make_job_name(title: str) -> str:
     """A name for the job's pods and services (RFC 1035): short, in small letters, begun by one."""
     stem = title.rpartition("/")[2].removesuffix(".py").lower()
     word = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
@@ -15,7 +15,7 @@ from ipexctl.protocol.timings import Timings
 _PROXY_NAMES = {"PATH", "LD_LIBRARY_PATH", "HOME", "LANG"}
 
 
-class Identity(Record):
+class Identity(NamedTuple):
     """What makes this start this one: the tag's nonce, the token its parts know each other by, who began it, when."""
 
     nonce: str
@@ -68,12 +68,9 @@ def specs(
     for node in launch.nodes:
         python, env = pythons[node.host], {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
+            **identity._asdict(),
             run=launch.run,
             title=launch.title,
-            owner=identity.owner,
-            started=identity.started,
-            nonce=identity.nonce,
-            token=identity.token,
             host=node.host,
             label=node.label,
             size=launch.size,

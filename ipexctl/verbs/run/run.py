@@ -24,9 +24,8 @@ from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
 from ipexctl.decide.launch.emit import write_launch
-from ipexctl.decide.launch.environment import HostRuntime
+from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
-from ipexctl.decide.launch.user_env import parse_user_env
 from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.decide.releases.framework_options import parse_options
