@@ -15,38 +15,38 @@ def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     """Hosts and groups of the hostfile the command names, for the last piece of a list."""
     before, comma, last = incomplete.rpartition(",")
     sign = last[:1] if last[:1] in ("!", "&") else ""
-    names = _matching((*_hosts(ctx), "@failed"), last.removeprefix(sign))
+    names = _select_matching((*_list_hosts(ctx), "@failed"), last.removeprefix(sign))
     return [before + comma + sign + name for name in names]
 
 
 def complete_saved_runs(incomplete: str) -> list[str]:
     """Names of saved runs, the newest first."""
-    return _matching(("last", *(path.name for path in _saved_runs())), incomplete)
+    return _select_matching(("last", *(path.name for path in _list_saved_runs())), incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
     """Ids of runs that were started from here lately."""
     from ipexctl.verbs.run.replay import read_run_id
 
-    ids = (read_run_id(path) for path in _saved_runs()[:_RECENT])
-    return _matching((name for name in ids if name), incomplete)
+    ids = (read_run_id(path) for path in _list_saved_runs()[:_RECENT])
+    return _select_matching((name for name in ids if name), incomplete)
 
 
 def complete_steps(incomplete: str) -> list[str]:
     """Names of the playbook's steps."""
-    return _matching((name for name, _ in _read_playbook_steps()), incomplete)
+    return _select_matching((name for name, _ in _read_playbook_steps()), incomplete)
 
 
 def complete_tags(incomplete: str) -> list[str]:
     """Tags of the playbook's steps."""
-    return _matching((tag for _, tags in _read_playbook_steps() for tag in tags), incomplete)
+    return _select_matching((tag for _, tags in _read_playbook_steps() for tag in tags), incomplete)
 
 
-def _matching(words: Iterable[str], incomplete: str) -> list[str]:
+def _select_matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
-def _hosts(ctx: typer.Context) -> list[str]:
+def _list_hosts(ctx: typer.Context) -> list[str]:
     from ipexctl.model.errors import UsageError
     from ipexctl.verbs.common.select import select_hosts
 
@@ -74,7 +74,7 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
     return [(step.title, step.tags) for step in play.steps]
 
 
-def _saved_runs() -> list[Path]:
+def _list_saved_runs() -> list[Path]:
     from ipexctl.loop import state_directory
     from ipexctl.show.record import saved
 

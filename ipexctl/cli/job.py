@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _asks(flags: Any) -> bool:
+def _is_interactive(flags: Any) -> bool:
     return bool(flags.fix and not flags.yes and sys.stdin.isatty() and sys.stderr.isatty())
 
 
 @command(
     app,
     "doctor",
-    output=lambda flags: {"output": "plain"} if _asks(flags) and flags.output == "auto" else {},  # not under questions
+    output=lambda flags: {"output": "plain"} if _is_interactive(flags) and flags.output == "auto" else {},  # not under questions
     examples=(
         "ipexctl doctor --hosts node0,node1",
         "ipexctl doctor --bench --limit node[1-3]",
@@ -54,7 +54,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.inventory()
-    return doctor(task, inventory, context, ask=confirm if _asks(task) else None, environ=os.environ, alone=True)
+    return doctor(task, inventory, context, ask=confirm if _is_interactive(task) else None, environ=os.environ, alone=True)
 
 
 @command(app, "verify", hidden=True)
@@ -117,11 +117,11 @@ def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, f
     inventory = hosts.inventory()
     if flags.emit:
         check_form(task, flags.emit)
-    hosts.warnings += _misplaced_options(ctx, task.args)
+    hosts.warnings += _find_misplaced_options(ctx, task.args)
     return run(task, inventory, context, os.environ, dry=flags.dry_run or flags.emit is not None, emit=flags.emit)
 
 
-def _misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:
+def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[str]:
     """A warning about words behind the script that are options of this command and may have been meant for it."""
     own = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts) if name[:1] == "-"}
     names = list(dict.fromkeys(name for word in args if (name := word.partition("=")[0]) in own))

@@ -42,7 +42,7 @@ for group in (job, play, stack, runs, tools):
     app.add_typer(group.app)
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"ipexctl {__version__}")
         raise typer.Exit
@@ -51,7 +51,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root_callback(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     verbose: Annotated[
         int,

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _lints(files: list[str] | tuple[str, ...]) -> bool:
+def _is_lint(files: list[str] | tuple[str, ...]) -> bool:
     return files[0] == "lint" and len(files) > 1
 
 
 @command(
     app,
     "play",
-    acting=lambda flags: not _lints(flags.files),
-    output=lambda flags: {"only": "playbooks" if _lints(flags.files) else "list" if flags.list_steps else "",
-                          "detachable": not _lints(flags.files)},
+    acting=lambda flags: not _is_lint(flags.files),
+    output=lambda flags: {"only": "playbooks" if _is_lint(flags.files) else "list" if flags.list_steps else "",
+                          "detachable": not _is_lint(flags.files)},
     examples=(
         "ipexctl play playbook.yaml --check --diff",
         "ipexctl play playbook.yaml --var epochs=3 --tags train",
@@ -44,7 +44,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 
-    if _lints(flags.files):
+    if _is_lint(flags.files):
         return lint(flags.files[1:], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     if len(flags.files) > 1:
         raise UsageError(

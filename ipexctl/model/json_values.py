@@ -54,7 +54,7 @@ class TextForm(NamedTuple):
 
 
 @cache
-def _adapter(kind: type) -> Any:
+def _make_adapter(kind: type) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -65,7 +65,7 @@ def parse_json(kind: type[T], text: str | bytes, *, strict: bool = False) -> T:
     from pydantic import ValidationError
 
     try:
-        return cast(T, _adapter(kind).validate_json(text, strict=strict))  # type: ignore[arg-type]  # types are hashable
+        return cast(T, _make_adapter(kind).validate_json(text, strict=strict))  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
@@ -99,7 +99,7 @@ def json_items(value: Any) -> Any:
     if not is_dataclass(kind):
         return value
     items = {}
-    for name, key, optional, form in _keys(kind):
+    for name, key, optional, form in _list_keys(kind):
         inner = getattr(value, name)
         if inner is not None or not optional:
             items[key] = _write_text(form, inner) if form else inner
@@ -113,7 +113,7 @@ def _write_text(form: TextForm, value: Any) -> Any:
 
 
 @cache
-def _keys(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]:
+def _list_keys(kind: type) -> tuple[tuple[str, str, bool, TextForm | None], ...]:
     """Of a dataclass: each field, its key, whether it is left out while it is None, and its form if that is a text."""
     record, hints = issubclass(kind, JsonRecord), get_type_hints(kind, include_extras=True)
     keys = []

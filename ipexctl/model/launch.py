@@ -199,7 +199,7 @@ class Launch(Record):
             files=self.files,
             argv=self.argv,
             port=self.port or None,
-            hosts={node.host: _planned_host(node) for node in self.nodes},
+            hosts={node.host: _make_planned_host(node) for node in self.nodes},
             ranks=self.places,
             warnings=tuple(map(str, self.warnings)),
         )
@@ -212,7 +212,7 @@ class Launch(Record):
 _WORKERS = {"ccl": "oneCCL workers", "impi": "impi worker"}
 
 
-def _planned_host(seat: NodePlan) -> PlannedHost:
+def _make_planned_host(seat: NodePlan) -> PlannedHost:
     env = {name: PlannedVariable(setting.shown, setting.source) for name, setting in sorted(seat.env.items())}
     preload = tuple(library.path for library in seat.preload)
     return PlannedHost(seat.label, seat.interface, seat.address, seat.workdir, seat.python, preload, env)
@@ -224,7 +224,7 @@ def _format_lines(launch: Launch) -> list[str]:
     lines += [f"backend {launch.backend}: {launch.backend_reason}"] if launch.backend_reason else []
     lines += [""]
     nodes = {node.host: node for node in launch.nodes}
-    lines += _table(
+    lines += _format_table(
         ("rank", "host", "local", "NUMA", "CPUs", _WORKERS.get(launch.backend, "workers"), "interface"),
         [
             (
@@ -245,8 +245,8 @@ def _format_lines(launch: Launch) -> list[str]:
     for name, text in launch.files.items():
         text = text.replace("{port}", "(one that is free at the start)")
         lines += [f"with {launch.head.directory}/{name}:", *[f"  {line}" for line in text.splitlines()]]
-    common = _common([sorted(node.env.items()) for node in launch.nodes])
-    preloads = _common([node.preload for node in launch.nodes])
+    common = _find_common([sorted(node.env.items()) for node in launch.nodes])
+    preloads = _find_common([node.preload for node in launch.nodes])
     lines += ["", "on all hosts, for the ranks:", *[f"  {name}={setting}" for name, setting in common]]
     lines += [f"  before all libraries: {library}" for library in preloads]
     for node in launch.nodes:
@@ -260,7 +260,7 @@ def _format_lines(launch: Launch) -> list[str]:
     else:
         lines += ["", f"each rank its own: RANK, LOCAL_RANK; WORLD_SIZE={launch.size}, LOCAL_WORLD_SIZE; {port}"]
     of_ranks = [[f"{name}={value}" for name, value in sorted(place.env.items())] for place in launch.places]
-    same = _common(of_ranks)
+    same = _find_common(of_ranks)
     lines += [f"  {text}" for text in of_ranks[0] if text in same] if of_ranks else []
     for place, own in zip(launch.places, of_ranks, strict=True):
         differing = [text for text in own if text not in same]
@@ -270,11 +270,11 @@ def _format_lines(launch: Launch) -> list[str]:
     return lines + [f"warning: {warning}" for warning in launch.warnings]
 
 
-def _common(each: Sequence[Sequence[T]]) -> list[T]:
+def _find_common(each: Sequence[Sequence[T]]) -> list[T]:
     return [item for item in each[0] if all(item in other for other in each)] if each else []
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _format_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in [header, *rows]]  # fmt: skip

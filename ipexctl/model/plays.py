@@ -47,7 +47,7 @@ def _require_percentage(value: Any) -> Any:
     raise ValueError("must be a number from 0 to 100")
 
 
-def _as_list(value: Any) -> Any:
+def _wrap_in_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
@@ -70,7 +70,7 @@ class PlayKeys(FailurePolicy):
     """The keys of a playbook whose values are plain; ``hosts``, ``vars`` and ``steps`` have parsers of their own."""
 
     name: str = ""
-    env_allow: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
+    env_allow: Annotated[tuple[Name, ...], BeforeValidator(_wrap_in_list)] = ()
 
 
 class StepKeys(FailurePolicy):
@@ -81,13 +81,13 @@ class StepKeys(FailurePolicy):
 
     name: str = Field("", description="a title; --start-at begins there")
     limit: str | None = Field(None, description="a part of the hosts, as --limit")
-    tags: Annotated[tuple[Tag, ...], BeforeValidator(_as_list)] = Field(
+    tags: Annotated[tuple[Tag, ...], BeforeValidator(_wrap_in_list)] = Field(
         (), description="words for --tags and --skip-tags"
     )
     when: str = Field("", description="only on hosts where this is true of the facts: isa_level >= AVX512_BF16")
     serial: Annotated[
         tuple[Annotated[Share, BeforeValidator(_parse_share)], ...],
-        BeforeValidator(_as_list),
+        BeforeValidator(_wrap_in_list),
     ] = Field((), description="hosts in batches: a number, a percentage, or a list of them")
     ignore_errors: bool = Field(False, description="go on, with all hosts, although this fails")
 

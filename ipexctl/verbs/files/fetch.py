@@ -219,7 +219,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     numbers = task.from_.removeprefix("rank:").split(",")
     if not all(number.isdigit() for number in numbers):
         raise UsageError(f"--from takes all, rank:0 or hosts, not {printable(task.from_)!r}")
-    rank_hosts = list(ranks) or _last_ranks(context)
+    rank_hosts = list(ranks) or _read_last_ranks(context)
     if not rank_hosts:
         raise UsageError(f"--from {task.from_} needs a run, and none is saved here", hint="ipexctl fetch --from HOST")
     names = {rank_hosts[int(number)] for number in numbers if int(number) < len(rank_hosts)}
@@ -233,7 +233,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     return [host for host in inventory if host.name in names]
 
 
-def _last_ranks(context: Context) -> list[str]:
+def _read_last_ranks(context: Context) -> list[str]:
     """The hosts of the ranks of the last saved run."""
     from ipexctl.show.record import read_report, saved
 
