@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _is_interactive(flags: Any) -> bool:
+def _can_ask(flags: Any) -> bool:
     return bool(flags.fix and not flags.yes and sys.stdin.isatty() and sys.stderr.isatty())
 
 
 @command(
     app,
     "doctor",
-    output=lambda flags: {"output": "plain"} if _is_interactive(flags) and flags.output == "auto" else {},  # not under questions
+    output=lambda flags: (
+        {"output": "plain"} if _can_ask(flags) and flags.output == "auto" else {}
+    ),  # not under questions
     examples=(
         "ipexctl doctor --hosts node0,node1",
         "ipexctl doctor --bench --limit node[1-3]",
@@ -54,7 +56,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.inventory()
-    return doctor(task, inventory, context, ask=confirm if _is_interactive(task) else None, environ=os.environ, alone=True)
+    return doctor(task, inventory, context, ask=confirm if _can_ask(task) else None, environ=os.environ, alone=True)
 
 
 @command(app, "verify", hidden=True)

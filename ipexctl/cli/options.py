@@ -1,4 +1,5 @@
-"""Options of commands that are no keys of a task: which hosts, how to connect, what to print, and a command's own.
+"""Options of commands that are no keys of a task: which hosts, how to connect, what to print, and those of one
+command, by whose name they are called (`PlayFlags`).
 
 Read only when the options of a command are built (`cli.command`).
 """
@@ -64,8 +65,6 @@ class DryRunFlags(Fields):
 
 
 class DoctorFlags(Fields):
-    """Of ``doctor``."""
-
     files: tuple[str, ...] = flag((), "More saved probes, after --recorded.", argument=True)
     verify: bool = flag(
         False, "Check only that each environment is still what install made; takes under a second.", "Checks"
@@ -79,21 +78,15 @@ class RawFlags(Fields):
 
 
 class RunFlags(RawFlags, DryRunFlags):
-    """Of ``run``."""
-
     emit: Emit | None = flag(None, "Print the launch for another program; start nothing.")
     label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output")
 
 
 class HostsFlags(Fields):
-    """Of ``hosts``."""
-
     as_: Dialect | None = flag(None, "Dialect to print the hosts in (default: that of ipexctl).", "Output", alias="as")
 
 
 class PlayFlags(Fields):
-    """Of ``play``."""
-
     files: tuple[str, ...] = flag(..., "Playbook (YAML).", metavar="FILE | lint FILE...", argument=True)
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
@@ -110,8 +103,6 @@ class PlayFlags(Fields):
 
 
 class InitFlags(Fields):
-    """Of ``init``."""
-
     script: str | None = flag(None, "Script to train with (default: asked for).", argument=True)
     args: tuple[str, ...] = flag((), "Arguments of the script.", argument=True)
     from_: str | None = flag(
@@ -139,19 +130,15 @@ class RunIdFlags(Fields):
 
 
 class AttachFlags(RawFlags, RunIdFlags):
-    """Of ``attach``."""
+    pass
 
 
 class StopFlags(RunIdFlags):
-    """Of ``stop``."""
-
     kill: bool = flag(False, "Send SIGKILL at once.")
     orphans: bool = flag(False, "End the processes that ended runs left behind and remove their files on the hosts.")
 
 
 class LogsFlags(RunIdFlags):
-    """Of ``logs``."""
-
     rank: str | None = flag(
         None, "Ranks to print, such as 3,5-7; one rank alone is printed byte for byte (default: all).", "Output", "LIST"
     )
@@ -160,40 +147,28 @@ class LogsFlags(RunIdFlags):
 
 
 class ReplayFlags(RawFlags):
-    """Of ``replay``."""
-
     run: str = flag("last", "Saved run: last, an id, or a path.", argument=True, completes="saved_runs")
 
 
 class LabFlags(Fields):
-    """Of ``lab up``."""
-
     hosts: int = flag(2, "Hosts to start.", ge=1, le=64)
 
 
 class DemoFlags(Fields):
-    """Of ``lab demo``."""
-
     hosts: int = flag(2, "Lab hosts to start.", ge=1, le=16)
     keep: bool = flag(False, "Leave the lab up afterwards.")
 
 
 class StacksFlags(Fields):
-    """Of ``stacks``."""
-
     for_torch: str | None = flag(None, "List only the releases of this torch version.", metavar="VERSION")
     for_hosts: bool = flag(False, "Check which releases fit these hosts.")
 
 
 class WhyFlags(VersionFields):
-    """Of ``stacks why``."""
-
     python: str | None = flag(None, "Python version, such as 3.11.", "Versions", "VERSION")
 
 
 class MigrateFlags(Fields):
-    """Of ``migrate``."""
-
     script: str = flag(..., "Local script, shell file or configuration; it is only read.", argument=True)
     args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
     compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
@@ -206,8 +181,6 @@ class MigrateFlags(Fields):
 
 
 class AccelerateFlags(Fields):
-    """Of ``accelerate config``."""
-
     n: int | None = RANKS
     ppn: int | None = RANKS_PER_HOST
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
