@@ -107,8 +107,9 @@ class RunLog:
                 self._stacks = []
             case journal.RankEnded():
                 yield _make_rank_end(record)
-            case journal.HostLost(host=host, why=why):
-                yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code="lost"))
+            case journal.HostLost(host=host, why=why, tampered=tampered):
+                code = "tampered" if tampered else "lost"
+                yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code=code))
             case journal.Killed(host=host, processes=count) if count:
                 yield e.Message(f"{count} processes needed SIGKILL", "warning", host, "killed")
             case journal.Unstored():

@@ -146,8 +146,11 @@ class Killed(NamedTuple):
 
 
 class HostLost(NamedTuple):
+    """``tampered``: because of a line on its connection that is not authentic."""
+
     host: str
     why: str
+    tampered: bool = False
     at: float = 0.0
 
 

@@ -7,22 +7,25 @@ from ipexctl.protocol.journal import RankEnded, RankNote, RankStack, RankStage, 
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 
-# The greeting of every connection to the keeper.
+# The greeting of every connection to the keeper; `seal.Greeting` and `seal.prove` say what is in it.
 
 
 Challenge = NamedTuple("Challenge", [("challenge", str)])
 
 
 class Hello(NamedTuple):
-    """``role`` is one of `paths.Role`; ``proof`` an HMAC of the challenge; ``clock`` Unix seconds."""
+    """``role`` is one of `paths.Role`; ``clock`` Unix seconds."""
 
+    nonce: str
     role: str
     name: str
+    clock: float
     proof: str
-    clock: float = 0.0
 
 
-Welcome = NamedTuple("Welcome", [])
+Welcome = NamedTuple("Welcome", [("proof", str)])
+# Either way, as the last word of who received a line that the other side did not seal.
+Tampered = NamedTuple("Tampered", [])
 
 
 # Keeper to guard.
@@ -120,7 +123,7 @@ Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
     RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, KeeperStatus, KeeperListening, GuardReady, HostBusy,
-    AgentFailed, RunListing, RunDescription, ProcessesLeft,
+    AgentFailed, RunListing, RunDescription, ProcessesLeft, Tampered,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

@@ -57,12 +57,8 @@ def _ask(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messa
     """What the keeper answers; None when it does not. Raises OSError or ValueError."""
     link = _connect(directory, spec, Role.ORDER, "controller")
     link.send(message)
-    until = time.monotonic() + spec.timings.reply
-    while link.open and time.monotonic() < until:
-        select.select([link], [], [], 0.5)
-        for answer in link.take():
-            return answer if isinstance(answer, messages.KeeperStatus) else None
-    return None
+    answer = link.wait(spec.timings.reply)
+    return answer if isinstance(answer, messages.KeeperStatus) else None
 
 
 def watch(argv: "List[str]") -> int:
@@ -110,7 +106,7 @@ def watch(argv: "List[str]") -> int:
         pause = min(pause * 1.5, 0.1)
         if link and link.open:
             if select.select([link], [], [], pause)[0]:
-                link.take()
+                list(link.take())  # nothing is said to a watcher; this notices the end
         else:
             time.sleep(pause)
 

@@ -96,12 +96,12 @@ class Guard:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         last = time.monotonic()
         while True:
-            readable, _, _ = select.select(self.list_wakers(), [], [], self.spec.timings.tick)
+            select.select(self.list_wakers(), [], [], self.spec.timings.tick)
             now = time.monotonic()
             if now - last > self.spec.timings.node_lease:
                 return self.end_alone("this host stood still for %.0f s" % (now - last))
             last = now
-            for message in self.keeper.take() if self.keeper in readable else []:
+            for message in self.keeper.take():
                 if isinstance(message, messages.Finish):
                     return self.finish()
                 self.execute(message)
@@ -112,7 +112,7 @@ class Guard:
                 self.keeper.send(messages.ProxyEnded(time.time()))
             self.keeper.flush()
             if not self.keeper.open:
-                return self.end_alone("the keeper is gone")
+                return self.end_alone("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
             if now - self.keeper.heard > self.spec.timings.node_lease:
                 return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
 

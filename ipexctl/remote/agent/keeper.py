@@ -254,7 +254,7 @@ class Keeper:
                         link.close()
                         break
                     self.guards[link.name] = link
-                    self.handle(keeper_state.GuardConnected(link.name, message.clock or time.time()))
+                    self.handle(keeper_state.GuardConnected(link.name, message.clock))
             elif link.role == Role.GUARD:
                 self.receive_from_guard(link.name, message)
             elif link.role == Role.SHIM:
@@ -314,7 +314,10 @@ class Keeper:
             if key.fileobj is link.sock:
                 self.selector.unregister(key.fileobj)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
-            self.handle(keeper_state.GuardLost(link.name, "its guard ended"))
+            why = "a line on the connection to its guard is not authentic" if link.tampered else "its guard ended"
+            self.handle(keeper_state.GuardLost(link.name, why, link.tampered))
+        elif link.tampered and link.role:
+            self.write_record(journal.MessageIgnored(link.name, link.role, "not authentic"))
 
     # -- records ------------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,16 @@ class Moment(NamedTuple):
 # What can happen. Also the messages of guards (`FromGuard`) and of the user (`StopRun`, `KillRun`), and what the
 # progress monitor finds (`Stall`, `Straggling`, `Resumed`).
 GuardConnected = NamedTuple("GuardConnected", [("host", str), ("clock", float)])  # its host's clock, Unix seconds
-GuardLost = NamedTuple("GuardLost", [("host", str), ("why", str)])
+
+
+class GuardLost(NamedTuple):
+    """``tampered``: a line that one side had not written arrived at the other."""
+
+    host: str
+    why: str
+    tampered: bool = False
+
+
 FromGuard = NamedTuple("FromGuard", [("host", str), ("message", Union[Message, Unreadable])])
 LauncherStarted = NamedTuple("LauncherStarted", [("pid", int), ("port", int)])
 LauncherFailed = NamedTuple("LauncherFailed", [("why", str)])
@@ -275,7 +284,7 @@ def _guard_lost(run: "Run", guard: "GuardLost", now: "Moment") -> "Step":
         return run, ()
     run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host})
     run, actions = _stop(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
-    return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why)), *actions)
+    return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why, guard.tampered)), *actions)
 
 
 def _from_guard(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":

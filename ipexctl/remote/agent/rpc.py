@@ -1,38 +1,33 @@
-"""How keeper, guards, shims and watchers talk: JSON lines over TCP, opened by proof of the run's token.
+"""How keeper, guards, shims and watchers talk: JSON lines over TCP, opened by proofs of the run's token, then sealed.
 
-The token lies in ``spec.json`` (mode 0600) on each host of the run and never travels: the keeper sends a challenge,
-the other side answers with an HMAC. A stranger gets no further and costs one of few waiting places for a few seconds.
+The token lies in ``spec.json`` (mode 0600) on each host of the run and never travels. A stranger gets no further than
+the keeper's challenge and costs one of few waiting places for a few seconds. `seal` says what a line's seal promises.
 """
 
-import hashlib
-import hmac
 import os
+import select
 import socket
 import time
-from typing import List, Optional, Union
+from collections import deque
+from typing import Iterator, Optional, Union
 
+from ipexctl.protocol import seal
 from ipexctl.protocol.codec import DamagedError, Unreadable, load_object
-from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Welcome
+from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Tampered, Welcome
 from ipexctl.protocol.timings import Timings
 
 Received = Union[Message, Unreadable]
 
 LINE = 1 << 20  # longest message, bytes
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
-GREETING = "ipexctl-run-1"
 
 
 class AuthenticationError(OSError):
     """The other side is not ours, or does not believe us."""
 
 
-def proof(token: str, challenge: str, role: str, name: str) -> str:
-    message = _bytes("\n".join([GREETING, challenge, role, name]))
-    return hmac.new(token.encode(), message, hashlib.sha256).hexdigest()
-
-
 class Wire:
-    """One connection. ``send`` queues without blocking; ``take`` returns the messages that have arrived whole, of
+    """One connection. ``send`` queues without blocking; ``take`` gives the messages that have arrived whole, of
     ``most`` bytes each."""
 
     def __init__(self, sock: "socket.socket", most: int = LINE) -> None:
@@ -40,19 +35,24 @@ class Wire:
         self.most = most
         self.sock.setblocking(False)
         self.inbox = b""
+        self.lines: "deque[bytes]" = deque()  # whole, and not yet taken
         self.outbox = b""
         self.open = True
+        self.tampered = False  # closed because of a line that the other side did not seal, or complained of
         self.role = ""
         self.name = ""
         self.since = time.monotonic()
         self.heard = time.monotonic()
         self.challenge = ""
+        self.sending: "Optional[seal.Seals]" = None  # both are there once both sides are proved
+        self.receiving: "Optional[seal.Seals]" = None
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def send(self, message: "Message") -> None:
-        self.outbox += KINDS.write(message) + b"\n"
+        line = KINDS.write(message)
+        self.outbox += (self.sending.seal(line) if self.sending else line) + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -64,52 +64,93 @@ class Wire:
             except OSError:
                 self.close()
 
-    def take(self) -> "List[Received]":
-        """Messages received since the last call; closes the wire at its end or at a line that is no object. Raises
-        nothing."""
-        while self.open and len(self.inbox) <= self.most:
+    def take(self) -> "Iterator[Received]":
+        """Messages received since the last call; closes the wire at its end or at a line that is no object, and as
+        ``tampered`` at one whose seal is wrong. Raises nothing."""
+        ended = False
+        while self.open and not ended and len(self.inbox) <= self.most:
             try:
                 piece = self.sock.recv(65536)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 piece = b""
-            if not piece:
-                self.close()
-                break
+            ended = not piece
             self.inbox += piece
-            self.heard = time.monotonic()
+            self.heard = self.heard if ended else time.monotonic()
         *lines, self.inbox = self.inbox.split(b"\n")
-        if len(self.inbox) > self.most:
-            self.close()
-        messages = []
-        for line in lines:
-            message = _message(line) if len(line) <= self.most else None
+        self.lines.extend(lines)
+        while self.lines:  # a greeting's answer changes how the next line is read
+            message = self._read(self.lines.popleft())
             if message is None:
                 self.close()
-                break
-            messages.append(message)
-        return messages
+            elif isinstance(message, Tampered):
+                self.tampered = True
+                self.close()
+            else:
+                yield message
+        if ended or len(self.inbox) > self.most:
+            self.close()
+
+    def wait(self, seconds: float) -> "Optional[Received]":
+        """The next message; None if there is none in time, or no more."""
+        until = time.monotonic() + seconds
+        while self.open and time.monotonic() < until:
+            select.select([self], [], [], max(0.0, until - time.monotonic()))
+            for message in self.take():
+                return message
+        return None
+
+    def prove(self, token: str, side: str, greeting: "seal.Greeting") -> None:
+        """From here on lines are sealed; ``side`` is ours."""
+        self.role, self.name, self.most = greeting.role, greeting.name, LINE + seal.SEAL
+        other = seal.CALLER if side == seal.KEEPER else seal.KEEPER
+        self.sending, self.receiving = seal.Seals(token, side, greeting), seal.Seals(token, other, greeting)
 
     def close(self) -> None:
+        self.lines.clear()
         if self.open:
             self.open = False
             self.sock.close()
 
+    def _read(self, line: bytes) -> "Optional[Received]":
+        """None for what is no object, and for what is too long."""
+        if len(line) > self.most:
+            return None
+        if self.receiving:
+            opened = self.receiving.open(line)
+            if opened is None:
+                self.send(Tampered())
+                return Tampered()
+            line = opened
+        try:
+            return KINDS.from_object(load_object(line))
+        except DamagedError:
+            return None
+
 
 def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> "Wire":
-    """A believed connection to the keeper. Raises OSError (also AuthenticationError) within about `timeout` seconds."""
+    """A connection to the keeper on which both sides are proved. Raises OSError (also AuthenticationError) within
+    about `timeout` seconds."""
     sock = socket.create_connection((address, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    challenge = _line(sock)
-    if not isinstance(challenge, Challenge):
+    wire = Wire(sock)
+    message = wire.wait(timeout)
+    if not isinstance(message, Challenge):
+        wire.close()
         raise AuthenticationError("%s:%d is not this run's keeper" % (address, port))
-    hello = Hello(role, name, proof(token, challenge.challenge, role, name), time.time())
-    sock.sendall(KINDS.write(hello) + b"\n")
-    if not isinstance(_line(sock), Welcome):
+    greeting = seal.Greeting(message.challenge, os.urandom(16).hex(), role, name, time.time())
+    wire.send(Hello(*greeting[1:], proof=seal.prove(token, seal.CALLER, greeting)))
+    message = wire.wait(timeout)
+    if not isinstance(message, Welcome):
+        wire.close()
         raise AuthenticationError("the keeper at %s:%d does not know this run's token" % (address, port))
-    return Wire(sock)
+    if not seal.believe(token, seal.KEEPER, greeting, message.proof):
+        wire.close()
+        raise AuthenticationError("%s:%d does not prove to be this run's keeper" % (address, port))
+    wire.prove(token, seal.CALLER, greeting)
+    return wire
 
 
 def challenge(wire: "Wire") -> None:
@@ -122,35 +163,9 @@ def believe(wire: "Wire", message: "Received", token: str) -> str:
     """Checks the answer to `challenge`; the other side's role, which the wire now carries, or "" for a stranger."""
     if not isinstance(message, Hello):
         return ""
-    wanted = proof(token, wire.challenge, message.role, message.name)
-    if not hmac.compare_digest(_bytes(message.proof), _bytes(wanted)):
+    greeting = seal.Greeting(wire.challenge, *message[:-1])
+    if not seal.believe(token, seal.CALLER, greeting, message.proof):
         return ""
-    wire.role, wire.name, wire.most = message.role, message.name, LINE
-    wire.send(Welcome())
+    wire.send(Welcome(seal.prove(token, seal.KEEPER, greeting)))
+    wire.prove(token, seal.KEEPER, greeting)
     return message.role
-
-
-def _line(sock: "socket.socket") -> "Received":
-    text = b""
-    while not text.endswith(b"\n") and len(text) < GREETS:
-        piece = sock.recv(1)
-        if not piece:
-            raise AuthenticationError("the connection was closed before the greeting")
-        text += piece
-    message = _message(text)
-    if message is None:
-        raise AuthenticationError("the greeting is not the keeper's")
-    return message
-
-
-def _message(line: bytes) -> "Optional[Received]":
-    """None for what is no object."""
-    try:
-        return KINDS.from_object(load_object(line))
-    except DamagedError:
-        return None
-
-
-def _bytes(text: str) -> bytes:
-    """Of any text: JSON can name half a character ("\\ud800"), which UTF-8 cannot."""
-    return text.encode("utf-8", "surrogatepass")

@@ -23,7 +23,7 @@ from ipexctl.remote.agent import procs, rpc
 TOKEN = "t" * 64
 TIMINGS = Timings(ready_timeout=60.0, grace=1.0)
 SPEC = RunSpec(
-    run="r1",
+    run=f"r{os.getpid()}",  # guards of other tests must not take its processes for theirs
     title="train.py",
     owner="tester",
     started=0.0,

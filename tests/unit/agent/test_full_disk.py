@@ -103,7 +103,7 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
     said, rank = tmp_path / "said", tmp_path / "rank.py"
     rank.write_text(GREEDY)
     said.touch()
-    spec = run_spec.write(SPEC._replace(head=None, proxy_env={paths.NODE_ENV: "r1:h0.ipexctl"})).decode()
+    spec = run_spec.write(SPEC._replace(head=None, proxy_env={paths.NODE_ENV: f"{SPEC.run}:h0.ipexctl"})).decode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         write = f"open('run/spec.json', 'w').write({spec!r})"
         words = remote("guard", "run", "127.0.0.1", str(listener.getsockname()[1]), before=write)

@@ -114,7 +114,7 @@ def test_all_guards_start_the_launcher_and_all_good_ends_end_the_run() -> None:
     assert history.at(State.RUNNING), "the launcher has a moment for its own end"
     history.feed(LauncherEnded(0))
     assert history.at(State.FINISHING)
-    assert history.end() == journal.RunEnd("r1", Reason.DONE, "", 0)
+    assert history.end() == journal.RunEnd(SPEC.run, Reason.DONE, "", 0)
 
 
 def test_a_guard_that_does_not_join_in_time_is_named() -> None:
@@ -228,7 +228,7 @@ def test_times_of_hosts_are_moved_to_the_heads_clock() -> None:
     "message",
     [
         Unreadable("Tomorrow", "unknown kind"),
-        messages.Welcome(),
+        messages.Welcome("proof"),
         RankEnded(2, "a", status=1),
         RankEnded(99, "a", status=1),
     ],

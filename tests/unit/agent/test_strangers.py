@@ -14,19 +14,21 @@ import pytest
 from ipexctl.remote.agent import rpc
 from tests.unit.agent.runs import TIMINGS, Kept, keeping
 
+HELLO = '{"kind": "Hello", "role": "guard", "name": "a", "nonce": "n", "clock": 1.0, "proof": "PROOF"}'
 LINES = {
-    "an accent for a proof": '{"kind": "Hello", "role": "guard", "name": "a", "proof": "é"}'.encode(),
-    "half a character": b'{"kind": "Hello", "role": "\\ud800", "name": "a", "proof": "a"}',
-    "half a character for a proof": b'{"kind": "Hello", "role": "guard", "name": "a", "proof": "\\ud800"}',
+    "an accent for a proof": HELLO.replace("PROOF", "é").encode(),
+    "half a character": HELLO.replace("guard", "\\ud800").encode(),
+    "half a character for a proof": HELLO.replace("PROOF", "\\ud800").encode(),
     "depth": b"[" * 4000,
     "great depth": b"[" * 200_000,
     "a number": b"1",
     "a long number": b"1" * 4000,
-    "words that are none": b'{"kind": "Hello", "role": ["guard"], "name": {}, "proof": null}',
+    "words that are none": HELLO.replace('"guard"', '["guard"]').encode(),
     "nothing": b"",
     "an HTTP client": b"GET / HTTP/1.1\r\n\r",
     "noise": bytes(range(256)) * 4,
-    "a wrong proof": b'{"kind": "Hello", "role": "guard", "name": "a", "proof": "00"}',
+    "a wrong proof": HELLO.replace("PROOF", "00").encode(),
+    "a complaint": b'{"kind": "Tampered"}',
     "a kind that is none": b'{"kind": {}}',
     "a message before the greeting": b'{"kind": "Inspect"}',
     "a long line": b'{"role": "' + b"x" * 100_000 + b'"}',
