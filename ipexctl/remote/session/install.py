@@ -18,6 +18,7 @@ import base64
 import errno
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import pwd
@@ -47,6 +48,7 @@ MARKER = "ipexctl.json"
 NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
+VISITORS = 64  # hosts that fetch from this one at the same time
 
 
 # states.
@@ -265,22 +267,28 @@ class InstallSession:
     # -- from host to host
 
     @command(*LOCK_HELD)
-    def serve(self, files: List[str]) -> messages.Offer:
-        """Serves these files (paths below the store) to other hosts over HTTP as long as this process lives.
+    def serve(self, address: str, files: List[str]) -> messages.Offer:
+        """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
+        lives, to `VISITORS` at a time.
 
-        A request without the token gets nothing; the receiver checks the hash of each file.
+        A request without the token in its header gets nothing; the receiver checks the size and hash of each file.
         """
         from http.server import BaseHTTPRequestHandler, HTTPServer
         from socketserver import ThreadingMixIn
 
         token = base64.b16encode(os.urandom(16)).decode().lower()
-        allowed = {"/%s/%s" % (token, quote(name)): os.path.join(self.base, name) for name in files}
+        allowed = {"/" + quote(name): os.path.join(self.base, name) for name in files}
+        visitors = threading.BoundedSemaphore(VISITORS)
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 60
 
             def do_GET(self) -> None:
                 path = allowed.get(self.path)
+                proof = (self.headers.get("Authorization") or "").encode("latin-1")
+                if not hmac.compare_digest(proof, b"Bearer " + token.encode()):
+                    self.send_error(403)
+                    return
                 if path is None or not os.path.isfile(path):
                     self.send_error(404)
                     return
@@ -295,16 +303,29 @@ class InstallSession:
 
         class Server(ThreadingMixIn, HTTPServer):
             daemon_threads = True
+            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+            def process_request(self, request: Any, client: Any) -> None:
+                if visitors.acquire(blocking=False):
+                    super().process_request(request, client)
+                else:
+                    self.shutdown_request(request)
+
+            def process_request_thread(self, request: Any, client: Any) -> None:
+                try:
+                    super().process_request_thread(request, client)
+                finally:
+                    visitors.release()
 
             def handle_error(self, *_: Any) -> None:
                 pass  # the receiver has gone away, and reports that to its own controller
 
-        server = Server(("", 0), Handler)
+        server = Server((address, 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return messages.Offer(server.server_address[1], token)
 
     @command(*LOCK_HELD)
-    def fetch(self, base: str, files: List[Dict[str, Any]]) -> messages.Fetched:
+    def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         total, received, reported = sum(item["size"] for item in files), 0, time.time()
@@ -314,11 +335,16 @@ class InstallSession:
             part = target + ".part"
             hashed = hashlib.sha256()
             try:
-                with opener.open(base + "/" + quote(item["target"]), timeout=10) as answer, open(part, "wb") as file:
+                request = urllib.request.Request(base + "/" + quote(item["target"]))
+                request.add_header("Authorization", "Bearer " + token)
+                before = received
+                with opener.open(request, timeout=10) as answer, open(part, "wb") as file:
                     for piece in iter(lambda: answer.read(1 << 20), b""):
                         file.write(piece)
                         hashed.update(piece)
                         received += len(piece)
+                        if received - before > item["size"]:
+                            raise ValueError("%s is longer than %d bytes" % (item["target"], item["size"]))
                         if time.time() - reported > 0.5:
                             reported = time.time()
                             report_progress(received, total)

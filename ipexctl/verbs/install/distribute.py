@@ -36,7 +36,7 @@ def distribute(
     one that has not, so that the controller's uplink carries them once and the time grows with the logarithm of the
     hosts. What a host cannot fetch from another (a firewall, other wheels), the controller sends."""
     waiting = [name for name, files in artifacts.items() if files]
-    offers: dict[str, str] = {}  # the URL of each host's server
+    offers: dict[str, tuple[str, str]] = {}  # the URL and the token of each host's server
     ready: list[str] = []
     while waiting:
         size = len(offers) or max(1, len(ready))  # one for each server, so that the controller sends nothing again
@@ -51,11 +51,13 @@ def distribute(
             total = sum(artifact.size for artifact in missing)
             if giver:
                 keys = ("target", "sha256", "size", "mode")
+                base, token = offers[giver]
                 fetched = sessions.call(
                     name,
                     "fetch",
                     Fetched,
-                    base=offers[giver],
+                    base=base,
+                    token=token,
                     files=[{key: getattr(artifact, key) for key in keys} for artifact in missing],
                     progress=lambda done, _: emit(Progress(name, _STEP, done, total, "B", f"from {giver}")),
                 ).files
@@ -64,9 +66,10 @@ def distribute(
                     offers.pop(giver, None)
             _send_files(sessions, link, missing, total, emit)
             if more and (address := addresses.get(name)):
-                offer = sessions.call(name, "serve", Offer, files=[artifact.target for artifact in artifacts[name]])
+                targets = [artifact.target for artifact in artifacts[name]]
+                offer = sessions.call(name, "serve", Offer, address=address, files=targets)
                 host = f"[{address}]" if ":" in address else address
-                offers[name] = f"http://{host}:{offer.port}/{offer.token}"
+                offers[name] = f"http://{host}:{offer.port}", offer.token
             return (giver if not missing else "here"), total
 
         yield from sessions.run(turn, _STEP, send, outcome=lambda sent: ("changed", f"{mib(sent[1])} from {sent[0]}"))

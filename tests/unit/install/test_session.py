@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,13 @@ def test_a_planted_link_in_place_of_the_store_is_refused(tmp_path: Path) -> None
     assert "is not a directory of" in seen.why
 
 
+def listening(port: int) -> set[str]:
+    """The IPv4 addresses on which something listens at this port (proc(5), /proc/net/tcp)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port]
+    return {socket.inet_ntoa(bytes.fromhex(word)[::-1]) for word in found}
+
+
 def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:
     giver, taker = tmp_path / "giver", tmp_path / "taker"
     for store in (giver, taker):
@@ -122,13 +131,20 @@ def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_p
     with start(PROGRAM) as one, start(PROGRAM) as two:
         for session, store in ((one, giver), (two, taker)):
             session.call("lock", Nothing, venv=str(store / "env"), owner={})
-        offer = one.call("serve", Offer, venv=str(giver / "env"), files=list(data))
-        base = f"http://127.0.0.1:{offer.port}"
-        stranger = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/guess", files=wanted)
-        assert (stranger.files, "404" in stranger.why) == ([], True)
-        answer = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/{offer.token}", files=wanted)
+        offer = one.call("serve", Offer, venv=str(giver / "env"), address="127.0.0.1", files=list(data))
+        assert listening(offer.port) == {"127.0.0.1"}, "not on every address of the host"
+
+        def fetch(files: Sequence[object], token: str = offer.token) -> Fetched:
+            base = f"http://127.0.0.1:{offer.port}"
+            return two.call("fetch", Fetched, venv=str(taker / "env"), base=base, token=token, files=[*files])
+
+        stranger = fetch(wanted, "guess")
+        assert (stranger.files, "403" in stranger.why) == ([], True)
+        longer = fetch([{**wanted[0], "size": 1_000_000}])
+        assert (longer.files, "longer than 1000000 bytes" in longer.why) == ([], True)
+        answer = fetch(wanted)
         one.end()
-        gone = two.call("fetch", Fetched, venv=str(taker / "env"), base=f"{base}/{offer.token}", files=wanted[2:])
+        gone = fetch(wanted[2:])
         assert [path.name for path in (taker / "env.d/tmp/wheels").iterdir()] == ["a+cpu.whl"]
     assert answer.files == ["tmp/wheels/a+cpu.whl"]
     assert "b.whl arrived damaged" in answer.why
