@@ -122,7 +122,9 @@ def test_torch_finds_its_way_where_interfaces_have_other_names_and_docker_is_eve
 def test_the_demo_playbook_takes_the_whole_road(installed: Installed, desk: Desk, tmp_path: Path) -> None:
     book = tmp_path / "demo.yaml"  # with what the recipes need besides: the environment stays as it is
     text = (ROOT / "playbooks/demo.yaml").read_text().replace("../examples", str(ROOT / "examples"))
-    book.write_text(text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n"))
+    text = text.replace("backend: gloo\n", f"backend: gloo\n      with: [{', '.join(TRAINERS)}]\n")
+    assert "--steps, 300" in text
+    book.write_text(text.replace("--steps, 300", "--steps, 10"))  # three hosts on the cores of one
     told = desk("play", book, timeout=600, **installed.env)
     assert told.code == 0, told
     assert "nothing to do" in told.err + told.out
