@@ -9,13 +9,14 @@ import pytest
 
 from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
-from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
 from ipexctl.model.launch import Launch, PlannedVariable, Setting
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.run_spec import RunSpec
+from ipexctl.protocol.timings import Timings
 from tests.unit.launch.two import NONCE, launch
 
 TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
@@ -435,6 +436,11 @@ def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> N
         assert str(spec.workdir) in text
     assert ["0", "node0", "0", "0", "0-2", "3", "eth0", "192.0.2.10"] in [line.split() for line in text.splitlines()]
     assert f"\\x01{NONCE}:%r\\x02" in text
+
+
+def test_timings_are_those_of_the_protocol_unless_a_test_gives_others() -> None:
+    assert read_timings({}) == Timings()
+    assert read_timings({"IPEXCTL_TIMINGS": '{"quiet": 4}'}) == Timings(quiet=4)
 
 
 def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
