@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
+from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.text import pluralize
@@ -97,8 +98,11 @@ def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
         details += [f"node {node.id} has no memory" for node in nodes if node.mem_total_kb == 0]
         if fact.sockets and len(nodes) > fact.sockets:
             details.append(f"on {pluralize(fact.sockets, 'socket')}")
+        domains = find_numa_domains(nodes)
+        if len(domains) < sum(len(node.cpus) for node in nodes):
+            details.append("nodes overlap")
         detail = f" ({', '.join(details)})" if details else ""
-        values = {"count": len(nodes), "detail": detail, "ppn": sum(bool(node.cpus) for node in nodes)}
+        values = {"count": len(nodes), "detail": detail, "ppn": len(set(domains.values()))}
         yield CheckHit("CPU010", host, values)
     if (load := fact.load) is not None and online:
         few = online <= 2 * len(fact.busy)
@@ -170,5 +174,6 @@ def _node_shape(fact: Facts) -> tuple[int, int] | None:
         return None
     if fact.cgroup_cpus is not None:
         cores = max(1, min(cores, int(fact.cgroup_cpus)))
-    nodes = sum(bool(allowed_cpus & set(node.cpus)) for node in fact.numa or ()) or 1
-    return min(nodes, cores), cores
+    domains = find_numa_domains(fact.numa or ())
+    nodes = len({domain for cpu, domain in domains.items() if cpu in allowed_cpus})
+    return min(max(1, nodes), cores), cores

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
-from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
+from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 
 _ROOT = "/sys/fs/cgroup"
 _PERIOD = "100000"  # microseconds, the kernel's default
+# The best first. Before 2.6.24 files had no prefix, and may be mounted so to this day.
+_CPUSET_FILES = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
+# Where cpusets are mounted: a line of /proc/self/mountinfo or of /proc/mounts.
+_MOUNT = re.compile(
+    r"^(?:[0-9]+ [0-9]+ \S+ \S+ (\S+) .* - |\S+ (\S+) )(?:cpuset |cgroup2 |cgroup .*\bcpuset\b)", re.MULTILINE
+)
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
@@ -49,7 +56,8 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
         limits = (parse_integer(bundle.file(f"{directory}/{name}")) for name in ("memory.max", "memory.limit_in_bytes"))
         memory += [limit for limit in limits if limit is not None and limit < _UNLIMITED]
     quota_cpus, memory_limit = min(quotas, default=None), min(memory, default=None)
-    return CgroupLimits(version, path, quota_cpus, _read_cpuset(bundle, path), memory_limit, tuple(malformed))
+    cpuset = _read_cpuset(bundle, [path for _, path in groups])
+    return CgroupLimits(version, path, quota_cpus, cpuset, memory_limit, tuple(malformed))
 
 
 def _find_version(bundle: ProbeOutput) -> int | None:
@@ -90,19 +98,19 @@ def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> Iterator[str
             yield directory
 
 
-def _read_cpuset(bundle: ProbeOutput, path: str | None) -> tuple[int, ...] | None:
-    """The CPUs the process may use: from its status, else from the files of its cpuset."""
+def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] | None:
+    """The CPUs the process may use: from its status, else from the files of its cpuset or the nearest one above it."""
     if allowed := bundle.search("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)"):
         return parse_cpu_list(allowed)
-    own = (bundle.file("/proc/self/cpuset") or "").rstrip("/")
-    group = (path or "").rstrip("/")
-    files = (
-        f"{_ROOT}{group}/cpuset.cpus.effective",
-        f"{_ROOT}/cpuset.cpus.effective",
-        f"{_ROOT}/cpuset{own}/cpuset.effective_cpus",
-        f"{_ROOT}/cpuset{own}/cpuset.cpus",
-        f"/dev/cpuset{own}/cpuset.cpus",
-        f"/dev/cpuset{own}/cpus",  # before 2.6.24 files had no prefix, and may be mounted so to this day
-        f"{_ROOT}/cpuset/cpuset.cpus",
-    )
-    return next((cpus for file in files if (cpus := parse_cpu_list(bundle.file(file)))), None)
+    if mask := bundle.search("/proc/self/status", r"^Cpus_allowed:\s*(\S+)"):  # before 2.6.26 no list
+        return parse_cpu_mask(mask)
+    mounts = "\n".join(bundle.files.get(path, "") for path in ("/proc/self/mountinfo", "/proc/mounts"))
+    mounted = [in_mountinfo or in_mounts for in_mountinfo, in_mounts in _MOUNT.findall(mounts)]
+    roots = dict.fromkeys([_ROOT, f"{_ROOT}/cpuset", "/dev/cpuset", *mounted])
+    groups = [path.strip("/").split("/") for path in [bundle.file("/proc/self/cpuset") or "", *paths]]
+    above = {"/".join(["", *group[:depth]]) for group in groups for depth in range(1, len(group) + 1) if group[0]}
+    for group in [*sorted(above, key=lambda path: (-path.count("/"), path)), ""]:
+        for root, name in product(roots, _CPUSET_FILES):
+            if cpus := parse_cpu_list(bundle.file(f"{root}{group}/{name}")):
+                return cpus
+    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
@@ -74,7 +74,7 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     texts = bundle.under(_CPU, r"cpu([0-9]{1,5})/topology/physical_package_id")
     packages = [parse_integer(texts.get(str(group[0])), MOST_CPUS) for group in groups]
     sockets = len(set(packages)) if None not in packages else None
-    numa = {cpu: node.id for node in read_numa_nodes(bundle, {}) or () for cpu in node.cpus}
+    numa = find_numa_domains(read_numa_nodes(bundle, {}) or ())
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
     return Topology(
         sockets=sockets,
@@ -129,17 +129,23 @@ def _read_lscpu(fields: Mapping[str, str]) -> Topology | None:
     per_cluster, clusters = count("Core(s) per cluster"), count("Cluster(s)")
     if not sockets and threads and per_cluster and clusters and threads * per_cluster * clusters == len(online):
         return Topology(None, None, threads, per_cluster * clusters, online, offline)  # ARM without packages
-    if not (threads and per_socket and sockets):
+    if not (per_socket and sockets):
         return Topology(sockets=sockets, online=online, offline=offline)
     cores = per_socket * sockets
-    if threads * cores == len(online):
+    if threads and threads * cores == len(online):
         mean = threads > 2 and offline  # of older versions: 1, 4 and 4 on-line threads are 3 to them
         return Topology(sockets, per_socket, None if mean else threads, cores, online, offline)
     if cores == len(online):  # the siblings are off line
         return Topology(sockets, per_socket, 1, cores, online, offline)
     # Its numbers are means or maxima. With one socket, or more threads than fit, the cores at least were counted.
-    if cores <= len(online) <= cores * max(threads, 2) and (sockets == 1 or threads > 1):
+    even = sockets == 1 or threads == 2 or len(online) == 2 * cores
+    if cores <= len(online) <= cores * max(threads or 1, 2) and even:
         return Topology(sockets, per_socket, None, cores, online, offline)
+    # Where most CPUs are off line, only versions whose number is the largest say 1; the sockets are uneven then.
+    if threads == 1 and offline and len(offline) >= len(online) and cores < len(online) < cores + sockets:
+        nodes = [node.cpus for node in read_numa_nodes(ProbeOutput(), fields) or () if node.cpus]
+        largest = max(len(set(online).intersection(cpus)) for cpus in nodes) if len(nodes) == sockets else None
+        return Topology(sockets, largest, 1, len(online), online, offline)
     return Topology(sockets=sockets, online=online, offline=offline)
 
 
@@ -155,9 +161,9 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Complete only if every package lists as many processors as it declares."""
     numbers = _read_numbers(processors)
     silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
-    if silent and len(numbers) > 1 and numbers == [*range(len(numbers))]:
-        # Other architectures, and x86 kernels without hyper-threads or packages, only number the processors. One of
-        # them alone may be a sample of many.
+    if silent and len(numbers) > 1 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
+        # Other architectures, and x86 kernels without hyper-threads or packages, only number the processors; in a
+        # container perhaps from another number than 0 on. One of them alone may be a sample of many.
         return Topology(online=tuple(numbers))
     packages: dict[str, list[dict[str, str]]] = {}
     for block in processors:
@@ -172,7 +178,13 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     )
     if not processors or not complete or len(numbers) < len(processors) or not per_socket:
         return Topology(cores_per_socket=per_socket, threads_per_core=threads)
-    counted = [_parse_count(of_package[0].get("cpu cores")) or 0 for of_package in packages.values()]
+    counted = [
+        count
+        # Some kernels go on to count cores that are off line: more than CPUs.
+        if (count := _parse_count(of_package[0].get("cpu cores")) or 0) <= len(of_package)
+        else len({block.get("core id") for block in of_package})
+        for of_package in packages.values()
+    ]
     cores = _group_cores(packages, sum(counted))
     uniform = len({(block.get("siblings"), block.get("cpu cores")) for block in processors}) == 1
     return Topology(
@@ -214,6 +226,16 @@ def read_numa_nodes(bundle: ProbeOutput, lscpu: Mapping[str, str]) -> tuple[Numa
         nodes = {int(match[1]): parse_cpu_list(text) or () for match, text in named if match}
     memory = {number: read_meminfo(bundle, "MemTotal", f"{_NODE}/node{number}/meminfo") for number in nodes}
     return tuple(NumaNode(number, nodes[number], memory[number]) for number in sorted(nodes)) or None
+
+
+def find_numa_domains(nodes: Iterable[NumaNode]) -> dict[int, int]:
+    """CPU → NUMA node. Nodes that share CPUs say nothing of where a core is: they count as one, the lowest of them."""
+    domains: dict[int, int] = {}
+    for node in nodes:
+        shared = {domains[cpu] for cpu in node.cpus if cpu in domains}
+        joined = [cpu for cpu, domain in domains.items() if domain in shared]
+        domains.update(dict.fromkeys([*node.cpus, *joined], min(shared, default=node.id)))
+    return domains
 
 
 def read_hybrid_cpus(bundle: ProbeOutput, of_family: bool, topology: Topology) -> Mapping[str, tuple[int, ...]] | None:

@@ -41,7 +41,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     if flags and arch in ("x86_64", "i686", "i586", "i386"):
         who = f"the hypervisor{f' ({hypervisor})' if hypervisor else ''}" if is_vm else "the BIOS or the kernel"
         level, refused = find_isa_level(flags, silicon, who, bundle.command("amx").strip())
-    topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else cpu.MOST_THREADS)
+    usual_threads = 2 if arch == "x86_64" and not invented else cpu.MOST_THREADS
+    topology = cpu.read_topology(bundle, processors, fields, uarch.threads if uarch else usual_threads)
     groups = read_cgroup(bundle)
     allowed = groups.cpuset
     if allowed is not None and topology.online is not None:

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
+from ipexctl.data import read_data
+from ipexctl.decide.checks.catalogue import parse_catalogue
+from ipexctl.decide.checks.cluster import Cluster
+from ipexctl.decide.checks.processor import recommend_settings
+from ipexctl.decide.checks.run_checks import run_checks
+from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
+from ipexctl.decide.releases.table import parse_table
+from ipexctl.model.facts import cpu_list
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
 from tests.unit.doctor.corpus import uarchs
 
+CATALOGUE, TABLE = parse_catalogue(read_data("findings.toml")), parse_table(read_data("stacks.toml"))
 TILES = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8"
 SAPPHIRE = f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 143\nstepping\t: 8\nflags\t: fpu lm {TILES}\n"
 
@@ -180,6 +190,139 @@ def test_a_nul_behind_a_file_of_sys_is_not_a_part_of_it() -> None:
     found = parse_facts(ProbeOutput(files), uarchs())
     assert (found.sockets, found.physical_cores, found.logical_online) == (1, 1, 1)
     assert [node.cpus for node in found.numa or ()] == [(0,)]
+
+
+def sysfs(siblings: dict[int, str], packages: dict[int, int], nodes: dict[int, str]) -> dict[str, str]:
+    """The kernel's own files: CPU → its siblings, CPU → its package, node → its CPUs."""
+    system = "/sys/devices/system"
+    files = {f"{system}/cpu/cpu{cpu}/topology/thread_siblings_list": f"{text}\n" for cpu, text in siblings.items()}
+    files |= {f"{system}/cpu/cpu{cpu}/topology/physical_package_id": f"{at}\n" for cpu, at in packages.items()}
+    return files | {f"{system}/node/node{node}/cpulist": f"{cpus}\n" for node, cpus in nodes.items()}
+
+
+@pytest.mark.parametrize("model", [79, 253], ids=["a known Xeon", "a Xeon of the future"])
+def test_more_threads_in_a_core_than_an_x86_processor_has_are_not_believed(model: int) -> None:
+    """Dom0 of Xen: all its CPUs are siblings. The CPUs are counted, the cores cannot be."""
+    block = f"processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: {model}\nstepping: 1\nflags: lm avx2 fma\n"
+    files = {"/proc/cpuinfo": block, "/sys/hypervisor/type": "xen\n"}
+    files |= sysfs(dict.fromkeys(range(4), "0-3"), dict.fromkeys(range(4), 0), {})
+    found = parse_facts(ProbeOutput(files), uarchs())
+    assert (found.threads_per_core, found.cores_per_socket, found.physical_cores, found.cores) == (None, None, None, ())
+    assert (found.logical_online, found.sockets, found.hypervisor) == (4, 1, "Xen")
+    text = "CPU(s): 4\nOn-line CPU(s) list: 0-3\nThread(s) per core: 4\nCore(s) per socket: 1\nSocket(s): 1\n"
+    found = facts(text, cpuinfo=block)
+    assert (found.threads_per_core, found.physical_cores, found.logical_online) == (None, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "sockets", "online", "nodes", "told"),
+    [
+        ("8", 4, 1, "0-3,16-19", {0: "0-3,16-19"}, (4, None, 4)),
+        ("", 4, 1, "0-3", {0: "0-3"}, (4, 1, 4)),
+        ("0", 4, 1, "0-3,16-19", {0: "0-3,16-19"}, (4, None, 4)),
+        ("1", 2, 2, "0-2,8,9", {0: "0-2", 1: "8-9"}, (3, 1, 5)),
+        ("1", 2, 2, "0-3,8", {0: "0-3,8"}, (None, 1, 5)),
+        ("16", 2, 2, "0-3,8", {0: "0-3", 1: "8"}, (None, None, None)),
+    ],
+    ids=["a mean over all CPUs", "no threads", "zero threads", "uneven sockets", "and one node", "and a mean"],
+)
+def test_cores_are_told_where_most_cpus_are_off_line_if_the_text_can(
+    threads: str, cores: int, sockets: int, online: str, nodes: dict[int, str], told: tuple[int | None, ...]
+) -> None:
+    offline = cpu_list(tuple(set(range(32)) - set(parse_cpu_list(online) or ())))
+    lines = ["CPU(s): 32", f"On-line CPU(s) list: {online}", f"Off-line CPU(s) list: {offline}"]
+    lines += [f"Thread(s) per core: {threads}"] if threads else []
+    lines += [f"Core(s) per socket: {cores}", f"Socket(s): {sockets}"]
+    lines += [f"NUMA node{node} CPU(s): {cpus}" for node, cpus in nodes.items()]
+    found = facts("\n".join(lines))
+    assert found.sockets == sockets
+    assert (found.cores_per_socket, found.threads_per_core, found.physical_cores) == told
+
+
+def test_cores_that_are_off_line_are_not_counted_where_cpuinfo_goes_on_to_state_them() -> None:
+    found = facts(cpuinfo="\n".join(processor(cpu, 0, 4, 16) for cpu in (0, 1, 2, 3)))
+    assert (found.sockets, found.cores_per_socket, found.physical_cores, found.logical_online) == (1, 4, 4, 4)
+    assert found.threads_per_core == 1
+
+
+JOB = "/torque/4711.head"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"/proc/self/cgroup": f"4:cpuset:{JOB}\n", f"/sys/fs/cgroup/cpuset{JOB}/cpuset.cpus": "2-5\n"},
+        {"/proc/self/cpuset": f"{JOB}\n", f"/dev/cpuset{JOB}/cpus": "2-5\n", "/dev/cpuset/cpus": "0-7\n"},
+        {
+            "/proc/self/cpuset": f"{JOB}\n",
+            "/proc/mounts": "none /proc proc rw 0 0\nnone /cpusets cpuset rw 0 0\n",
+            f"/cpusets{JOB}/cpus": "2-5\n",
+            "/cpusets/cpus": "0-7\n",
+        },
+        {
+            "/proc/self/cgroup": f"3:cpuset,cpu:{JOB}\n",
+            "/proc/self/mountinfo": "36 25 0:31 / /cgroup/both rw,nosuid shared:9 - cgroup none rw,cpuset,cpu\n",
+            f"/cgroup/both{JOB}/cpuset.cpus": "2-5\n",
+        },
+        # the group itself has no cpuset: that of the nearest group above holds
+        {
+            "/proc/self/cgroup": "0::/slurm/job_7/step_0/task_1\n",
+            "/sys/fs/cgroup/slurm/job_7/cpuset.cpus.effective": "2-5\n",
+            "/sys/fs/cgroup/cpuset.cpus.effective": "0-7\n",
+        },
+        {"/proc/self/status": "Name: sh\nCpus_allowed:\t00000000,0000003c\n"},
+    ],
+    ids=["by its cgroup", "before cgroups", "mounted elsewhere", "with another controller", "of a group above", "mask"],
+)
+def test_the_cpuset_of_a_batch_system_is_reported_wherever_it_stands(files: dict[str, str]) -> None:
+    everything = sysfs({cpu: str(cpu) for cpu in range(8)}, dict.fromkeys(range(8), 0), {})
+    found = parse_facts(ProbeOutput({**everything, **files}), uarchs())
+    assert found.cpus_allowed == (2, 3, 4, 5)
+    inventory = Inventory((Host("a", "a"),))
+    hits = run_checks(Cluster(inventory, {"a": found}, {}, TABLE, live=False), CATALOGUE)
+    assert [hit.evidence for hit in hits if hit.code == "CPU005"] == ["allowed: 2-5"]
+
+
+def test_the_kinds_of_a_hybrid_are_told_by_threads_and_only_by_those() -> None:
+    """Neither the kernel's lists nor frequencies say which cores are which."""
+    block = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 183\nstepping: 1\nflags: lm avx2 fma\n"
+    pairs = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}
+    for siblings, kinds in (
+        (pairs | {4: "4", 5: "5"}, {"p_cpus": (0, 1, 2, 3), "e_cpus": (4, 5)}),
+        ({cpu: str(cpu) for cpu in range(6)}, None),
+    ):
+        files = {"/proc/cpuinfo": block} | sysfs(siblings, dict.fromkeys(siblings, 0), {})
+        assert parse_facts(ProbeOutput(files), uarchs()).hybrid == kinds
+        files["/sys/devices/system/cpu/present"] = "0-7\n"  # two siblings may be off line
+        assert parse_facts(ProbeOutput(files), uarchs()).hybrid is None
+
+
+def test_a_container_may_number_its_processors_from_anywhere() -> None:
+    found = facts(cpuinfo="\n".join(f"processor: {cpu}\nvendor_id: AuthenticAMD\nflags: lm\n" for cpu in range(12, 16)))
+    assert (found.cpus_online, found.sockets, found.physical_cores) == ((12, 13, 14, 15), None, None)
+    found = facts(cpuinfo="\n".join(processor(cpu, 1, 4, 4) for cpu in range(12, 16)))
+    assert (found.cpus_online, found.sockets, found.physical_cores) == ((12, 13, 14, 15), 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ppn"),
+    [
+        (dict.fromkeys(range(8), "0-7"), 1),
+        ({0: "0-5", 1: "4-7", 2: "2-7"}, 1),
+        ({0: "0-3", 1: "4-7", 2: "0-3", 3: "6-7"}, 2),
+        ({0: "0-1", 1: "2-3", 2: "4-5,6-7", 3: "0,2"}, 2),
+        ({0: "0-3", 1: "4-7", 2: ""}, 2),
+    ],
+)
+def test_numa_nodes_that_share_cpus_count_as_one(nodes: dict[int, str], ppn: int) -> None:
+    files = sysfs({cpu: str(cpu) for cpu in range(8)}, dict.fromkeys(range(8), 0), nodes)
+    found = parse_facts(ProbeOutput(files), uarchs())
+    assert len({core.numa for core in found.cores}) == ppn
+    cluster = Cluster(Inventory((Host("a", "a"),)), {"a": found}, {}, TABLE, live=False)
+    assert f"--ppn {ppn} (" in recommend_settings(cluster)[-1]
+    (finding,) = (finding for finding in run_checks(cluster, CATALOGUE) if finding.code == "CPU010")
+    assert f"(--ppn {ppn})" in finding.fix
+    assert ("nodes overlap" in finding.title) == (nodes[2] != "")
 
 
 def test_a_virtual_mainframe_is_a_virtual_machine() -> None:
