@@ -116,6 +116,7 @@ class Lines:
     """Holds a rank's last unfinished line back. What comes out, joined, is what went in."""
 
     _unfinished_line: bytes = b""
+    _grown: bool = False  # since `release` was called
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """(bytes, partial): whole lines; pieces with ``partial`` where a bar redraws itself or a line is too long."""
@@ -131,7 +132,12 @@ class Lines:
         while len(remainder) > LONGEST:
             yield remainder[:LONGEST], True
             remainder = remainder[LONGEST:]
-        self._unfinished_line = remainder
+        self._unfinished_line, self._grown = remainder, True
+
+    def release(self) -> bytes:
+        """The unfinished line, if it has not grown since the last call."""
+        grown, self._grown = self._grown, False
+        return b"" if grown else self.end()
 
     def end(self) -> bytes:
         """The last line, if it has no end."""

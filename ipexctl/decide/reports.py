@@ -67,6 +67,7 @@ class Folding:
         self._proofs: dict[str, e.CleanupChecked] = {}  # the last of each run
         self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
         self._excused = ""  # the run that failed and may
+        self._stall: list[str] = []
         self._stages: dict[int, str] = {}
         self._bytes: dict[tuple[int, str], int] = {}
         self._tails: dict[int, bytes] = {}
@@ -88,7 +89,12 @@ class Folding:
                 self._mark = (len(self._failures), done, len(self._findings))
                 for host in event.hosts:
                     self._hosts.setdefault(host, [])
+            case e.Message(code="resumed"):
+                self._stall = []
+            case e.StallCompared(text=text):
+                self._stall = [*self._stall[:1], *text.splitlines()]
             case e.Message(level="warning", text=text, host=host):
+                self._stall = [text] if event.code == "stalled" else self._stall
                 self._warnings[f"{host}: {text}" if host else text] = None
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 self._hosts.setdefault(host, []).append((step, outcome, detail))
@@ -106,6 +112,7 @@ class Folding:
                     self._failures = [f for f in self._failures if f.kind is not Kind.LOST or f.host not in back]
                 self._run, self._over, self._run_started = event, None, stamped.at
                 self._title = event.title or self._title
+                self._stall = []
                 self._stages, self._ends, self._tails, self._bytes, self._launcher = {}, {}, {}, {}, b""
             case e.LauncherOutput(data=data):
                 self._launcher = (self._launcher + data)[-_TAIL:]
@@ -199,6 +206,7 @@ class Folding:
             clean=tuple(host for host in checked if host not in orphans and host not in unchecked),
             orphans=orphans,
             unchecked=unchecked,
+            stall=tuple(self._stall) or None,
         )
 
     def _find_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:

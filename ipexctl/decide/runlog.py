@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, Literal
 
 from ipexctl.decide.demux import Demux, Lines, Piece
-from ipexctl.decide.diagnosis.stack_traces import describe_stall, format_comparison, group_stacks
+from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks, format_comparison, group_stacks
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
@@ -56,6 +56,12 @@ class RunLog:
             if unfinished := lines.end():
                 yield self._make_output(rank, kind, unfinished, True)
 
+    def release_lines(self) -> Events:
+        """Lines without an end that have not grown since the last call: to be called about once a second."""
+        for (rank, kind), lines in self._lines.items():
+            if unfinished := lines.release():
+                yield self._make_output(rank, kind, unfinished, True)
+
     def _report_dropped(self, kind: str, count: int) -> Events:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         self._demux[kind] = Demux(self._nonce, kind)
@@ -101,7 +107,9 @@ class RunLog:
                 self._stacks.append(stack)
                 yield stack
             case journal.InquiryEnded():
-                lines = format_comparison(group_stacks(self._stacks), len({stack.rank for stack in self._stacks}))
+                groups = group_stacks(self._stacks)
+                lines = format_comparison(groups, len({stack.rank for stack in self._stacks}))
+                yield e.StallCompared(find_odd_ranks(groups), "\n".join(lines))
                 outlook = "going on" if self._stall is not None and not self._stall.ends else "ending the run"
                 yield e.Message("\n".join([*lines, f"stacks are in the record; {outlook}"]))
                 self._stacks = []

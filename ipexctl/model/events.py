@@ -128,6 +128,14 @@ class Stalled(Event):
     ends: bool = False
 
 
+class StallCompared(Event):
+    """The stacks of stalled ranks were compared: ``ranks`` are elsewhere than those that wait for them, where that is
+    clear; ``text`` says where each is."""
+
+    ranks: tuple[int, ...]
+    text: str
+
+
 class RankStack(Event):
     """Where one process of a rank stood when it was asked: stacks of its threads as Python's faulthandler or py-spy
     writes them, "" if it did not answer; ``wchan`` is the kernel function it waited in."""

@@ -82,7 +82,8 @@ class Cleanup(JsonRecord):
 
 class RunOutcome(Cleanup):
     """How a run ended, ``reason`` empty while it goes on. ``first`` is the rank that failed first by itself;
-    ``followers`` failed after it, ``stopped`` were ended by us."""
+    ``followers`` failed after it, ``stopped`` were ended by us. ``stall`` are the lines about ranks that had
+    stalled and made no progress again."""
 
     run: str
     head: str
@@ -95,6 +96,7 @@ class RunOutcome(Cleanup):
     diagnosis: Diagnosis | None
     followers: tuple[int, ...]
     stopped: tuple[int, ...]
+    stall: tuple[str, ...] | None = None
 
 
 class LostOutput(JsonRecord):

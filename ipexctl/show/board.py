@@ -137,6 +137,9 @@ class Board:
         self.ranks: list[RankView] = []
         self.odd: OrderedDict[bytes, Odd] = OrderedDict()
         self.launcher: deque[str] = deque(maxlen=5)
+        self.stall: list[str] = []  # lines about ranks that stall, until they make progress again
+        self.suspects: frozenset[int] = frozenset()  # of these, those that the others wait for
+        self.stopping = ""  # "stopping" or "killing", once that was asked for
         self._window = 0.0
         self._budget = _LOOKED_AT
 
@@ -153,6 +156,7 @@ class Board:
                 self.run, self.over, self.ranks = None, None, []
                 self.odd.clear()
                 self.launcher.clear()
+                self.stopping = ""
             case e.StepStarted(host=host, step=step):
                 view = self._host(host)
                 view.step, view.outcome, view.since = step, "", at
@@ -172,9 +176,21 @@ class Board:
                 self._host(failure.host).failure = failure
             case e.RunStarted(ranks=ranks, title=title):
                 self.run, self.over = event, None
+                self.stall, self.suspects = [], frozenset()
                 if title:  # we came later
                     self.title, self.started = title, min(event.at or at, at)
                 self.ranks = [RankView(rank, host, at=at) for rank, host in enumerate(ranks)]
+            case e.Stalled(ranks=ranks, kind=kind):
+                self.suspects = frozenset(() if kind == "all" else ranks)
+            case e.StallCompared(ranks=ranks, text=text):
+                self.stall = [*self.stall[:1], *map(visible, text.splitlines())]
+                self.suspects = frozenset(ranks) or self.suspects
+            case e.Message(code="stalled", text=text):
+                self.stall = [visible(text)]
+            case e.Message(code="resumed"):
+                self.stall, self.suspects = [], frozenset()
+            case e.Message(code="stop" | "kill" as code):
+                self.stopping = {"stop": "stopping", "kill": "killing"}[code]
             case e.RankStage(rank=rank, host=host, stage=stage):
                 rank_view = self._rank(rank, host)
                 rank_view.stage, rank_view.at = stage, at

@@ -49,7 +49,7 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     parts = [pluralize(counts[level], level) for level in _COUNTED if counts[level]]
     parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
-    count = (", ".join(parts) or "no error, no warning", GOOD if fit else BAD)
+    count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
     return [*items, labelled("fit" if fit else "not fit", count)]
 
 

@@ -41,7 +41,9 @@ class Lines:
 
     def _finish(self, line: bytes) -> list[str]:
         done: list[str] = []
-        done.append(self._text(self._cut(latest(line), done)))
+        rest = self._cut(latest(line), done)
+        if rest or not self._continued:
+            done.append(self._text(rest))
         self._continued = False
         return done
 
@@ -65,6 +67,15 @@ class Lines:
     @property
     def redraws(self) -> bool:
         return b"\r" in self._held
+
+    def release(self) -> list[str]:
+        """The unfinished line as far as it came, for one that has not grown for a while. Its rest will be marked."""
+        end = boundary(self._held)
+        colour = self._held.rfind(b"\x1b", max(end - 24, 0), end)
+        end = colour if colour >= 0 and b"m" not in self._held[colour:end] else end  # it is not complete yet
+        done = [self._text(self._held[:end])] if end else []
+        self._held, self._continued = self._held[end:], self._continued or end > 0
+        return done
 
     def flush(self) -> list[str]:
         """The unfinished line, at the end of everything."""

@@ -38,6 +38,7 @@ _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
 _HERE = "here"  # the row of what this machine does itself
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STEP = re.compile(r"\bstep[ =:]*(\d+)", re.IGNORECASE)
+_BAR = re.compile(r"(.*?)(\d+%)\|[^|]*\|(.*)")  # of tqdm: words, how far, the bar itself, numbers
 _PACE = re.compile(r"\b\d+(?:\.\d+)?\s?(?:it/s|s/it|samples/s|steps/s|tokens/s)")
 
 
@@ -171,10 +172,11 @@ class View:
         board = self.board
         footer = self._footer(width)
         odd = self._odd_lines(min(max(height // 5, 2), 10))
-        room = height - 2 - (len(odd) + 1 if odd else 0)
+        verdict = [_row(("▌ ", BAD), line) for line in board.stall[: max(height // 3, 1)]]
+        room = height - 2 - len(verdict) - (len(odd) + 1 if odd else 0)
         grid = self._grid(width, min(max(room // 2, 3), max(len(board.ranks), 1)), now)
         pane = self._pane(width, max(room - len(grid) - 1, 1))
-        lines = [self._header(width, now), *grid, *pane, *([_rule("unusual", width), *odd] if odd else [])]
+        lines = [self._header(width, now), *verdict, *grid, *pane, *([_rule("unusual", width), *odd] if odd else [])]
         return Group(*lines[: height - 1], footer)
 
     def _header(self, width: int, now: float) -> Text:
@@ -198,8 +200,9 @@ class View:
         if len(groups) > rows:
             groups = list(phrases.group(ranks, lambda rank: rank.host).values())
         if len(groups) > rows:
-            # The odd ones out first: a few ranks that are not where the others are.
-            groups = sorted(phrases.group(ranks, lambda rank: _rank_state(rank, now)).values(), key=len)
+            # The odd ones out first: those that the others wait for, a few ranks that are not where the others are.
+            states = phrases.group(ranks, lambda rank: (rank.rank in self.board.suspects, self._rank_state(rank, now)))
+            groups = [group for _, group in sorted(states.items(), key=lambda state: (not state[0][0], len(state[1])))]
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
         listed = [(_numbers(group), phrases.hosts((rank.host for rank in group), 2), group) for group in shown]
@@ -208,17 +211,19 @@ class View:
         lines = []
         for numbers, hosts, group in listed:
             state, style = self._state(group, now)
-            first, second = (set_cell_size(numbers, many), STRONG), f"  {set_cell_size(hosts, names)}  "
-            lines.append(
-                _row(first, second, (f"{state:<12}", style), "  ", min(group, key=lambda rank: rank.rank).last)
-            )
+            state = f"{state:<12}  "
+            mark: Part = ("◀ ", BAD) if any(rank.rank in self.board.suspects for rank in group) else "  "
+            last = min(group, key=lambda rank: rank.rank).last
+            last = _fit_bar(last, width - many - names - cell_len(state) - 4)
+            first, second = (set_cell_size(numbers, many), STRONG), f"{set_cell_size(hosts, names)}  "
+            lines.append(_row(first, mark, second, (state, style), last))
         if left:
             lines.append(text((f"… and {sum(map(len, left))} ranks in {len(left)} other states", QUIET)))
         return lines
 
     def _state(self, group: list[RankView], now: float) -> tuple[str, str]:
         """What the ranks of a row are doing; of those that differ from most, which ones."""
-        states = phrases.group(group, lambda rank: _rank_state(rank, now))
+        states = phrases.group(group, lambda rank: self._rank_state(rank, now))
         styles = [style for _, style in states]
         style = BAD if BAD in styles else next(filter(None, styles), "")
         if len(states) == 1:
@@ -228,6 +233,22 @@ class View:
         *few, most = sorted(states.items(), key=lambda state: len(state[1]))
         odd = [f"{_numbers(ranks)} {word}" for (word, _), ranks in few]
         return ", ".join([*odd, f"others {most[0][0]}"]), style
+
+    def _rank_state(self, rank: RankView, now: float) -> tuple[str, str]:
+        end = rank.ended
+        if end is not None:
+            if end.cause:
+                return end.cause, QUIET if end.cause == "stopped" else BAD
+            if end.signal:
+                return phrases.signal_name(end.signal), BAD
+            return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
+        if self.board.stopping:
+            return self.board.stopping, WARN
+        stage = one_line(rank.stage) or "starts"
+        silent = now - rank.at
+        if rank.at and silent >= _SILENT:
+            return f"{stage}, silent {phrases.duration(silent // 10 * 10).replace('.0', '')}", WARN
+        return stage, ""
 
     def _pane(self, width: int, rows: int) -> list[Text]:
         if not self.board.ranks:
@@ -240,7 +261,7 @@ class View:
             lines = [line for line in lines if self.filter in line]
         name = f"rank {rank.rank}" + (f" · only «{self.filter}»" if self.filter else "")
         name += f" · {self.skipped:,} lines went by unseen, the log has them" if self.skipped else ""
-        shown = [_row(line) for line in lines[-rows:]]
+        shown = [_row(_fit_bar(line, width)) for line in lines[-rows:]]
         return [_rule(name, width), *shown, *[Text("")] * (rows - len(shown))]
 
     def _odd_lines(self, most: int) -> list[Text]:
@@ -257,27 +278,13 @@ class View:
     def _footer(self, width: int) -> Text:
         if self.asking:
             return _row((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)")
-        if not self.keys:
-            return Text("[Ctrl-C] stop", style=QUIET)
-        keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"]
-        keys += ["[d] detach"] if self.can_detach else []
-        paused: Part = ("PAUSED   ", STRONG) if self.paused else ""
-        return _row((self.answer, WARN), paused, ("  ".join([*keys, "[Ctrl-C] stop"]), QUIET))
-
-
-def _rank_state(rank: RankView, now: float) -> tuple[str, str]:
-    end = rank.ended
-    if end is not None:
-        if end.cause:
-            return end.cause, QUIET if end.cause == "stopped" else BAD
-        if end.signal:
-            return phrases.signal_name(end.signal), BAD
-        return ("done", GOOD) if end.status == 0 else (f"exit {end.status}", BAD)
-    stage = one_line(rank.stage) or "starts"
-    silent = now - rank.at
-    if rank.at and silent >= _SILENT:
-        return f"{stage}, silent {phrases.duration(silent // 10 * 10).replace('.0', '')}", WARN
-    return stage, ""
+        stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(self.board.stopping, "killing")
+        keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"] if self.keys else []
+        keys += ["[d] detach"] if self.keys and self.can_detach else []
+        paused = "PAUSED   " if self.paused else ""
+        while keys and cell_len(self.answer + paused + "  ".join([*keys, stop])) > width:
+            keys.pop()
+        return _row((self.answer, WARN), (paused, STRONG), ("  ".join([*keys, stop]), QUIET))
 
 
 def _numbers(group: list[RankView]) -> str:
@@ -289,6 +296,15 @@ def _row(*parts: Part) -> Text:
     line = text(*parts)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
+
+
+def _fit_bar(line: str, room: int) -> str:
+    """A line as it is, but of tqdm's that has not enough room the numbers: words and the bar itself give way."""
+    bar = _BAR.fullmatch(line) if cell_len(line) > room else None
+    if bar is None:
+        return line
+    shorter = ("".join(bar.groups()[first:]).lstrip() for first in range(3))
+    return next((words for words in shorter if cell_len(words) <= room), bar[3].lstrip())
 
 
 def _ends(width: int, left: str, right: str) -> Text:

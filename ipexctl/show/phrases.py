@@ -28,17 +28,23 @@ def size(count: float) -> str:
 
 def amount(done: int, total: int, unit: str) -> str:
     """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
-    if unit == "B":
-        return f"{100 * done // total} % ({size(done)} of {size(total)})" if total > 0 else size(done)
-    unit = visible(unit)
-    return f"{100 * done // total} % ({done} of {total} {unit})" if total > 0 else f"{done} {unit}"
+    if total > 0:
+        return (
+            short_amount(done, total, unit) if done >= total else f"{100 * done // total} % ({_of(done, total, unit)})"
+        )
+    return size(done) if unit == "B" else f"{done} {visible(unit.removesuffix('s') if done == 1 else unit)}"
+
+
+def _of(done: int, total: int, unit: str) -> str:
+    return f"{size(done)} of {size(total)}" if unit == "B" else f"{done} of {total} {visible(unit)}"
 
 
 def short_amount(done: int, total: int, unit: str) -> str:
-    """The same for a narrow place: ``40 % of 1.2 GiB``."""
+    """The same for a narrow place: ``40 % of 1.2 GiB``, ``all of 1.2 GiB`` while the step goes on."""
     if total <= 0:
         return amount(done, total, unit)
-    return f"{100 * done // total} % of {size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
+    share = f"{100 * done // total} %" if done < total else "all"
+    return f"{share} of {size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
 
 
 def duration(seconds: float) -> str:

@@ -38,6 +38,7 @@ def card(run: RunOutcome) -> list[RenderableType]:
         items += sentences(run.detail, 2) if run.detail else []
         items += [labelled("  ended", f"by us: {phrases.ranks(run.stopped)}")] if run.stopped else []
         items += _diagnosis(run) if run.reason != "done" else []
+    items += [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))

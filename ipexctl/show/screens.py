@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 
@@ -21,7 +22,7 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
     """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
     match value:
         case a.PlayAnswer():
-            return steps(value.steps)
+            return steps(value.steps, dry=bool(value.dry))
         case a.PlayListAnswer():
             return generic({"steps": to_json(value.list_)})
         case a.DryRun() | a.RunPlanAnswer():
@@ -63,9 +64,11 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
 def ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
     items: list[RenderableType] = card(report.run) if report.run else []
-    playing = report.verb in ("play", "demo")
-    if report.hosts and not dry and (playing or (report.verb in ("install", "sync", "fetch") and not report.refused)):
-        items += ["", *recap(report.hosts)] if items else recap(report.hosts)
+    if report.hosts and not dry and report.verb in ("play", "demo"):
+        failed = {rank.host for rank in report.run.ranks if rank.state == "failed"} if report.run and items else set()
+        failed = set() if report.ok else failed
+        hosts = [replace(host, failed=1) if host.good and host.host in failed else host for host in report.hosts]
+        items += ["", *recap(hosts)] if items else recap(hosts)
     return [*items, *(lost(report.lost) if report.lost else [])]
 
 
@@ -76,9 +79,9 @@ def saved(report: CommandReport) -> list[RenderableType]:
 
 def lost(output: LostOutput) -> list[RenderableType]:
     """What the record could not store."""
-    parts = [f"{count} bytes of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
+    parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
     parts += [f"{output.bytes} bytes in all"] if len(output.ranks) > 8 else []
-    parts += [f"{output.events} events"] if output.events else []
+    parts += [pluralize(output.events, "event")] if output.events else []
     return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]
 
 
@@ -152,11 +155,11 @@ def commands(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[Renderab
     return items
 
 
-def steps(rows: Sequence[a.PlayedStep]) -> list[RenderableType]:
-    """How each step of a play ended."""
+def steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> list[RenderableType]:
+    """How each step of a play ended; in a dry run nothing was done."""
     items: list[RenderableType] = []
     for row in rows:
-        mark: Part = ("- ", QUIET) if row.exit is None else ("✗ ", BAD) if row.exit else ("✓ ", GOOD)
+        mark: Part = ("✗ ", BAD) if row.exit else ("- ", QUIET) if row.exit is None or dry else ("✓ ", GOOD)
         words = [f"exit {row.exit}"] if row.exit else []
         words += [row.note] if row.note else ["not begun"] if row.exit is None else []
         items.append(Line(text(mark, row.step, (f"  {', '.join(words)}" if words else "", QUIET)), 2))

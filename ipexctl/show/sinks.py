@@ -137,6 +137,8 @@ class Plain:
         done = lines.feed(data)
         if not event.partial and not data.endswith(b"\n"):
             done += lines.flush()
+        elif event.partial and not lines.redraws:
+            done += lines.release()
         if done:
             self._shown_at[key] = at
         elif lines.redraws and at - self._shown_at.setdefault(key, at) >= self.BAR:
@@ -184,7 +186,7 @@ class Plain:
             self._print(*failure_lines(failures))
 
 
-_OF_RANKS = (e.RankStage, e.Stalled, e.RankStack)
+_OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
 _PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
 
 

@@ -119,3 +119,10 @@ def test_an_endless_line_is_passed_on_in_bounded_pieces() -> None:
 
 def test_a_redrawn_bar_is_passed_on_at_once() -> None:
     assert list(Lines().feed(b"10%\r20%\r30%")) == [(b"10%\r20%\r", True)]
+
+
+def test_a_line_without_its_end_is_released_once_it_has_not_grown() -> None:
+    lines = Lines()
+    assert list(lines.feed(b"name? ")) == []
+    assert [lines.release(), lines.release(), lines.release()] == [b"", b"name? ", b""]
+    assert list(lines.feed(b"me\n")) == [(b"me\n", False)]

@@ -137,14 +137,9 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     """Compare the stacks, in lines: which ranks are where, and which one differs."""
     if not groups:
         return []
-    *few, most = groups
-    waiting = [group for group in groups if group.waits]
-    if 0 < len(waiting) < len(groups):  # ranks in a collective wait for the other ranks
-        few = [group for group in groups if not group.waits]
-        most = StackGroup(tuple(rank for group in waiting for rank in group.ranks), (), "", waiting[-1].function, True)
+    few, most = _split_groups(groups)
     lines = []
-    if few and (most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)) and not few[-1].waits:
-        odd = [rank for group in few for rank in group.ranks]
+    if odd := find_odd_ranks(groups):
         names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
         does = "does" if len(odd) == 1 else "do"
         where = f"wait in {most.function}" if most.function else "are elsewhere"
@@ -156,6 +151,25 @@ def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     width = max(len(_name_ranks(group.ranks)) for group in groups)
     lines += [f"  {_name_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
     return lines
+
+
+def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
+    """The ranks that are elsewhere than most, or than those that wait for them; empty where that is not clear."""
+    few, most = _split_groups(groups) if groups else ([], None)
+    if not few or most is None or few[-1].waits:
+        return ()
+    clear = most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)
+    return tuple(rank for group in few for rank in group.ranks) if clear else ()
+
+
+def _split_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
+    """The groups that are elsewhere, and those they are compared with as one."""
+    waiting = [group for group in groups if group.waits]
+    if not 0 < len(waiting) < len(groups):
+        return list(groups[:-1]), groups[-1]
+    # Ranks in a collective wait for the other ranks.
+    ranks = tuple(rank for group in waiting for rank in group.ranks)
+    return [group for group in groups if not group.waits], StackGroup(ranks, (), "", waiting[-1].function, True)
 
 
 def _name_ranks(numbers: Sequence[int]) -> str:

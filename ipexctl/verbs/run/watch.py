@@ -53,6 +53,7 @@ class RunWatcher:
     disconnected: bool = False  # no connection to the head
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
+    released_at: float = 0.0  # monotonic: when lines without an end were shown
     timings: Timings = Timings()  # noqa: RUF009
 
     @property
@@ -76,8 +77,7 @@ class RunWatcher:
                     hint = f"ipexctl attach {run}"
                     yield HostFailed(Failure(self.head.host.name, Kind.LOST, what, hint, "watch"))
                     return True
-                if frame is not None:
-                    yield from self._read_frame(frame, log)
+                yield from self._read_frame(frame, log)
                 if self.run_ended is not None:
                     return False
                 yield from self._take_signal()
@@ -123,8 +123,13 @@ class RunWatcher:
             yield Message(text, "warning", self.head.host.name, "keeper-silent")
             self.retry_at = time.monotonic() + 5.0
 
-    def _read_frame(self, frame: Frame, log: RunLog) -> Generator[Event, None, None]:
+    def _read_frame(self, frame: Frame | None, log: RunLog) -> Generator[Event, None, None]:
         head = self.head.host.name
+        if time.monotonic() >= self.released_at + 1.0:
+            self.released_at = time.monotonic()
+            yield from log.release_lines()
+        if frame is None:
+            return
         if frame.kind == LOST:
             self.disconnected = True
             text = f"connection lost ({frame.data.decode()}), the run goes on; reconnecting"
@@ -162,7 +167,7 @@ class RunWatcher:
         log = RunLog(self.nonce, self.running)
         with closing(self._read_frames(once=not follow)) as received:
             for frame in received:
-                if frame is not None and frame.kind not in {frames.END, GAVE_UP}:
+                if frame is None or frame.kind not in {frames.END, GAVE_UP}:
                     yield from self._read_frame(frame, log)
             yield from log.end()
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.diagnosis.stack_traces import describe_stall, format_comparison, group_stacks, parse_main_thread
+from ipexctl.decide.diagnosis.stack_traces import (
+    describe_stall,
+    find_odd_ranks,
+    format_comparison,
+    group_stacks,
+    parse_main_thread,
+)
 from ipexctl.model.events import RankStack, Stalled
 
 FAULT = """\
@@ -41,6 +47,7 @@ def test_the_main_thread_is_the_last_of_faulthandlers_and_the_named_one_of_py_sp
 
 def test_ranks_at_the_same_place_are_one_group_and_the_odd_one_is_named() -> None:
     found = group_stacks([*(stack(rank) for rank in range(6) if rank != 3), stack(3, SPY)])
+    assert find_odd_ranks(found) == (3,)
     assert format_comparison(found, 6) == [
         "5 of 6 ranks wait in all_reduce, rank 3 on xeon01 does not",
         "  ranks 0-2,4-5  torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step",
@@ -61,6 +68,7 @@ def test_all_at_one_place_and_each_at_another_are_said_so() -> None:
         format_comparison(group_stacks([stack(0, other), stack(1, SPY)]), 2)[0] == "the ranks are at 2 different places"
     )
     assert format_comparison([], 2) == []
+    assert find_odd_ranks(group_stacks([stack(0), stack(1)])) == find_odd_ranks([]) == ()
 
 
 def test_whoever_is_not_in_the_collective_is_the_odd_one_even_if_they_are_many() -> None:

@@ -218,6 +218,59 @@ def test_keys_choose_rank_and_filter_pause_and_let_go() -> None:
     assert view.press("d") == "detach"
 
 
+STALLED: list[Event] = [
+    e.RunStarted("r", "a", ("a", "a", "b", "b"), ""),
+    e.Stalled((0, 1, 2, 3), 60.0, "all", {}),
+    e.Message("no progress for 60 s: all 4 ranks silent on a, b", "warning", code="stalled"),
+    e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41 read_batch"),
+]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_stall_stays_in_the_frame_and_its_rank_is_marked_until_progress_returns(width: int) -> None:
+    noise = [e.Output(0, "a", "err", b"warning %d\n" % n) for n in range(100)]
+    lines = drawn(View(board(streams.stamp([*STALLED, *noise]))), width)
+    assert lines[1] == "▌ no progress for 60 s: all 4 ranks silent on a, b"
+    assert lines[3] == "▌   rank 2  data.py:41 read_batch"
+    assert [line[:5] for line in lines[4:8]] == ["0  a ", "1  a ", "2◀ b ", "3  b "]
+    resumed = e.Message("the stalled ranks make progress again", code="resumed")
+    text = "\n".join(drawn(View(board(streams.stamp([*STALLED, resumed]))), width))
+    assert "▌" not in text
+    assert "◀" not in text
+
+
+def test_of_many_ranks_the_one_that_the_others_wait_for_is_the_first_row() -> None:
+    events = [e.RunStarted("r", "a", tuple(f"n{n // 8}" for n in range(256)), ""), *STALLED[1:3]]
+    lines = drawn(View(board(streams.stamp([*events, e.StallCompared((77,), "x")]))))
+    assert re.match(r"77 +◀ n9 ", lines[3])
+
+
+def test_ctrl_c_is_seen_at_once_in_the_footer_and_in_the_rows() -> None:
+    ended = e.RankEnded(1, "a", 0)
+    events = [STALLED[0], ended, e.Message("stopping (again to kill)", "warning", code="stop")]
+    view = View(board(streams.stamp(events)), keys=True)
+    lines = drawn(view)
+    assert lines[-1].endswith("  stopping  [Ctrl-C] again to kill")
+    assert [line.split()[2] for line in lines[1:5]] == ["stopping", "done", "stopping", "stopping"]
+    view.board.take(Stamped(view.board.at, e.Message("killing", "warning", code="kill")))
+    assert drawn(view)[-1].endswith("  killing")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_the_footer_loses_other_keys_before_ctrl_c(width: int) -> None:
+    view = View(board(streams.stamp(STALLED[:1])), keys=True, can_detach=True)
+    assert drawn(view, width)[-1].endswith("[Ctrl-C] stop")
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_the_numbers_of_a_bar_are_never_cut(width: int) -> None:
+    bar = "\rtrain of a model with a long name:  45%|" + "█" * 60 + "| 27/60 [00:03<00:04, 8.10it/s]"
+    made = board(streams.stamp([STALLED[0], e.Output(0, "a", "err", bar.encode(), partial=True)]))
+    lines = [line for line in drawn(View(made), width) if line.endswith("27/60 [00:03<00:04, 8.10it/s]")]
+    assert len(lines) == 2
+    assert ("█" in lines[1]) == (width == 160)
+
+
 def test_keys_that_mean_nothing_change_nothing() -> None:
     view = View(board(streams.run(2), until=15.0))
     for key in "xr99\n/\x1bqr\x7f\n\x00d":
@@ -256,11 +309,11 @@ def test_a_run_leaves_its_card_and_nothing_of_the_live_part() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
 
 
-def test_an_install_leaves_failures_answer_and_recap() -> None:
+def test_an_install_leaves_failures_and_answer() -> None:
     shown = "\n".join(line for line in live(streams.install(6))[1] if line)
     assert shown.count("xeon05: no space left: /home has 0.6 GiB free, 3.4 GiB needed") == 1
     assert "hint: --venv /scratch/env" in shown
-    assert re.search(r"xeon01 +ok=2 +changed=1 +unreachable=0 +failed=0 +skipped=0", shown)
+    assert "failed=" not in shown
 
 
 def test_doctor_leaves_its_table() -> None:

@@ -99,3 +99,9 @@ def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: li
 
 def test_signals_have_names_where_they_have_one() -> None:
     assert (phrases.signal_name(9), phrases.signal_name(99)) == ("SIGKILL", "signal 99")
+
+
+def test_what_is_done_but_goes_on_is_no_hundred_percent() -> None:
+    assert phrases.amount(5, 10, "files") == "50 % (5 of 10 files)"
+    assert phrases.amount(10, 10, "files") == phrases.short_amount(10, 10, "files") == "all of 10 files"
+    assert [phrases.amount(n, 0, "files") for n in (1, 2)] == ["1 file", "2 files"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,24 @@ def test_a_good_run_is_a_line_a_rank_with_its_last_words() -> None:
     assert text.endswith("0 processes left on 2 hosts")
 
 
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_long_last_line_takes_no_room_from_rank_host_and_exit(width: int) -> None:
+    said = [e.Output(rank, RANKS[rank], "out", b"a very long line " * 20 + b"\n") for rank in range(4)]
+    lines = ending(*said, *WELL, e.RunEnded("k7", "done"), PROVED, width=width).splitlines()
+    assert lines[4].startswith("  rank 3  b  exit 0  a very long line")
+    assert len(lines[4]) <= width
+
+
+def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
+    stall = e.Message("no progress for 60 s: rank 2 on b silent", "warning", code="stalled")
+    compared = e.StallCompared((2,), "3 of 4 ranks wait in all_reduce, rank 2 on b does not\n  rank 2  data.py:41")
+    stopped = [ended(rank, None, signal=15, cause="stopped") for rank in range(4)]
+    text = ending(stall, compared, *stopped, e.RunEnded("k7", "stopped"))
+    assert "  stall    no progress for 60 s: rank 2 on b silent\n" in text
+    assert "rank 2 on b does not\n             rank 2  data.py:41" in text
+    assert "stall" not in ending(stall, compared, e.Message("x", code="resumed"), *stopped, e.RunEnded("k7", "stopped"))
+
+
 def test_many_ranks_are_a_line_a_host() -> None:
     stream = list(streams.run(4, 8, steps=2))
     text = drawn(screens.ending(fold(stream)))
@@ -149,7 +168,7 @@ def test_a_run_that_was_let_go_says_how_to_come_back() -> None:
 
 def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
     lost = LostOutput(12, {"3": 12}, 1, (), "no space left on device")
-    assert "! not stored: 12 bytes of rank 3, 1 events (no space left on device)" in ending(lost=lost)
+    assert "! not stored: 12 bytes of rank 3, 1 event (no space left on device)" in ending(lost=lost)
 
 
 def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
@@ -195,11 +214,25 @@ def test_facts_that_are_not_known_are_question_marks() -> None:
     assert text.splitlines()[1].split() == ["a", "?", "?", "?", "?", "?", "none"]
 
 
+def test_fit_is_not_green_with_warnings() -> None:
+    warning = Finding("NET004", "warning", ("a",), "packets of 9000 bytes do not pass")
+    for findings, colour in (([], "\x1b[32m"), ([warning], "\x1b[33m")):
+        out = io.StringIO()
+        console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+        console.print(screens.answer(streams.checked([DoctorHost("a", streams.facts())], findings))[-1])
+        assert f"fit        {colour}" in re.sub(r"\x1b\[0m|\x1b\[2m", "", out.getvalue())
+
+
 def test_outputs_of_a_command_that_are_equal_are_told_once() -> None:
     rows = [CommandOutput(f"n{n}", 0, "up [bold]\n", "") for n in range(3)]
     rows.append(CommandOutput("odd", 2, "", "no \x1b[2J\n"))
     text = drawn(screens.answer(CommandAnswer((*rows, FailedCommand("dark", "x")))))
     assert text == "✓ n[0-2]\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
+
+
+def test_no_step_of_a_dry_run_is_marked_as_done() -> None:
+    value = PlayAnswer("demo", (PlayedStep("look", "run", 0), PlayedStep("put", "sync", 4)), False, {}, dry=True)
+    assert drawn(screens.answer(value)) == "- look\n✗ put  exit 4"
 
 
 def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
@@ -336,11 +369,17 @@ def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
     drawn(screens.answer(UnknownAnswer(value)))
 
 
-def test_nothing_is_counted_where_an_install_was_refused() -> None:
+def test_hosts_are_counted_after_playbooks_only() -> None:
     report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")]))
-    assert drawn(screens.ending(report), 80)
-    assert not drawn(screens.ending(replace(report, refused="these hosts cannot hold torch 2.8.0")), 80)
+    assert not drawn(screens.ending(report), 80)
     assert drawn(screens.ending(replace(report, verb="play", refused="a later step")), 80)
+
+
+def test_a_host_of_a_rank_that_failed_is_not_counted_as_good() -> None:
+    play = [e.Started("play", "", ("a", "b")), e.RunStarted("k7", "a", RANKS, ""), ended(2, 3), *WELL[:2], WELL[3]]
+    report = fold(streams.stamp([*play, e.RunEnded("k7", "rank"), e.Ended("play", Exit.OK)]))
+    lines = drawn(screens.ending(report)).splitlines()
+    assert [line.split()[-2] for line in lines[-2:]] == ["failed=0", "failed=1"]
 
 
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:

@@ -93,6 +93,12 @@ def test_a_bar_that_takes_long_is_shown_every_ten_seconds() -> None:
     assert out.getvalue().decode() == "0│10%\n0│20%\n"
 
 
+def test_a_line_without_its_end_is_shown_and_its_rest_is_marked() -> None:
+    assert plain(outputs(b"name? "))[0] == "1│name? \n"
+    assert plain(outputs(b"name? ", b"me\nnext\n"))[0] == "1│name? \n1│…me\n1│next\n"
+    assert plain(outputs(b"name? ", b"\nnext\n"))[0] == "1│name? \n1│next\n"
+
+
 def test_a_last_line_without_an_end_is_shown_when_the_rank_ends() -> None:
     assert plain([*outputs(b"last words"), e.RankEnded(1, "b", 0)])[0].startswith("1│last words\n")
 
