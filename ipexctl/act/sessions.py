@@ -32,7 +32,7 @@ _SILENCE = 30.0  # seconds without a sign of life after which the host counts as
 
 
 class SessionProgramError(RuntimeError):
-    """A session program of ours has a fault: its exception, with the traceback of the host as a note."""
+    """A session program of ours has a fault: its exception; the cause holds the traceback of the host."""
 
 
 def load_program(name: str) -> str:
@@ -163,7 +163,8 @@ class Session:
 
 def _read_answer(message: messages.Done | messages.Failed | Unreadable, do: str, kind: type[T]) -> T:
     if isinstance(message, messages.Failed) and message.code == messages.INTERNAL:
-        raise SessionProgramError(f"{do}: {message.what}\n{message.details.get('traceback', '')}")
+        trace = RuntimeError(f"on the host:\n{message.details.get('traceback', '')}")
+        raise SessionProgramError(f"{do}: {message.what}") from trace
     if isinstance(message, messages.Failed):
         raise RemoteError(message.code, message.what, message.details)
     try:

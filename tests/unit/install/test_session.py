@@ -268,8 +268,12 @@ def test_an_environment_that_a_process_uses_is_known_by_a_link_to_it_too(tmp_pat
 
 
 def test_an_exception_of_our_own_program_is_a_fault_with_its_traceback_and_no_failure_of_the_host() -> None:
-    with start(PROGRAM) as session, pytest.raises(SessionProgramError, match=r"KeyError[\s\S]*in run"):
+    with (
+        start(PROGRAM) as session,
+        pytest.raises(SessionProgramError, match=r"^find_used: KeyError: 'venv'$") as caught,
+    ):
         session.call("find_used", Used)
+    assert "in run" in str(caught.value.__cause__)
 
 
 def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> None:
