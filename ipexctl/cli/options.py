@@ -91,9 +91,7 @@ class PlayFlags(Fields):
     tags: tuple[str, ...] = flag(
         (), "Play only steps with one of these tags; repeatable.", "Steps", "TAG", names=("-t",), completes="tags"
     )
-    skip_tags: tuple[str, ...] = flag(
-        (), "Skip steps with one of these tags; repeatable.", "Steps", "TAG", completes="tags"
-    )
+    skip_tags: tuple[str, ...] = flag((), "Skip steps with this tag; repeatable.", "Steps", "TAG", completes="tags")
     start_at: str | None = flag(None, "Step to begin at (default: the first).", "Steps", "NAME", completes="steps")
     var: dict[str, str] = flag({}, "Variable of the playbook; repeatable.", "Steps", "NAME=VALUE")
     diff: bool = flag(False, "Show how text files differ that sync copies.")
@@ -173,9 +171,7 @@ class MigrateFlags(Fields):
     args: tuple[str, ...] = flag((), "Arguments of the script, with --compare.", argument=True)
     compare: bool = flag(False, "Run the script with and without IPEX on the first host.", "Comparison")
     migrated: str | None = flag(None, "Script without IPEX (default: the same script).", "Comparison", "PATH")
-    ipex_venv: str | None = flag(
-        None, "Environment with IPEX on the host (default: the installed one).", "Comparison", "PATH"
-    )
+    ipex_venv: str | None = flag(None, "Environment with IPEX (default: the installed one).", "Comparison", "PATH")
     native_venv: str | None = flag(None, "Environment without IPEX on the host.", "Comparison", "PATH")
     ppn: int = flag(1, "Ranks on the host.", "Comparison", ge=1)
 
@@ -186,9 +182,7 @@ class AccelerateFlags(Fields):
     precision: Literal["no", "fp16", "bf16"] = flag("bf16", "Mixed precision.")
     no_ipex: bool = flag(False, "Use stock torch also where IPEX is installed.")
     port: int = flag(29500, "Rendezvous port on node0.", metavar="PORT", ge=1024, le=65535)
-    mpirun_hostfile: str | None = flag(
-        None, "Let Accelerate start mpirun, with this hostfile on node0.", metavar="PATH"
-    )
+    mpirun_hostfile: str | None = flag(None, "Let Accelerate start mpirun with this hostfile on node0.", metavar="PATH")
     ccl_workers: int = flag(1, "oneCCL worker threads per rank, with mpirun.", ge=1)
     accelerate_version: str | None = flag(
         None, "Version of Accelerate to write for; contact no host (default: the installed one).", metavar="VERSION"

@@ -78,11 +78,9 @@ class StackRequest(Record):
     python: str | None = None
 
     def __str__(self) -> str:
-        backend = None if self.backend == "auto" else self.backend
-        versions = {"torch": self.torch, "ipex": self.ipex, "oneccl_bind_pt": self.oneccl, "track": self.track}
-        words = [
-            f"{key} {value}" for key, value in {**versions, "backend": backend, "Python": self.python}.items() if value
-        ]
+        values = {"torch": self.torch, "ipex": self.ipex, "oneccl_bind_pt": self.oneccl, "track": self.track}
+        values |= {"backend": None if self.backend == "auto" else self.backend, "Python": self.python}
+        words = [f"{key} {value}" for key, value in values.items() if value]
         return ", ".join(words) or "the newest stack"
 
 

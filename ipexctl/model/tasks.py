@@ -64,9 +64,7 @@ VENV = flag(None, "Environment on the hosts (default: the installed one).", meta
 class Fields(BaseModel):
     """Base of tasks and of the fields that several tasks share."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", str_strip_whitespace=False, populate_by_name=True, defer_build=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class Task(Fields):
@@ -92,9 +90,7 @@ class PackageFields(Fields):
     """Where packages come from, and which ones beside those of the release."""
 
     omp: OpenMP = flag("auto", "OpenMP library: intel adds Intel's, from its wheel.", "Packages")
-    index_url: str | None = flag(
-        None, "Package index to use (default: the public indexes of the release).", "Packages", "URL"
-    )
+    index_url: str | None = flag(None, "Package index (default: the public indexes of the release).", "Packages", "URL")
     extra_index_url: tuple[str, ...] = flag((), "Additional package index; repeatable.", "Packages", "URL")
     find_links: tuple[str, ...] = flag((), "Additional directory or page with wheels; repeatable.", "Packages", "PATH")
     requirements: tuple[str, ...] = flag(
@@ -108,18 +104,14 @@ class PackageFields(Fields):
 class TransferFields(Fields):
     """Which files are copied, and how."""
 
-    exclude: tuple[str, ...] = flag(
-        (), "Pattern of files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN"
-    )
+    exclude: tuple[str, ...] = flag((), "Files to leave out, as in .gitignore; repeatable.", "Files", "PATTERN")
     transfer: Transfer = flag("auto", "Method: one tar stream, rsync, or auto: rsync for changed big files.", "Files")
 
 
 class Doctor(Task):
     """Look at every host and say what is wrong, on which host, and how to fix it."""
 
-    venv: str | None = flag(
-        None, "Environment to inspect, a path on the hosts (default: the installed one).", "Checks", "PATH"
-    )
+    venv: str | None = flag(None, "Environment to inspect on the hosts (default: the installed one).", "Checks", "PATH")
     workdir: str | None = flag(
         None,
         "Working directory whose disk is checked, a path on the hosts (default: the home directory).",
@@ -216,9 +208,7 @@ class Run(Task):
     """Start a script with mpirun on all hosts and show every rank's output."""
 
     script: str = Field(description="Local script to run.", json_schema_extra=Flag(argument=True))
-    args: tuple[str, ...] = flag(
-        (), "Arguments of the script; options of ipexctl stand before the script.", argument=True
-    )
+    args: tuple[str, ...] = flag((), "Arguments of the script; options of ipexctl stand before it.", argument=True)
     n: int | None = RANKS
     ppn: int | None = RANKS_PER_HOST
     backend: Backend = flag(
@@ -230,16 +220,10 @@ class Run(Task):
         None, "Working directory on the hosts (default: where sync put the script's directory).", "Environment", "PATH"
     )
     sync: bool = flag(True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment")
-    env: dict[str, str] = flag(
-        {}, "Environment variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",)
-    )
+    env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
     env_file: tuple[str, ...] = flag((), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH")
-    pass_env: tuple[str, ...] = flag(
-        (), "Variable of this machine to pass to the ranks; repeatable.", "Environment", "NAME"
-    )
-    iface: str | None = flag(
-        None, "Network interface, the same on all hosts (default: chosen per host).", "Collectives", "NAME"
-    )
+    pass_env: tuple[str, ...] = flag((), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME")
+    iface: str | None = flag(None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME")
     port: int | None = flag(
         None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
     )
@@ -320,9 +304,7 @@ class Bench(Task):
     """Measure a model on the hosts: fp32 and bf16, stock torch, torch.compile and IPEX, side by side."""
 
     model: Literal["bert"] = flag("bert", "Model to measure.", argument=True)
-    size: Literal["tiny", "small", "base"] = flag(
-        "small", "Size of the model; base is bert-base-uncased.", "Measurement"
-    )
+    size: Literal["tiny", "small", "base"] = flag("small", "Model size; base is bert-base-uncased.", "Measurement")
     mode: Literal["both", "train", "infer"] = flag("both", "Workload: training, inference, or both.", "Measurement")
     batch: int = flag(8, "Samples per step on each host.", "Measurement", ge=1)
     steps: int = flag(10, "Steps to measure; the median counts.", "Measurement", ge=1)

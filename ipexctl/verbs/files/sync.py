@@ -222,12 +222,8 @@ def _read_ignore_file(root: Path) -> list[str]:
 
 def _choose_destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[str, str]:
     destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
-    reasons = [
-        f"{name}: {where!r} {why}"
-        for name, where in destinations.items()
-        if (why := planning.validate_destination(where))
-    ]
-    if reasons:
+    faults = {name: planning.validate_destination(where) for name, where in destinations.items()}
+    if reasons := [f"{name}: {destinations[name]!r} {why}" for name, why in faults.items() if why]:
         raise UsageError(
             "the working directory on the hosts cannot be used", reasons=reasons, hint="name another one with --workdir"
         )
