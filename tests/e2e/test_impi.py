@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -51,12 +52,13 @@ def train(desk: Desk, *words: str, backend: tuple[str, ...] = ()) -> list[float]
     return losses
 
 
-def test_install_puts_impi_on_every_host_and_says_so(impi: Told) -> None:
+def test_install_puts_impi_on_every_host_and_says_so(impi: Told, hosts: Cluster) -> None:
     assert impi.code == 0, impi
     assert impi.answer["stack"]["backend"] == "impi"
     assert "backend impi" in impi.answer["plan"]
-    for host in ("node0", "node1", "node2"):
-        assert impi.answer["hosts"][host]["versions"]["impi_torch"]
+    for host in hosts.names:
+        marker = json.loads(hosts.exec(host, ["cat", f"{VENV}/ipexctl.json"]).stdout)
+        assert marker["packages"]["impi-torch"]
 
 
 def test_the_example_trains_over_impi_by_one_option_as_it_does_over_gloo(impi: Told, desk: Desk) -> None:
