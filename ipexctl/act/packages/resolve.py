@@ -174,10 +174,19 @@ def _cpu_seconds(pid: int) -> int:
         return 0
 
 
+def read_uv_errors(text: str) -> list[str]:
+    """The lines of uv's errors, without secrets and the branches of its tree."""
+    return [line for raw in without_secrets(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
+
+
+def strip_prefix(line: str) -> str:
+    """A line of uv's errors without the word that it begins with."""
+    return line.removeprefix("error: ").removeprefix("cause: ")
+
+
 def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
     text = without_secrets(errors)
-    lines = [line.strip(" ×├─▶╰│\t") for line in text.splitlines()]
-    lines = [line.removeprefix("error: ").removeprefix("cause: ") for line in lines if line]
+    lines = [strip_prefix(line) for line in read_uv_errors(text)]
     where = ", ".join(sources.list_names())
     closed = next((line for line in lines if "could not be queried" in line), "")
     network = re.search(r"Failed to fetch: `([^`]+)`|error sending request for url \(([^)]+)\)", text)

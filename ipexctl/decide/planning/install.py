@@ -54,9 +54,8 @@ class Rates(Record):
         sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
         controller_rates = f"the controller sends {mib(int(self.up))}/s"
         controller_rates += f" and downloads {mib(int(self.down))}/s" if self.missing else ""
-        if size / own > _CLEARLY * sent:
-            return "controller", f"this host downloads {mib(int(own))}/s, {controller_rates}"
-        return "hosts", f"this host downloads {mib(int(own))}/s, {controller_rates}"
+        way: From = "controller" if size / own > _CLEARLY * sent else "hosts"
+        return way, f"this host downloads {mib(int(own))}/s, {controller_rates}"
 
 
 class Step(Record):
@@ -72,8 +71,6 @@ class Step(Record):
 class Plan(Record):
     """Ordered: the steps by host, and the text that says all of it."""
 
-    venv: str
-    id: str
     steps: Mapping[str, Step]
     text: str
 
@@ -191,7 +188,7 @@ def plan(
             failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
             continue
         steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)
-    return Plan(venv, lock.id, steps, _text(stack, lock, venv, steps)), failures
+    return Plan(steps, _text(stack, lock, venv, steps)), failures
 
 
 def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:

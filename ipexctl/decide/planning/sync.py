@@ -18,12 +18,10 @@ from ipexctl.model.trees import Entry, Tree
 from ipexctl.protocol.paths import MANIFEST, PART
 
 _VERSION = 1
-_SYSTEM = frozenset(
-    (
-        "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt",
-        "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
-    )
-)  # fmt: skip
+_SYSTEM = {
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt",
+    "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
+}  # fmt: skip
 _SHOWN = 20  # obstacles named in one failure
 
 TransferMode = Literal["auto", "tar", "rsync"]

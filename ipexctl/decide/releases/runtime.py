@@ -10,6 +10,7 @@ from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each rel
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Mapping
 
 from ipexctl.model.errors import Exit, UsageError
@@ -87,9 +88,9 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
             reasons=(f"expected from {stack.mpi} below {root}",),
             exit=Exit.STEP,
         )
-    providers = first(f"{_parent_directory(fabric)}/prov") if fabric else ""
-    bins = [_parent_directory(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
-    libs = [_parent_directory(name) for name in (libccl, libmpi, fabric) if name]
+    providers = first(f"{posixpath.dirname(fabric)}/prov") if fabric else ""
+    bins = [posixpath.dirname(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
+    libs = [posixpath.dirname(name) for name in (libccl, libmpi, fabric) if name]
     return MpiLayout(
         stack.mpi,
         stack.mpi_version,
@@ -101,10 +102,6 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
         ccl_root=below("") if stack.mpi != "impi-rt" else None,
         module=stack.release.module if stack.release.oneccl else None,
     )
-
-
-def _parent_directory(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def build_runtime(marker: InstallMarker | None) -> Runtime:

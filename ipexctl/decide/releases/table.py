@@ -73,28 +73,25 @@ def parse_table(text: str) -> ReleaseTable:
 
 
 def _parse_release(
-    item: Mapping[str, Any], shared: Mapping[str, Any], patches: Mapping[tuple[str, str], Any]
+    item: dict[str, Any], shared: dict[str, Any], patches: Mapping[tuple[str, str], Any]
 ) -> StackRelease:
     ipex, oneccl = item.get("ipex", ""), item.get("oneccl", "")
     patch = patches.get(("ipex", ipex), {})
     notes = [*shared.get("notes", ()), *([patch["why"]] if patch else [])]
+    of_ipex = shared | patch if ipex else {}
     return StackRelease(
         torch=item["torch"],
         ipex=ipex,
         oneccl=oneccl,
-        module=shared.get("module", "") if ipex else "",
-        pythons=tuple(shared["python"] if ipex else shared["torch_python"]),
+        **{key: of_ipex.get(key, "") for key in ("module", "isa", "glibcxx", "ipex_mpi", "yanked")},
+        pythons=tuple(of_ipex.get("python") or shared["torch_python"]),
         torch_pythons=tuple(shared["torch_python"]),
-        isa=(patch.get("isa") or shared["isa"]) if ipex else "",
         glibc=shared.get("glibc", ""),
-        glibcxx=shared.get("glibcxx", "") if ipex else "",
-        libraries=tuple(shared.get("libraries", ())) if ipex else (),
+        libraries=tuple(of_ipex.get("libraries", ())),
         requires=tuple(shared.get("requires", ())),
-        ipex_mpi=shared.get("ipex_mpi", "") if ipex else "",
         binding_mpi=shared.get("binding_mpi", "") if oneccl else "",
-        indexes=("torch-cpu", *(shared.get("index", ()) if ipex else ())),
+        indexes=("torch-cpu", *of_ipex.get("index", ())),
         unconfirmed=tuple(item.get("unconfirmed", ())),
-        yanked=(patch.get("yanked") or shared.get("yanked", "")) if ipex else "",
         avoid=patch["why"] if patch.get("avoid") else "",
         notes=tuple(f"IPEX {ipex} {note}" for note in notes) if ipex else (),
         source=item["source"],

@@ -1,10 +1,12 @@
-"""The environment on each host: its wheels downloaded and sent, unpacked on one host of each file system, and verified
-on all."""
+"""The environment on each host: locked, its wheels downloaded and sent, unpacked on one host of each file system,
+verified on all, and switched to."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from getpass import getuser
@@ -22,21 +24,24 @@ from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
-from ipexctl.model.json_values import Record
+from ipexctl.model.json_values import Record, to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import printable
-from ipexctl.protocol.session import ImportReport, Inspection, Nothing, Present
+from ipexctl.protocol import session as protocol
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
+NOT_SWITCHED = Message(
+    "no host was switched: every host has the environment it had before", "warning", code="not-switched"
+)
 _BUILD = 3600.0  # seconds one host may take to unpack everything
 _IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
 
 
 def download_missing_wheels(
-    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, Inspection]
+    job: InstallJob, builders: Sequence[str], plan: Plan, states: Mapping[str, protocol.Inspection]
 ) -> Workflow[dict[str, dict[str, Path]] | None]:
     """The wheels that the controller must send to each host, by package, downloaded. None if that failed."""
     sent = {
@@ -62,7 +67,7 @@ def download_missing_wheels(
 def list_artifacts(
     job: InstallJob,
     builders: Sequence[str],
-    states: Mapping[str, Inspection],
+    states: Mapping[str, protocol.Inspection],
     wheels: Mapping[str, Mapping[str, Path]],
     tool: Tool,
 ) -> dict[str, list[Artifact]]:
@@ -90,7 +95,7 @@ def build_environments(
     job: InstallJob,
     builders: Sequence[str],
     plan: Plan,
-    states: Mapping[str, Inspection],
+    states: Mapping[str, protocol.Inspection],
     wheels: Mapping[str, Mapping[str, Path]],
     tool: Tool,
 ) -> Workflow[None]:
@@ -101,7 +106,7 @@ def build_environments(
     whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())
     size = int(sum(sizes.values()) * 1.02) + (16 << 20) if whole else estimate_unpacked(job.lock)
 
-    def build(link: Link, emit: Emit) -> Nothing:
+    def build(link: Link, emit: Emit) -> protocol.Nothing:
         name = link.host.name
         step = plan.steps[name]
         paths = {
@@ -114,7 +119,7 @@ def build_environments(
         return job.sessions.call(
             name,
             "build",
-            Nothing,
+            protocol.Nothing,
             progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
             python=job.stack.interpreters[name],
             uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
@@ -134,7 +139,7 @@ class VerifiedEnv(Record):
     """An environment that imports on a host: where its MPI lies (`layout`), and what the import check saw."""
 
     layout: MpiLayout
-    report: ImportReport
+    report: protocol.ImportReport
 
 
 def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
@@ -145,7 +150,7 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name
-        place = detect_layout(job.stack, job.sessions.call(name, "list_present", Present, paths=paths).paths)
+        place = detect_layout(job.stack, job.sessions.call(name, "list_present", protocol.Present, paths=paths).paths)
         ready = build_runtime(build_marker(job, place))
         if job.launcher:
             ready = mpi_launchers.switch_launcher(ready, job.launcher, ccl=bool(row.oneccl))
@@ -162,7 +167,7 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
         }
         env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT}
-        report = job.sessions.call(name, "check_imports", ImportReport, progress=None, **request)
+        report = job.sessions.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
         if report.problems:
             what = printable("; ".join(report.problems[:3]), 600)
             return Failure(name, Kind.STEP, what, suggest_library_package(what) or None, code="import")
@@ -209,3 +214,53 @@ def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:
     if report.step_ms is not None:
         parts.append(f"{report.dtype} step {report.step_ms:g} ms")
     return "ok", printable(" · ".join(part for part in parts if part), 200)
+
+
+def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[str] | None]:
+    """Locks all or none, in the same order for every install: of two at once, one gets the first lock. Returns the
+    hosts where incomplete environments were removed; None if the install cannot go on."""
+    owner = protocol.LockOwner(getuser(), socket.gethostname(), os.getpid(), time.time())._asdict()
+    order = sorted(leaders)
+    for names in (order[:1], order[1:]):
+        if names:
+            yield from job.sessions.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
+        if job.failed.keys() & set(names) and not job.task.partial:
+            return None
+    alive = [name for name in leaders if name not in job.failed]
+    answers = yield from job.sessions.request(alive, "clean", "clean", protocol.Cleaned, outcome=_describe_cleaned)
+    return {name for name, answer in answers.items() if answer.removed} if alive else None
+
+
+def switch_environments(
+    job: InstallJob, groups: Sequence[Sequence[str]], plan: Plan, verified: Mapping[str, VerifiedEnv]
+) -> Workflow[set[str]]:
+    """Writes the markers, then switches the links, everywhere; then removes what is not used any more. Returns the
+    hosts where that removed something."""
+    leaders = [group[0] for group in groups if plan.steps[group[0]].do != "tidy"]
+    markers = {name: build_marker(job, verified[name].layout) for name in leaders}
+    yield from job.sessions.request(
+        leaders, "mark", "mark", protocol.Nothing, lambda name: {"marker": to_json(markers[name])}
+    )
+    if job.failed and not job.task.partial:
+        yield NOT_SWITCHED
+        return set()
+    switched: tuple[StepOutcome, str] = ("changed", f"{job.venv} is {job.lock.id}")
+    marked = [name for name in leaders if name not in job.failed]
+    yield from job.sessions.request(marked, "switch", "switch", protocol.Switched, outcome=lambda _: switched)
+    alive = [name for group in groups for name in group if name not in job.failed]
+    used = yield from job.sessions.request(alive, "look for running jobs", "find_used", protocol.Used)
+    keep = sorted({job.lock.id}.union(*(answer.used for answer in used.values())))
+    leaders = [group[0] for group in groups if group[0] in alive and group[0] not in job.failed]
+    answers = yield from job.sessions.request(
+        leaders, "tidy", "remove_unused", protocol.Removed, lambda _: {"keep": keep}, outcome=_describe_removed
+    )
+    return {name for name, answer in answers.items() if answer.removed}
+
+
+def _describe_cleaned(answer: protocol.Cleaned) -> tuple[StepOutcome, str]:
+    return ("changed", f"removed what was half-done ({answer.removed})") if answer.removed else ("ok", "")
+
+
+def _describe_removed(answer: protocol.Removed) -> tuple[StepOutcome, str]:
+    names = printable(", ".join(answer.removed[:3]), 200)
+    return ("changed", f"removed {names}") if names else ("ok", "")

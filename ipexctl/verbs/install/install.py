@@ -43,7 +43,7 @@ from ipexctl.protocol.session import DownloadRate, ImportReport, Inspection, Not
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
-from ipexctl.verbs.install import build, lock, switch
+from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute
 from ipexctl.verbs.install.install_sessions import InstallJob, InstallSessions, Workflow
@@ -209,7 +209,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
     groups = yield from job.sessions.find_shared_fs_groups(changed, "installs")
     leaders = [group[0] for group in groups]
-    cleaned = yield from switch.lock_environments(job, leaders)
+    cleaned = yield from build.lock_environments(job, leaders)
     if cleaned is None:
         return (yield from _report(job, steps))
     builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
@@ -224,10 +224,10 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         verified = yield from build.verify_environments(job, built)
     ready = [group for group in groups if not job.failed.keys() & set(group)]
     if wheels is not None and (ready if job.task.partial else not job.failed):
-        cleaned |= yield from switch.switch_environments(job, ready, steps, verified)
+        cleaned |= yield from build.switch_environments(job, ready, steps, verified)
         cleaned |= {name for group in ready if group[0] in cleaned for name in group}
     elif job.failed:
-        yield switch.NOT_SWITCHED
+        yield build.NOT_SWITCHED
     return (yield from _report(job, steps, cleaned=cleaned, verified=verified))
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
+from ipexctl.act.packages.resolve import read_uv_errors, strip_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import group_by_tokens, mib
@@ -22,7 +23,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, Stack
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import printable, without_secrets
+from ipexctl.model.text import printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
@@ -175,15 +176,14 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
         if lack:
             what = f"no space left: need {mib(lack.need)}, {mib(lack.free)} free in {lack.at}"
     else:
-        lines = [line.strip(" ×├─▶╰│\t") for line in without_secrets(str(error.more.get("errors") or "")).splitlines()]
-        lines = [line for line in lines if line]
+        lines = read_uv_errors(str(error.more.get("errors") or ""))
         if error.code == "hash":
             words = " ".join(line for line in lines if "ash mismatch" in line or "sha256:" in line or "xpected" in line)
             what = f"a wheel is not the one that was locked: {words[:400]}"
         elif lines:
             # uv names what failed in its first line and the cause in its last.
             ends = [*[line for line in lines if line.startswith("error: ")][:1], lines[-1]]
-            words = " / ".join(dict.fromkeys(line.removeprefix("error: ").removeprefix("cause: ") for line in ends))
+            words = " / ".join(dict.fromkeys(map(strip_prefix, ends)))
             what = f"{error.what}: {words[:400]}"
         hint = "ipexctl install --wheels-from controller" if error.code == "index" else None
     return Failure(host, kind, printable(what, 600), hint, error.code)

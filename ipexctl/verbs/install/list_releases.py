@@ -34,15 +34,13 @@ def stacks(
 
 def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
     """Why this wish is met as it is, or refused; the answer's ``ok`` says which. Contacts nobody, refuses nothing."""
-    rows_ = table()
+    rows, name, hint = table(), None, None
     yield Started("stacks why", str(wish), ())
     try:
-        name: str | None = resolve(wish, {}, rows_).name
+        name = resolve(wish, {}, rows).name
     except UsageError as refusal:
-        name, hint = None, refusal.hint
-    else:
-        hint = None
-    reasons = explain_request(wish, rows_)
+        hint = refusal.hint
+    reasons = explain_request(wish, rows)
     lines = [*reasons, *([f"hint: {hint}"] if hint else [])]
     yield Answer(StacksWhyAnswer(name is not None, name, tuple(reasons), hint, "\n".join(lines)))
     yield Ended("stacks why", Exit.OK)
