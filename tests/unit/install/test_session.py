@@ -166,11 +166,17 @@ def test_a_disk_that_takes_its_time_is_not_taken_for_a_lost_host(tmp_path: Path)
     slow = tmp_path / "slow"  # reading it waits for a writer, as a cold network file system might
     os.mkfifo(slow)
     uv = {"version": "0", "path": str(slow), "size": 0, "sha256": ""}
-    writer = threading.Timer(5, slow.write_bytes, (b"",))
+    written = threading.Event()
+
+    def write() -> None:
+        written.set()
+        slow.write_bytes(b"")
+
+    writer = threading.Timer(5, write)
     with start(PROGRAM, silence=3.5) as session:
         writer.start()
         assert session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=uv, files=[], origins=[]).uv is None
-    assert writer.finished.is_set(), "the answer had to wait for it"
+    assert written.is_set(), "the answer had to wait for it"
     writer.join()
 
 
