@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 _Key = tuple[str, str, str | None, int | None, str | None]
 
 _CLOSING = 5.0  # seconds closing may take: commands are stopped, which asks their hosts
-
-_log = logging.getLogger(__name__)
 
 __all__ = ["Links", "LocalLink"]
 
@@ -44,26 +40,24 @@ class Links:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._openings: dict[_Key, _Opening] = {}
+        self._links: dict[_Key, LocalLink | SSHLink] = {}
         self._dialler: Dialler | None = None
 
     def open(self, host: Host) -> Link:
         """The host's link; a new one if the last was lost or could not be made."""
         key = (host.name, host.address, host.user, host.port, host.key)
         with self._lock:
-            opening = self._openings.get(key)
-            first = opening is None or opening.is_unusable
-            if opening is None or first:
-                opening = self._openings[key] = _Opening(self._make_link(host))
-        if first:
-            opening.connect()
-        return opening.wait_for_link()
+            link = self._links.get(key)
+            if link is None or link.is_unusable:
+                link = self._links[key] = self._make_link(host)
+        link.connect_once()
+        return link
 
     def close(self) -> None:
         """Closes every link; what `run` waits for on them is stopped. A link opened later is a new one."""
         with self._lock:
-            openings, self._openings = list(self._openings.values()), {}
-        threads = [threading.Thread(target=opening.link.close, name="close link", daemon=True) for opening in openings]
+            links, self._links = list(self._links.values()), {}
+        threads = [threading.Thread(target=link.close, name="close link", daemon=True) for link in links]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -82,34 +76,3 @@ class Links:
             settings = SSHSettings(self.config, known_hosts=self.known_hosts)
             self._dialler = Dialler(self.connect_timeout, self.accept_new, settings, self.ask)
         return SSHLink(host, self._dialler)
-
-
-class _Opening:
-    """A link that one thread connects and others may wait for."""
-
-    def __init__(self, link: LocalLink | SSHLink) -> None:
-        self.link = link
-        self._made = threading.Event()
-        self._error: BaseException | None = None
-
-    @property
-    def is_unusable(self) -> bool:
-        return self._made.is_set() and (self._error is not None or not self.link.alive)
-
-    def connect(self) -> None:
-        host, begun = self.link.host, time.monotonic()
-        try:
-            self.link.connect()
-        except BaseException as error:
-            self._error = error
-            _log.info("%s: not connected after %.3f s: %s", host.name, time.monotonic() - begun, error)
-            raise
-        finally:
-            self._made.set()
-        _log.info("%s: connected after %.3f s", host.name, time.monotonic() - begun)
-
-    def wait_for_link(self) -> Link:
-        self._made.wait()
-        if self._error is not None:
-            raise self._error
-        return self.link

@@ -80,6 +80,9 @@ class CommandLink(Link, Generic[AnyChannel]):
         self._running: set[AnyChannel] = set()  # what `run` waits for
         self._lock = threading.Lock()
         self._closed = False
+        self._connecting = threading.Lock()
+        self._connected = False
+        self._error: BaseException | None = None  # why it could not be connected
 
     @property
     def host(self) -> Host:
@@ -88,6 +91,26 @@ class CommandLink(Link, Generic[AnyChannel]):
     @property
     def alive(self) -> bool:
         return not self._closed
+
+    @property
+    def is_unusable(self) -> bool:
+        """It could not be connected, or was lost."""
+        return self._error is not None or (self._connected and not self.alive)
+
+    def connect_once(self) -> None:
+        """The first thread connects, others wait for it. Raises `LinkError` in all of them."""
+        with self._connecting:
+            if not self._connected and not self._error:
+                name, begun = self._host.name, time.monotonic()
+                try:
+                    self.connect()
+                    self._connected = True
+                    _log.info("%s: connected after %.3f s", name, time.monotonic() - begun)
+                except BaseException as error:
+                    self._error = error
+                    _log.info("%s: not connected after %.3f s: %s", name, time.monotonic() - begun, error)
+        if self._error:
+            raise self._error
 
     @abstractmethod
     def connect(self) -> None: ...

@@ -47,19 +47,16 @@ def fit_line(text: bytes) -> ShellCommand:
 
 
 def _through_stdin(text: bytes) -> ShellCommand:
-    """In braces: of a text that did not arrive whole, sh executes nothing."""
-    whole = b"{ " + text + b"\n}"
-    return ShellCommand(_read_line_from_stdin(len(whole)), whole)
+    """A line of sh that executes ``text`` from its stdin, and leaves what follows there to what ``text`` starts.
 
-
-def _read_line_from_stdin(size: int) -> bytes:
-    """A line of sh that executes so many bytes of its stdin, and leaves those behind them to what they start.
-
-    dd with ``fullblock`` takes exactly them out of a pipe, that of coreutils and that of busybox. busybox's head reads
-    ahead, up to 4 KiB of the command's own input, and throws them away; coreutils' does not, and stands in for a dd
-    that does not know the word (which then has read nothing).
+    In braces: of a text that did not arrive whole, sh executes nothing. dd with ``fullblock`` takes exactly these bytes
+    out of a pipe, that of coreutils and that of busybox. busybox's head reads ahead, up to 4 KiB of the command's own
+    input, and throws them away; coreutils' does not, and stands in for a dd that does not know the word (which then has
+    read nothing).
     """
-    return b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size)
+    whole = b"{ " + text + b"\n}"
+    size = len(whole)
+    return ShellCommand(b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size), whole)
 
 
 def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
