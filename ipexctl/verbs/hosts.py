@@ -29,18 +29,8 @@ def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
 
 
 def _list_host(host: Host) -> ListedHost:
-    return ListedHost(
-        name=host.name,
-        address=host.address,
-        user=host.user,
-        port=host.port,
-        slots=host.slots,
-        key=host.key,
-        local=host.is_local,
-        groups=host.groups,
-        vars=host.vars,
-        origin=str(host.origin) if host.origin else None,
-    )
+    connection = (host.name, host.address, host.user, host.port, host.slots, host.key)
+    return ListedHost(*connection, host.is_local, host.groups, host.vars, str(host.origin) if host.origin else None)
 
 
 _IGNORED_VARS = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_executable"}

@@ -28,9 +28,8 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         old = act.load_lab(directory)
         if old and old.ready and not act.find_dead_hosts(old):
             if len(old.names) != hosts:
-                raise UsageError(
-                    f"a lab of {len(old.names)} hosts is up in {directory}", hint="ipexctl lab down", exit=Exit.BUSY
-                )
+                what = f"a lab of {len(old.names)} hosts is up in {directory}"
+                raise UsageError(what, hint="ipexctl lab down", exit=Exit.BUSY)
             yield Started("lab up", _format_title(hosts, directory), old.names)
             for server in old.servers:
                 yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, already running")
@@ -83,14 +82,12 @@ def down(directory: Path) -> Generator[Event, None, bool]:
             yield Ended("lab down", Exit.OK)
             return True
         counts = {server.name: len(act.find_processes(lab, server)) for server in lab.servers}
-        for name in counts:
-            yield StepStarted(name, "stop")
+        yield from (StepStarted(name, "stop") for name in counts)
         if left := act.stop_lab(lab):
             yield from _report_leftovers("lab down", left)
             return False
         for name, count in counts.items():
-            detail = f"{pluralize(count, 'process')} ended"
-            yield StepEnded(name, "stop", "changed" if count else "ok", detail)
+            yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
         act.remove_lab(lab)
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)
@@ -110,37 +107,30 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
     hint = "ipexctl lab up"  # cleans up first
     failures = [Failure(name, Kind.STEP, "sshd does not run", hint, "lab") for name in act.find_dead_hosts(lab)]
     if not lab.ready and not failures:
-        failures = [
-            Failure("", Kind.STEP, "the lab is not ready: ipexctl lab up was killed or still runs", hint, "lab")
-        ]
-    for failure in failures:
-        yield HostFailed(failure)
+        what = "the lab is not ready: ipexctl lab up was killed or still runs"
+        failures = [Failure("", Kind.STEP, what, hint, "lab")]
+    yield from map(HostFailed, failures)
     yield Answer(replace(_make_answer(lab), up=not failures))
     yield Ended("lab status", Exit.STEP if failures else Exit.OK)
     return lab
 
 
 def _format_title(hosts: int, directory: Path) -> str:
-    return f"{hosts} SSH server{'' if hosts == 1 else 's'} on {act.ADDRESS}, below {directory}"
+    return f"{pluralize(hosts, 'SSH server')} on {act.ADDRESS}, below {directory}"
 
 
 def _make_answer(lab: Lab) -> LabAnswer:
+    hostfile, ssh_config = str(lab.path("hostfile")), str(lab.path("ssh_config"))
+    counts = [(server, len(act.find_processes(lab, server))) for server in lab.servers]
     return LabAnswer(
         up=True,
         directory=str(lab.directory),
-        hostfile=str(lab.path("hostfile")),
-        ssh=f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}",
-        next=f"ipexctl doctor -f {shlex.quote(str(lab.path('hostfile')))}",
+        hostfile=hostfile,
+        ssh=f"ssh -F {shlex.quote(ssh_config)} {lab.names[0]}",
+        next=f"ipexctl doctor -f {shlex.quote(hostfile)}",
         hosts=tuple(
-            LabHost(
-                name=server.name,
-                address=act.ADDRESS,
-                port=server.port,
-                up=act.is_alive(lab, server),
-                processes=len(act.find_processes(lab, server)),
-                home=str(lab.path(server.name, "home")),
-            )
-            for server in lab.servers
+            LabHost(at.name, act.ADDRESS, at.port, act.is_alive(lab, at), count, str(lab.path(at.name, "home")))
+            for at, count in counts
         ),
     )
 
@@ -148,16 +138,13 @@ def _make_answer(lab: Lab) -> LabAnswer:
 def _discard_lab(directory: Path) -> tuple[int, ...]:
     """Stops and removes a lab that did not start, by its record; returns the processes that remain."""
     lab = act.load_lab(directory)
-    if lab is None:
-        return ()
-    left = act.stop_lab(lab)
-    if not left:
+    left = act.stop_lab(lab) if lab else ()
+    if lab and not left:
         act.remove_lab(lab)
     return left
 
 
 def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
-    what = f"{pluralize(len(left), 'process')} of the lab could not be stopped"
-    pids = ", ".join(str(pid) for pid in left)
-    yield HostFailed(Failure("", Kind.RESIDUE, f"{what}: {pids}", "ps -fp " + " ".join(map(str, left)), "residue"))
+    what = f"{pluralize(len(left), 'process')} of the lab could not be stopped: {', '.join(map(str, left))}"
+    yield HostFailed(Failure("", Kind.RESIDUE, what, f"ps -fp {' '.join(map(str, left))}", "residue"))
     yield Ended(verb, Exit.RESIDUE)

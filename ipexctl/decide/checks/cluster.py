@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -32,13 +32,6 @@ class Cluster:
     def known(self, fact: Callable[[Facts], T | None]) -> dict[str, T]:
         """The values of a fact, by host, where it is known."""
         return {host: value for host, facts in self.facts.items() if (value := fact(facts)) is not None}
-
-    def odd(self, fact: Callable[[Facts], T | None]) -> Iterator[tuple[str, T, T]]:
-        """Hosts whose value differs from the most common one: host, its value, the common value."""
-        values = self.known(fact)
-        usual = find_majority(values)
-        if usual is not None:
-            yield from ((host, value, usual) for host, value in values.items() if value != usual)
 
 
 def find_majority(values: Mapping[str, T]) -> T | None:

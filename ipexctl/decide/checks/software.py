@@ -118,9 +118,8 @@ def needs_import_check(installed: Installed) -> bool:
     held = installed.packages
     torch = held.get("torch")
     others = [held[name] for name in (_IPEX, _ONECCL) if name in held]
-    return not installed.marker or any(
-        torch is None or minor_version(other) != minor_version(torch) for other in others
-    )
+    fits = torch is not None and {minor_version(version) for version in others} <= {minor_version(torch)}
+    return not installed.marker or bool(others and not fits)
 
 
 def check_imports(cluster: Cluster, problems: Mapping[str, Sequence[str]]) -> Iterator[CheckHit]:

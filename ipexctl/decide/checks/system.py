@@ -168,6 +168,9 @@ def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_distributions(cluster: Cluster) -> Iterator[CheckHit]:
-    for host, own, usual in cluster.odd(lambda fact: fact.distribution):
-        glibc = f"glibc {cluster.facts[host].glibc or 'unknown'}"
-        yield CheckHit("SYS005", host, {"distribution": own, "usual": usual}, glibc)
+    distributions = cluster.known(lambda fact: fact.distribution)
+    usual = find_majority(distributions)
+    for host, own in distributions.items():
+        if own != usual:
+            glibc = f"glibc {cluster.facts[host].glibc or 'unknown'}"
+            yield CheckHit("SYS005", host, {"distribution": own, "usual": usual}, glibc)

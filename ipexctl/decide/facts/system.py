@@ -316,22 +316,13 @@ def _find_mount(path: str, mounts: Iterable[str]) -> str:
     return max(above, key=len, default="")
 
 
-_LIMITS = {
-    "Max open files": "nofile",
-    "Max processes": "nproc",
-    "Max locked memory": "memlock",
-    "Max stack size": "stack",
-}
+_LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlock", "stack size": "stack"}
 
 
 def read_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     """The soft limits; None for unlimited."""
-    limits: dict[str, int | None] = {}
-    for line in bundle.files.get("/proc/self/limits", "").splitlines():
-        match = re.match(r"(Max [a-z ]+?)\s{2,}(\S+)", line)
-        if match and match[1] in _LIMITS:
-            limits[_LIMITS[match[1]]] = parse_integer(match[2])
-    return limits
+    lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)", bundle.files.get("/proc/self/limits", ""), re.MULTILINE)
+    return {_LIMITS[name]: parse_integer(value) for name, value in lines if name in _LIMITS}
 
 
 def read_hugepages(bundle: ProbeOutput) -> dict[str, int]:

@@ -59,13 +59,8 @@ def try_imports(
 
 
 def _needs_trial(fact: Facts, everywhere: bool) -> bool:
-    installed = fact.installed
-    return bool(
-        installed
-        and installed.exists
-        and "torch" in installed.packages
-        and (everywhere or needs_import_check(installed))
-    )
+    env = fact.installed
+    return bool(env and env.exists and "torch" in env.packages and (everywhere or needs_import_check(env)))
 
 
 def _outcome(problems: tuple[str, ...]) -> tuple[StepOutcome, str]:
