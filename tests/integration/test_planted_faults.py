@@ -17,6 +17,7 @@ import pytest
 
 from ipexctl.remote.agent import procs
 from tests import mpi
+from tests.e2e.desk import marker
 
 ROOT = Path(__file__).parents[2]
 ACTOR = ROOT / "tests/integration/ranks/actor.py"
@@ -69,12 +70,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         pytest.skip("openssh-server is not installed")
     place = tmp_path_factory.mktemp("faults")
     venv = mpi.make(place / "env")
-    layout: dict[str, object] = {"mpi": "impi-rt", "version": mpi.IMPI.partition("==")[2]}
-    layout |= {"mpiexec": "bin/mpiexec.hydra", "bin": ["bin"], "lib": ["lib"], "providers": None}
-    layout |= {"mpi_root": "", "ccl_root": None, "module": None}
-    marker = {"format": 1, "id": "light", "venv": str(venv), "prefix": str(venv), "layout": layout}
-    marker |= {"python": "3.11", "stack": {"name": "impi-rt only"}, "packages": {}}
-    (venv / "ipexctl.json").write_text(json.dumps(marker))
+    (venv / "ipexctl.json").write_text(marker(str(venv)))
     home = place / "home"
     home.mkdir(mode=0o700)
     user = Controller(home, venv)
