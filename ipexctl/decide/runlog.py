@@ -11,6 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import OutOfMemory
+from ipexctl.model.text import pluralize
 from ipexctl.protocol import frames, journal
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Record
@@ -119,7 +120,7 @@ class RunLog:
                 code = "tampered" if tampered else "lost"
                 yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code=code))
             case journal.Killed(host=host, processes=count) if count:
-                yield e.Message(f"{count} processes needed SIGKILL", "warning", host, "killed")
+                yield e.Message(f"{pluralize(count, 'process')} needed SIGKILL", "warning", host, "killed")
             case journal.Unstored():
                 text = "no space left where the run's directory is: output is lost and counted, the run goes on"
                 yield e.Message(text, "warning", running.head, "unstored")

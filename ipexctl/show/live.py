@@ -172,7 +172,8 @@ class View:
         board = self.board
         footer = self._footer(width)
         odd = self._odd_lines(min(max(height // 5, 2), 10))
-        verdict = [_row(("▌ ", BAD), line) for line in board.stall[: max(height // 3, 1)]]
+        stall = [part for line in board.stall for part in phrases.folded(line, width - 2, 4)]
+        verdict = [_row(("▌ ", BAD), part) for part in stall[: max(height // 3, 1)]]
         room = height - 2 - len(verdict) - (len(odd) + 1 if odd else 0)
         grid = self._grid(width, min(max(room // 2, 3), max(len(board.ranks), 1)), now)
         pane = self._pane(width, max(room - len(grid) - 1, 1))

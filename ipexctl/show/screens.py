@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import RenderableType
 
@@ -65,10 +64,7 @@ def ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
     items: list[RenderableType] = card(report.run) if report.run else []
     if report.hosts and not dry and report.verb in ("play", "demo"):
-        failed = {rank.host for rank in report.run.ranks if rank.state == "failed"} if report.run and items else set()
-        failed = set() if report.ok else failed
-        hosts = [replace(host, failed=1) if host.good and host.host in failed else host for host in report.hosts]
-        items += ["", *recap(hosts)] if items else recap(hosts)
+        items += ["", *recap(report.hosts)] if items else recap(report.hosts)
     return [*items, *(lost(report.lost) if report.lost else [])]
 
 

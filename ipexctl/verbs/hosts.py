@@ -11,7 +11,7 @@ from ipexctl.model.answers import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.text import join_names, printable
+from ipexctl.model.text import join_names, pluralize, printable
 
 
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
@@ -20,7 +20,7 @@ def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
     Raises `UsageError` for an unknown dialect, before the first event.
     """
     written = write_inventory(inventory, dialect)
-    title = f"{len(inventory)} hosts from {printable(inventory.source)} (node0 = {inventory.head.name})"
+    title = f"{pluralize(len(inventory), 'host')} from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)
     for warning in (*_find_ignored_vars(inventory), *written.warnings):
         yield Message(warning, "warning")

@@ -27,7 +27,7 @@ from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
 from ipexctl.model.json_values import Record, to_json
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
@@ -60,7 +60,7 @@ def download_missing_wheels(
     if isinstance(paths, Failure):
         job.failed[""] = paths
         return None
-    yield StepEnded("", FETCH, "changed", f"{len(wanted)} wheels")
+    yield StepEnded("", FETCH, "changed", pluralize(len(wanted), "wheel"))
     return {name: {wheel.name: paths[wheel.name] for wheel in wheels} for name, wheels in sent.items()}
 
 

@@ -143,7 +143,7 @@ def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
     house = yield from run_in_background(
         step, lambda tell: unpack_wheelhouse(archive, context.cache, tell), threading.Event()
     )
-    yield events.StepEnded("", step, "ok", f"{len(list(house.iterdir()))} wheels of {archive.name}")
+    yield events.StepEnded("", step, "ok", f"{pluralize(len(list(house.iterdir())), 'wheel')} of {archive.name}")
     return house
 
 

@@ -27,6 +27,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
+from ipexctl.model.text import pluralize
 from ipexctl.model.wheels import Lock
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
@@ -267,7 +268,7 @@ def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, 
         note = f"torch {torch} is the build for CUDA, with its libraries {mib(lock.size)}{because}"
         lock = replace(lock, notes=(note,))
     packages.save_lock(cache, lock)
-    yield StepEnded("", "lock the wheels", "ok", f"{len(wheels)} wheels, {mib(lock.size)}")
+    yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {mib(lock.size)}")
     return lock
 
 

@@ -13,6 +13,7 @@ from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepOut
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Execute
+from ipexctl.model.text import pluralize
 
 
 def execute(
@@ -21,7 +22,7 @@ def execute(
     """Runs the command on every host, without a shell; a status other than 0 is a failure of that host."""
     command = Command(task.argv, timeout=task.timeout)
     yield Started("command", str(command), inventory.names)
-    plan = f"on {len(inventory)} hosts: {command}"
+    plan = f"on {pluralize(len(inventory), 'host')}: {command}"
     yield Planned("command", plan)
     if dry:
         yield Answer(DryRun(plan))

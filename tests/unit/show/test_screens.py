@@ -375,13 +375,6 @@ def test_hosts_are_counted_after_playbooks_only() -> None:
     assert drawn(screens.ending(replace(report, verb="play", refused="a later step")), 80)
 
 
-def test_a_host_of_a_rank_that_failed_is_not_counted_as_good() -> None:
-    play = [e.Started("play", "", ("a", "b")), e.RunStarted("k7", "a", RANKS, ""), ended(2, 3), *WELL[:2], WELL[3]]
-    report = fold(streams.stamp([*play, e.RunEnded("k7", "rank"), e.Ended("play", Exit.OK)]))
-    lines = drawn(screens.ending(report)).splitlines()
-    assert [line.split()[-2] for line in lines[-2:]] == ["failed=0", "failed=1"]
-
-
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
