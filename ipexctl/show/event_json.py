@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from ipexctl.model.answers import ANSWERS, AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
-from ipexctl.model.json_values import json_items, parse_json, to_json
+from ipexctl.model.json_values import JsonObject, json_items, parse_json, to_json
 
 T = TypeVar("T")
 _KEYS = {"at": "host_time"}  # ``at`` is the stamp; an event's own ``at`` is a host's clock
@@ -33,17 +33,17 @@ _NAMES: Mapping[type, str] = {cls: name for name, cls in _CLASSES.items()}
 _FIELDS: Mapping[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in _CLASSES.values()}
 
 
-def encode(stamped: Stamped) -> dict[str, Any]:
+def encode(stamped: Stamped) -> dict[str, object]:
     """The event as a JSON-able object."""
     event = stamped.event
     cls = type(event)
-    line: dict[str, Any] = {"at": stamped.at, "event": _NAMES[cls]}
+    line: dict[str, object] = {"at": stamped.at, "event": _NAMES[cls]}
     for name in _FIELDS[cls]:
         value = getattr(event, name)
         name = _KEYS.get(name, name)
         if isinstance(value, bytes):
-            line[name] = value.decode("utf-8", "replace")
-            if line[name].encode() != value:
+            line[name] = shown = value.decode("utf-8", "replace")
+            if shown.encode() != value:
                 line[f"{name}_base64"] = base64.b64encode(value).decode()
         else:
             line[name] = to_json(value)
@@ -94,7 +94,7 @@ _FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said
                   "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
 
 
-def decode(line: Mapping[str, Any]) -> Stamped:
+def decode(line: JsonObject) -> Stamped:
     """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
     name = str(line.get("event"))
     cls = _CLASSES.get(_FORMER_EVENTS.get(name, name))
@@ -110,13 +110,13 @@ def decode(line: Mapping[str, Any]) -> Stamped:
     values = {name: line[key] for name, key in keys.items() if key in line}
     exact = {key: line[f"{key}_base64"] for key in values if f"{key}_base64" in line}
     try:
-        data = {key: base64.b64decode(coded, validate=True) for key, coded in exact.items()}
+        data = {key: base64.b64decode(cast(str, coded), validate=True) for key, coded in exact.items()}
     except (ValueError, TypeError):
         raise DamagedRecordError(f"{', '.join(exact)} is not base64") from None
     return Stamped(at, replace(_read(cls, values), **data))
 
 
-def _read_answer(line: Mapping[str, Any]) -> AnyAnswer:
+def _read_answer(line: JsonObject) -> AnyAnswer:
     """The answer as its type; that of another version stays as it was written."""
     value = line.get("value")
     if not isinstance(value, dict):
@@ -127,7 +127,7 @@ def _read_answer(line: Mapping[str, Any]) -> AnyAnswer:
     return cast(AnyAnswer, _read(kind, value))
 
 
-def _read(cls: type[T], values: Mapping[str, Any]) -> T:
+def _read(cls: type[T], values: JsonObject) -> T:
     try:
         return parse_json(cls, json.dumps(values), strict=True)
     except ValueError as error:

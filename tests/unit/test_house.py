@@ -300,8 +300,6 @@ UNTYPED = re.compile(r"\b(?:dict|Dict|Mapping)\[str, Any\]")
 UNTYPED_AT_MOST = {
     "remote/": (99, "programs on hosts read and write JSON with the standard library alone"),
     "protocol/": (99, "messages and records are read from JSON here, and written to it"),
-    "show/event_json.py": (5, "events are read from JSON here, and written to it"),
-    "verbs/run/replay.py": (2, "reads the lines of events.jsonl"),
     "model/toml.py": (2, "reads TOML"),
     "cli/command.py": (9, "the values of flags, before they become a task"),
     "act/packages/download.py": (1, "urllib3's keyword arguments"),

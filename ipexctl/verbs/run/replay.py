@@ -13,6 +13,7 @@ from typing import Any
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
+from ipexctl.model.json_values import JsonObject
 from ipexctl.show import event_json
 from ipexctl.show.record import EVENTS, MARK, RANKS, saved
 from ipexctl.show.sanitise import visible
@@ -116,7 +117,7 @@ def _warn(at: float, text: str) -> Stamped:
     return Stamped(at, e.Message(text, "warning", code="record-gap"))
 
 
-def _parse_object(raw: bytes) -> dict[str, Any]:
+def _parse_object(raw: bytes) -> JsonObject:
     try:
         line = json.loads(raw)
     except (ValueError, RecursionError):
@@ -143,7 +144,7 @@ class _RankFiles:
         self._shown: dict[tuple[int, str], int] = {}
         self._hosts: dict[int, str] = {}
 
-    def read(self, line: dict[str, Any]) -> Iterator[Stamped]:
+    def read(self, line: JsonObject) -> Iterator[Stamped]:
         """The bytes of one reference, in pieces. Raises `DamagedRecordError`."""
         stamped = event_json.decode({**line, "data": ""})
         event = stamped.event
