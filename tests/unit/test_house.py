@@ -62,23 +62,24 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-NAMES = ("Accelerate", "DeepSpeed", "Intel", "IPEX", "Open MPI", "SSH")  # a sentence may begin with one
+NAMES = ("Accelerate", "DeepSpeed", "Intel", "IPEX", "Open MPI", "Python", "SSH")  # a sentence may begin with one
 
 
 def sentences(path: Path) -> Iterator[tuple[str, str]]:
-    """How each sentence of a refusal in a file begins and ends; where a value stands there, nothing is told."""
-    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Name)
-            and call.func.id == "UsageError"
-            and call.args
-        ):
-            first = call.args[0]
-            for text in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
-                parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-                said = [str(part.value) if isinstance(part, ast.Constant) else "" for part in parts]
-                yield said[0], said[-1]
+    """How each sentence of a refusal in a file begins and ends, also of one that a variable ``what`` holds first; where
+    a value stands there, nothing is told."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="UsageError"), args=[first, *_]):
+                pass
+            case ast.Assign(targets=[ast.Name(id="what")], value=first):
+                pass
+            case _:
+                continue
+        for text in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+            parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+            said = [str(part.value) if isinstance(part, ast.Constant) else "" for part in parts]
+            yield said[0], said[-1]
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -165,7 +166,7 @@ def test_scripts_for_hosts_use_the_protocols_names(path: Path) -> None:
     assert used <= known
 
 
-HEAVY = {"paramiko", "fabric", "invoke", "cryptography", "rich", "pydantic", "yaml"}
+HEAVY = {"paramiko", "fabric", "invoke", "cryptography", "rich", "pydantic", "yaml", "jinja2"}
 TYPER = {"pydantic"}  # what Typer itself loads to print the help of one command
 
 

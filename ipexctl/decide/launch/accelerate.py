@@ -196,17 +196,11 @@ def start_with_accelerate(
     sentence = "Accelerate starts mpirun with as many ranks on every host"
     require_equal_ppn(launch, sentence, "give --ppn, or a configuration without mpirun_config")
     if launch.dialect != "impi":
-        raise UsageError(
-            f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}",
-            hint="leave out --mpi, or give a configuration without mpirun_config",
-            exit=Exit.STEP,
-        )
+        what = f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}"
+        raise UsageError(what, hint="leave out --mpi, or give a configuration without mpirun_config", exit=Exit.STEP)
     if version and not supports_option(options, "accelerate", "mpirun_config", version):
-        raise UsageError(
-            f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)",
-            hint="a configuration without mpirun_config",
-            exit=Exit.STEP,
-        )
+        what = f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)"
+        raise UsageError(what, hint="a configuration without mpirun_config", exit=Exit.STEP)
     head = launch.head
     run_config = replace(
         config,

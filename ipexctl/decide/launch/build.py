@@ -184,12 +184,10 @@ def _identify_machines(hosts: Sequence[Host], runtimes: Mapping[str, HostRuntime
         if len(group) > 1 and not allowed and len({host.vars.get("lab", host.name) for host in group}) > 1
     ]
     if twice:
-        raise UsageError(
-            "some entries are one machine, so their ranks would share it",
-            reasons=[" = ".join(f"{host.name} ({host.origin or host.address})" for host in group) for group in twice],
-            hint="remove all but one of them, or use --allow-duplicates",
-            exit=Exit.STEP,
-        )
+        what = "some entries are one machine, so their ranks would share it"
+        reasons = [" = ".join(f"{host.name} ({host.origin or host.address})" for host in group) for group in twice]
+        hint = "remove all but one of them, or use --allow-duplicates"
+        raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
     return machines
 
 
@@ -197,11 +195,8 @@ def choose_backend(task: Run, runtimes: Sequence[Runtime]) -> tuple[str, str]:
     """The backend and the reason for it. Raises `UsageError` (exit 4) if the environment lacks the requested one."""
     ccl, impi = all(other.module for other in runtimes), all(other.impi for other in runtimes)
     if task.backend == "ccl" and not ccl:
-        raise UsageError(
-            "the environment has no oneccl_bind_pt, which the backend ccl needs",
-            hint="ipexctl install --backend ccl, or run with --backend gloo",
-            exit=Exit.STEP,
-        )
+        what = "the environment has no oneccl_bind_pt, which the backend ccl needs"
+        raise UsageError(what, hint="ipexctl install --backend ccl, or run with --backend gloo", exit=Exit.STEP)
     if (task.backend == "impi" or task.backend_override) and not impi:
         what = "the environment has no impi_torch, which the backend impi needs"
         hint = "ipexctl install --backend impi, or run with --backend gloo"

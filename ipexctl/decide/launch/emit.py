@@ -83,11 +83,8 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
 
 def _check_impi(form: str, exit: Exit) -> None:
     if form in {"sbatch", "torchrun", "pytorchjob"}:
-        raise UsageError(
-            f"{form} starts ranks without mpirun, which the backend impi needs",
-            hint="--backend gloo, or --emit sh",
-            exit=exit,
-        )
+        what = f"{form} starts ranks without mpirun, which the backend impi needs"
+        raise UsageError(what, hint="--backend gloo, or --emit sh", exit=exit)
 
 
 def _script_words(launch: Launch) -> tuple[str, ...]:
@@ -101,11 +98,8 @@ def _script_words(launch: Launch) -> tuple[str, ...]:
 def _limit_word(launch: Launch, script: str) -> str:
     """The script of all ranks, if it fits into one word of a command line. Raises `UsageError` otherwise."""
     if len(script.encode()) > _WORD:
-        raise UsageError(
-            f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun",
-            hint="--emit ansible copies it as a file",
-            exit=Exit.STEP,
-        )
+        what = f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun"
+        raise UsageError(what, hint="--emit ansible copies it as a file", exit=Exit.STEP)
     return script
 
 

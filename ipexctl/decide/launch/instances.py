@@ -44,10 +44,8 @@ def check_options(task: Run) -> None:
     if task.cpus is not None and task.logical_cores:
         reasons.append("--logical-cores has no effect: --cpus names logical CPUs")
     if task.backend_override and task.backend not in {"auto", "impi"}:
-        raise UsageError(
-            f"--backend-override puts impi in Gloo's place, and --backend {task.backend} asks for something else",
-            hint="--backend impi --backend-override",
-        )
+        what = f"--backend-override puts impi in Gloo's place, and --backend {task.backend} asks for something else"
+        raise UsageError(what, hint="--backend impi --backend-override")
     if reasons:
         raise UsageError("the options for cores conflict", reasons=reasons)
 
@@ -94,19 +92,11 @@ def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]
         and (room := len(_split_cores(task, cores[host], size)) if size else len(cores[host].cpus)) < count
     ]
     if short:
-        what = f"instances of {size} cores" if size else f"{counts[0][1]} instances"
-        raise UsageError(
-            f"{what} do not fit",
-            reasons=short,
-            hint="ask for fewer --instances, or smaller ones",
-            exit=Exit.STEP,
-        )
+        what = f"instances of {size} cores do not fit" if size else f"{counts[0][1]} instances do not fit"
+        raise UsageError(what, reasons=short, hint="ask for fewer --instances, or smaller ones", exit=Exit.STEP)
     if task.instance is not None and (few := [host for host, count in counts if count <= task.instance]):
-        raise UsageError(
-            f"there is no instance {task.instance} on {', '.join(few)}",
-            hint="instances are counted from 0",
-            exit=Exit.STEP,
-        )
+        what = f"there is no instance {task.instance} on {', '.join(few)}"
+        raise UsageError(what, hint="instances are counted from 0", exit=Exit.STEP)
     return counts
 
 

@@ -95,11 +95,9 @@ def suggest_mpi_install(name: str) -> str:
 def choose_common_launcher(name: str, launchers: Mapping[str, MpiLauncher]) -> MpiLauncher:
     """The launcher that all hosts share, at one path. Raises `UsageError` (exit 4) listing that of each host."""
     if len(set(launchers.values())) > 1:
-        raise UsageError(
-            f"--mpi {name} needs the same MPI at the same path on all hosts",
-            reasons=[f"{host}: {launcher} at {launcher.program}" for host, launcher in launchers.items()],
-            exit=Exit.STEP,
-        )
+        what = f"--mpi {name} needs the same MPI at the same path on all hosts"
+        reasons = [f"{host}: {launcher} at {launcher.program}" for host, launcher in launchers.items()]
+        raise UsageError(what, reasons=reasons, exit=Exit.STEP)
     return next(iter(launchers.values()))
 
 

@@ -82,12 +82,9 @@ def count_ranks(
         room = [n // len(hosts) + (1 if i < n % len(hosts) else 0) for i in range(len(hosts))]
     if n > sum(room):
         where = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, room, strict=True))
-        raise UsageError(
-            f"{n} ranks do not fit on {len(hosts)} hosts",
-            reasons=[f"room for {sum(room)}: {where}"],
-            hint="raise --ppn or the slots in the hostfile, or lower -n",
-            exit=Exit.STEP,
-        )
+        what = f"{n} ranks do not fit on {len(hosts)} hosts"
+        hint = "raise --ppn or the slots in the hostfile, or lower -n"
+        raise UsageError(what, reasons=[f"room for {sum(room)}: {where}"], hint=hint, exit=Exit.STEP)
     counts: list[tuple[str, int]] = []
     for host, count in zip(hosts, room, strict=True):
         taken = min(count, n)
