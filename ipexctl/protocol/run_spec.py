@@ -3,7 +3,7 @@
 import json
 from typing import Dict, List, NamedTuple, Optional
 
-from ipexctl.protocol.codec import decode, encode, load_object
+from ipexctl.protocol.codec import encode
 from ipexctl.protocol.timings import Timings
 
 
@@ -84,8 +84,3 @@ class RunSpec(NamedTuple):
 
 def write(spec: "RunSpec") -> bytes:
     return json.dumps(encode(spec)).encode()
-
-
-def read(data: bytes) -> "RunSpec":
-    """Raises `codec.DamagedError`, a `ValueError`."""
-    return decode(RunSpec, load_object(data))

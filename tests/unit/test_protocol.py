@@ -73,9 +73,9 @@ def test_no_line_raises(line: bytes) -> None:
 
 def test_a_specification_is_read_as_it_was_written() -> None:
     spec = SPEC._replace(timings=Timings(*(seconds * 0.01 for seconds in Timings())))
-    assert run_spec.read(run_spec.write(spec)) == spec
+    assert codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec))) == spec
     with pytest.raises(codec.DamagedError, match="timings: grace"):
-        run_spec.read(run_spec.write(spec._replace(timings=Timings(grace="soon"))))  # type: ignore[arg-type]
+        codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec._replace(timings=Timings(grace="soon")))))  # type: ignore[arg-type]
 
 
 def test_frames_are_cut_out_of_any_pieces() -> None:

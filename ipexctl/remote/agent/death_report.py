@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from contextlib import suppress
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
 from ipexctl.remote.agent import files
@@ -36,21 +36,16 @@ class KernelLog:
         """The last line that names this process with a cause of death."""
         about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
         last_line = ""
-        for line in self.lines():
-            if about.search(line):
-                last_line = line.split(";", 1)[-1].strip()[:400]
-        return last_line
-
-    def lines(self) -> "List[str]":
-        lines: List[str] = []
-        while self.fd >= 0 and len(lines) < LINES:
+        for _ in range(LINES if self.fd >= 0 else 0):
             try:
-                lines.append(os.read(self.fd, 8192).decode("utf-8", "replace"))
+                line = os.read(self.fd, 8192).decode("utf-8", "replace")
             except BrokenPipeError:
                 continue  # older records were overwritten
             except OSError:
                 break
-        return lines
+            if about.search(line):
+                last_line = line.split(";", 1)[-1].strip()[:400]
+        return last_line
 
 
 def describe_rank_death(

@@ -240,20 +240,14 @@ def _stopping_due(run: "Run", now: "Moment") -> "Step":
     return _kill(run, now) if now.steady > run.deadline else (run, ())
 
 
-def _killing_due(run: "Run", now: "Moment") -> "Step":
-    return _finish(run, now) if _settled(run, now) or now.steady > run.deadline else (run, ())
-
-
-def _finishing_due(run: "Run", now: "Moment") -> "Step":
-    return _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
-
-
 _DUE: "Dict[State, Callable[[Run, Moment], Step]]" = {
     State.GATHERING: _gathering_due,
     State.RUNNING: _running_due,
     State.STOPPING: _stopping_due,
-    State.KILLING: _killing_due,
-    State.FINISHING: _finishing_due,
+    State.KILLING: lambda run, now: _finish(run, now) if _settled(run, now) or now.steady > run.deadline else (run, ()),
+    State.FINISHING: lambda run, now: (
+        _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
+    ),
 }
 
 

@@ -200,12 +200,10 @@ def reap() -> "List[int]":
     return ended
 
 
-def become_reaper() -> bool:
-    """Makes orphans among our descendants our children. False where the kernel or libc does not offer it."""
-    try:
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
+def become_reaper() -> None:
+    """Makes orphans among our descendants our children, where the kernel and libc offer it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:

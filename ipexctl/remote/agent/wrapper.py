@@ -46,14 +46,14 @@ def main(argv: "List[str]") -> int:
     spec = files.read_spec(directory)
     rank = next((int(os.environ[name]) for name in _RANK if os.environ.get(name, "").isdigit()), None)
     if rank is None:
-        return _refuse("mpirun gave this process no rank")
+        return _print_error("mpirun gave this process no rank")
     place = spec.ranks.get(rank)
     if place is None:
-        return _refuse("rank %d was planned for another host than %s" % (rank, spec.host))
+        return _print_error("rank %d was planned for another host than %s" % (rank, spec.host))
     # First, so that a killed wrapper is missed.
     unwritten = files.write_record(directory, files.BEGIN, RankBegun(rank, os.getpid()))
     if unwritten:
-        return _refuse("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
+        return _print_error("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
     notes = Notes(directory, rank, spec.host)
     environment = _environment(directory, spec, place, rank)
     preload = _loadable(spec.preload, spec.argv[0], notes)
@@ -81,7 +81,7 @@ def main(argv: "List[str]") -> int:
         )
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
-        return _refuse("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)
+        return _print_error("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)
     if stopped:  # the script may have been born too late for the guard's look
         child.send_signal(stopped[0])
     started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
@@ -104,13 +104,13 @@ def main(argv: "List[str]") -> int:
         stream.flush()
     unwritten = files.write_record(directory, files.END, record)
     if unwritten:
-        _refuse("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
+        _print_error("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
     elif frames or spec.independent:
         return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
     return status if status >= 0 else 128 - status
 
 
-def _refuse(why: str, status: int = 1) -> int:
+def _print_error(why: str, status: int = 1) -> int:
     sys.stderr.write("ipexctl: %s\n" % why)
     return status
 
