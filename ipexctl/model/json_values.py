@@ -33,7 +33,8 @@ class JsonRecord(Record):
     every other field is always there.
     """
 
-    __pydantic_config__: ClassVar = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}
+    # Without an annotation: pydantic 2.6 reads those in the module of each class below this one.
+    __pydantic_config__ = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}  # noqa: RUF012
 
 
 class TextForm(NamedTuple):
