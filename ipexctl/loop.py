@@ -38,13 +38,13 @@ KEPT = 200  # saved runs; the oldest finished ones make room
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How a command connects to hosts and prints; the same for every command."""
+    """How a command connects to hosts and prints; the same for every command. Fields are called as the flags are."""
 
     output: Output = "auto"
-    json: bool = False
+    json_: bool = False
     raw: bool = False
-    label: Literal["rank", "host"] = "rank"
-    accept_new: bool = False
+    label_hosts: bool = False
+    accept_new_host_keys: bool = False
     connect_timeout: float = 10.0
     forks: int = 32
     ask_pass: bool = False
@@ -72,7 +72,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
 
     def run(console: Console, log: DebugLog) -> Exit:
         ask = ask_passphrase if options.ask_pass else None
-        links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new, ask=ask)
+        links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
         context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
         try:
             with console.interrupts.raising():
@@ -287,13 +287,13 @@ def make_screen(options: OutputOptions, console: Console) -> sinks.Sink:
         return sinks.Bare(out, err)
     if options.output == "json":
         return sinks.JsonLines(out)
-    if options.json:
+    if options.json_:
         return sinks.Answering(out, err, options.only)
     if options.output == "live" or (options.output == "auto" and out.isatty() and os.environ.get("TERM") != "dumb"):
         from ipexctl.show.live import Live
 
         return Live(out, err, on_detach=console.interrupts.detach.set if options.detachable else None)
-    return sinks.Plain(out, err, raw=options.raw, label=options.label)
+    return sinks.Plain(out, err, raw=options.raw, label="host" if options.label_hosts else "rank")
 
 
 def read_known_errors() -> KnownErrors:

@@ -7,10 +7,11 @@ commands loads no pydantic. When it runs, each annotated parameter gets its valu
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from types import MappingProxyType, NoneType, SimpleNamespace
@@ -21,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
-    from ipexctl.loop import OutputOptions, Workflow
+    from ipexctl.loop import Workflow
     from ipexctl.model.hosts import Inventory
     from ipexctl.model.tasks import Flag
 
@@ -42,14 +43,8 @@ class HostSelection:
         from ipexctl.loop import state_directory
         from ipexctl.verbs.common.select import select_hosts
 
-        inventory = select_hosts(
-            hostfile=self.hostfile,
-            hosts=self.hosts,
-            limit=self.limit,
-            environ=os.environ,
-            cwd=Path.cwd(),
-            runs=state_directory() / "runs",
-        )
+        named = {"hostfile": self.hostfile, "hosts": self.hosts, "limit": self.limit}
+        inventory = select_hosts(**named, environ=os.environ, cwd=Path.cwd(), runs=state_directory() / "runs")
         self.warnings = [*inventory.warnings]
         return inventory
 
@@ -179,25 +174,9 @@ class _Generated:
     models: list[str]  # tasks and flags
     alone: Mapping[str, str]  # options without their value, and the option that is meant
 
-    @cached_property
-    def _built(self) -> Any:
-        return type(self).build()
-
-    @property
-    def params(self) -> list[Any]:
-        return self._built.params  # type: ignore[no-any-return]
-
-    @params.setter
-    def params(self, _: object) -> None:
-        """Typer sets those of the function it was given, which has none."""
-
-    @property
-    def callback(self) -> Any:
-        return self._built.callback
-
-    @callback.setter
-    def callback(self, _: object) -> None:
-        """Typer sets the function it was given, which does nothing."""
+    # Typer also sets both, to those of the function it was given, which has no parameters and does nothing.
+    params = property(lambda self: self.build().params, lambda self, params: None)
+    callback = property(lambda self: self.build().callback, lambda self, callback: None)
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
         following = [*args, "-"][1:]
@@ -251,6 +230,7 @@ def command(
     of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
     shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
     the first argument are those of a script. ``alone``: options that mean another one where their value is missing.
+    ``examples``: what may stand behind the command's name.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -279,7 +259,9 @@ def command(
             built.command()(invoke)
             return typer.main.get_command(built)
 
-        generated = {"build": staticmethod(build), "examples": examples, "models": own, "alone": alone}
+        path = " ".join(word for word in ("ipexctl", app.info.name, name) if word)
+        lines = tuple(f"{path} {example}".strip() for example in examples)
+        generated = {"build": staticmethod(cache(build)), "examples": lines, "models": own, "alone": alone}
         settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None
@@ -308,7 +290,8 @@ def _perform(
     """Performs the workflow of a command, and warnings about its hosts; ends the program with the exit code."""
     from ipexctl import loop
 
-    options = make_output_options(values | overrides)
+    known = {field.name for field in dataclasses.fields(loop.OutputOptions)}
+    options = loop.OutputOptions(**{name: value for name, value in (values | overrides).items() if name in known})
     hosts = HostSelection(**{name: values.get(name) for name in ("hostfile", "hosts", "limit")})
     injected = {"HostSelection": hosts, "OutputOptions": options, "typer.Context": ctx}
 
@@ -332,18 +315,3 @@ def _perform(
 
     direct = "OutputOptions" in function.__annotations__.values()
     raise typer.Exit(int(call() if direct else loop.run_command(make_workflow, options, acting=acting)))
-
-
-def make_output_options(values: Mapping[str, Any]) -> OutputOptions:
-    """How the command connects and prints."""
-    from ipexctl.loop import OutputOptions
-
-    return OutputOptions(
-        json=values.get("json_", False),
-        accept_new=values.get("accept_new_host_keys", False),
-        label="host" if values.get("label_hosts") else "rank",
-        **{name: values[name] for name in _SHARED if name in values},
-    )
-
-
-_SHARED = ("output", "raw", "connect_timeout", "forks", "ask_pass", "only", "bare", "detachable")

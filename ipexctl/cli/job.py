@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ipexctl.cli.command import HostSelection, command
-from ipexctl.cli.questions import confirm
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
@@ -24,17 +23,17 @@ def _can_ask(flags: Any) -> bool:
     return bool(flags.fix and not flags.yes and sys.stdin.isatty() and sys.stderr.isatty())
 
 
+def _confirm(question: str) -> bool:
+    """Asks on the terminal; no answer is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 @command(
     app,
     "doctor",
-    output=lambda flags: (
-        {"output": "plain"} if _can_ask(flags) and flags.output == "auto" else {}
-    ),  # not under questions
-    examples=(
-        "ipexctl doctor --hosts node0,node1",
-        "ipexctl doctor --bench --limit node[1-3]",
-        "ipexctl doctor --verify",
-    ),
+    output=lambda flags: {"output": "plain"} if flags.output == "auto" and _can_ask(flags) else {},  # for questions
+    examples=("--hosts node0,node1", "--bench --limit node[1-3]", "--verify"),
 )
 def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFlags) -> Workflow:
     """Look at every host: what it is, what is wrong, how to fix it."""
@@ -56,7 +55,7 @@ def doctor(context: Context, hosts: HostSelection, task: Doctor, flags: DoctorFl
     task = task.model_copy(update={"recorded": (*task.recorded, *flags.files)})
     hostless = task.explain is not None or task.recorded
     inventory = Inventory(()) if hostless else hosts.inventory()
-    return doctor(task, inventory, context, ask=confirm if _can_ask(task) else None, environ=os.environ, alone=True)
+    return doctor(task, inventory, context, ask=_confirm if _can_ask(task) else None, environ=os.environ, alone=True)
 
 
 @command(app, "verify", hidden=True)
@@ -71,11 +70,7 @@ def verify(context: Context, hosts: HostSelection, task: Verify) -> Workflow:
     app,
     "install",
     acting=True,
-    examples=(
-        "ipexctl install --dry-run",
-        "ipexctl install --torch 2.8.0 --backend ccl",
-        "ipexctl install --wheels wheels.tar.gz --with 'transformers<4.53'",
-    ),
+    examples=("--dry-run", "--torch 2.8.0 --backend ccl", "--wheels wheels.tar.gz --with 'transformers<4.53'"),
 )
 def install(context: Context, hosts: HostSelection, task: Install, flags: DryRunFlags) -> Workflow:
     """Put matching wheels of torch, IPEX, oneCCL, MPI on all hosts."""
@@ -85,12 +80,7 @@ def install(context: Context, hosts: HostSelection, task: Install, flags: DryRun
     return install(task, hosts.inventory(), context, environ=os.environ)
 
 
-@command(
-    app,
-    "sync",
-    acting=True,
-    examples=("ipexctl sync --dry-run", "ipexctl sync src --workdir /data/src --exclude '*.pt' --delete"),
-)
+@command(app, "sync", acting=True, examples=("--dry-run", "src --workdir /data/src --exclude '*.pt' --delete"))
 def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags) -> Workflow:
     """Copy a directory to all hosts: changed files only."""
     from ipexctl.verbs.files.sync import sync
@@ -106,9 +96,9 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags)
     script=True,
     output=lambda flags: {"detachable": not (flags.dry_run or flags.emit)},
     examples=(
-        "ipexctl run train.py --epochs 3",
-        "ipexctl run --dry-run --ppn 2 --backend ccl train.py",
-        "ipexctl run -e OMP_PROC_BIND=close --time-limit 3600 --detach train.py",
+        "train.py --epochs 3",
+        "--dry-run --ppn 2 --backend ccl train.py",
+        "-e OMP_PROC_BIND=close --time-limit 3600 --detach train.py",
     ),
 )
 def run(ctx: typer.Context, context: Context, hosts: HostSelection, task: Run, flags: RunFlags) -> Workflow:
@@ -131,12 +121,7 @@ def _find_misplaced_options(ctx: typer.Context, args: tuple[str, ...]) -> list[s
     return [f"{', '.join(names)} {goes} to the script: options of ipexctl stand before it"] if names else []
 
 
-@command(
-    app,
-    "hosts",
-    contacts=False,
-    examples=("ipexctl hosts", "ipexctl hosts -f cluster.yaml --as mpi", "ipexctl hosts --hosts node[01-16] --json"),
-)
+@command(app, "hosts", contacts=False, examples=("", "-f cluster.yaml --as mpi", "--hosts node[01-16] --json"))
 def hosts_(context: Context, hosts: HostSelection, flags: HostsFlags) -> Workflow:
     """Print the hosts as they were read: a linter and a converter. Contacts nobody."""
     from ipexctl.verbs.hosts import hosts as show_hosts

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli import questions
 from ipexctl.cli.command import HostSelection, command
 
 if TYPE_CHECKING:
     from ipexctl.act.context import Context
     from ipexctl.cli.options import DryRunFlags, InitFlags, PlayFlags
+    from ipexctl.decide.planning.init import Question
     from ipexctl.loop import Workflow
     from ipexctl.model.tasks import Fetch
 
@@ -32,9 +32,9 @@ def _is_lint(files: list[str] | tuple[str, ...]) -> bool:
     output=lambda flags: {"only": "playbooks" if _is_lint(flags.files) else "list" if flags.list_steps else "",
                           "detachable": not _is_lint(flags.files)},
     examples=(
-        "ipexctl play playbook.yaml --check --diff",
-        "ipexctl play playbook.yaml --var epochs=3 --tags train",
-        "ipexctl play lint playbook.yaml",
+        "playbook.yaml --check --diff",
+        "playbook.yaml --var epochs=3 --tags train",
+        "lint playbook.yaml",
     ),
 )  # fmt: skip
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
@@ -53,14 +53,14 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     book = read_playbook(flags.files[0], environ=os.environ, cwd=Path.cwd(), variables=flags.var)
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
-    chosen = None if limit is None else limit_hosts(inventory, limit, context.state / "runs")
+    chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
     options = PlayOptions(
         tags=flags.tags,
         skip_tags=flags.skip_tags,
         start_at=flags.start_at,
         dry=flags.dry_run,
         diff=flags.diff,
-        hosts=None if chosen is None else frozenset(chosen.names),
+        hosts=chosen,
         again=limit is not None and FAILED in limit,
     )
     if flags.list_steps:
@@ -68,12 +68,7 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     return play(book, inventory, context, os.environ, options)
 
 
-@command(
-    app,
-    "fetch",
-    acting=True,
-    examples=("ipexctl fetch 'checkpoints/*.pt' --from rank:0", "ipexctl fetch logs --into results --dry-run"),
-)
+@command(app, "fetch", acting=True, examples=("'checkpoints/*.pt' --from rank:0", "logs --into results --dry-run"))
 def fetch(context: Context, hosts: HostSelection, task: Fetch, flags: DryRunFlags) -> Workflow:
     """Copy results back from the hosts: changed files only. Each host has a directory of its own."""
     from ipexctl.verbs.files.fetch import fetch
@@ -81,12 +76,28 @@ def fetch(context: Context, hosts: HostSelection, task: Fetch, flags: DryRunFlag
     return fetch(task, hosts.inventory(), context, dry=flags.dry_run)
 
 
+def _ask(question: Question) -> str:
+    """The answer on the terminal; an empty one is the default. Raises `Interrupted` where the input has ended."""
+    from ipexctl.model.errors import Interrupted
+    from ipexctl.model.text import printable
+
+    offered = f" [{'/'.join(question.choices)}]" if question.choices else ""
+    why = f"  ({printable(question.why, 160)})" if question.why else ""
+    print(f"{question.text}{offered}{why}", file=sys.stderr)
+    default = f"[{printable(question.default)}] " if question.default else ""
+    print(f"  {default}", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise Interrupted
+    return line.strip()
+
+
 @command(
     app,
     "init",
     script=True,
     output=lambda flags: {"output": "plain"} if not flags.yes and flags.output == "auto" else {},  # not under questions
-    examples=("ipexctl init train.py --epochs 3", "ipexctl init --yes --hosts node0,node1 --ppn 2 train.py"),
+    examples=("train.py --epochs 3", "--yes --hosts node0,node1 --ppn 2 train.py"),
 )
 def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     """Write a first playbook and hostfile. It asks a few questions, most of them answered by the hosts."""
@@ -99,9 +110,6 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("init asks a few questions, and nobody can answer here", hint="ipexctl init --yes train.py")
 
-    def ask(question: Question) -> str:
-        return questions.ask(question.text, question.default, question.why, question.choices)
-
     source = read_source(flags.from_, cwd=Path.cwd()) if flags.from_ else Source()
     target = Path(os.path.abspath(flags.playbook))  # noqa: PTH100 - links stay as they are written
     inventory, hostfile = source.inventory, None
@@ -111,18 +119,12 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
         inventory = hosts.inventory()
         hostfile = None if hosts.hosts or hosts.limit else os.path.relpath(named or "", target.parent)
     if inventory is None and asking:
-        names = questions.ask("Which hosts?", "", "names between commas: node0,node1,node[02-07]", ())
+        names = _ask(Question("hosts", "Which hosts?", "", "names between commas: node0,node1,node[02-07]"))
         inventory = parse_list(names, "hosts")
     inventory = hosts.inventory() if inventory is None else inventory  # says what is missing
     answers = Answers(
         script=None if flags.script is None else os.path.relpath(flags.script, target.parent),
-        args=flags.args,
-        ppn=flags.ppn,
-        ipex=flags.ipex,
-        backend=flags.backend,
-        torch=flags.torch,
-        precision=flags.precision,
-        port=flags.port,
+        **{name: getattr(flags, name) for name in ("args", "ppn", "ipex", "backend", "torch", "precision", "port")},
     )
     place = Target(target, target.with_name("hostfile"), hostfile, flags.force)
-    return init(answers, inventory, source.config, place, context, ask if asking else None)
+    return init(answers, inventory, source.config, place, context, _ask if asking else None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@command(app, "ps", examples=("ipexctl ps", "ipexctl ps --hosts node[0-3] --json"))
+@command(app, "ps", examples=("", "--hosts node[0-3] --json"))
 def ps(context: Context, hosts: HostSelection) -> Workflow:
     """List the runs on these hosts, from any controller."""
     from ipexctl.verbs.run.manage import ps
@@ -26,13 +26,7 @@ def ps(context: Context, hosts: HostSelection) -> Workflow:
     return ps(hosts.inventory(), context)
 
 
-@command(
-    app,
-    "attach",
-    acting=True,
-    output=lambda flags: {"detachable": True},
-    examples=("ipexctl attach", "ipexctl attach 1120-083015-k7 --raw"),
-)
+@command(app, "attach", acting=True, output=lambda flags: {"detachable": True}, examples=("", "1120-083015-k7 --raw"))
 def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workflow:
     """Watch a run from its first byte on. Ctrl-C stops the run, the key d detaches."""
     from ipexctl.verbs.run.manage import attach
@@ -41,7 +35,7 @@ def attach(context: Context, hosts: HostSelection, flags: AttachFlags) -> Workfl
 
 
 @command(app, "reap", hidden=True, preset={"orphans": True})
-@command(app, "stop", examples=("ipexctl stop", "ipexctl stop 1120-083015-k7 --kill", "ipexctl stop --orphans"))
+@command(app, "stop", examples=("", "1120-083015-k7 --kill", "--orphans"))
 def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     """End a run on all its hosts and prove it."""
     from ipexctl.model.errors import UsageError
@@ -60,27 +54,22 @@ def stop(context: Context, hosts: HostSelection, flags: StopFlags) -> Workflow:
     without="json_",
     alone={"-f": "--follow"},
     output=lambda flags: {"bare": bool(re.fullmatch(r"(\d+)([-,]\1)*", flags.rank or ""))},
-    examples=("ipexctl logs --follow", "ipexctl logs --rank 0 > rank0.log", "ipexctl logs 1120-083015-k7 --rank 3,5-7"),
+    examples=("--follow", "--rank 0 > rank0.log", "1120-083015-k7 --rank 3,5-7"),
 )
 def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     """Print what the ranks of a run wrote so far."""
-    from ipexctl.verbs.run.manage import logs
-
-    return logs(flags.run, hosts.inventory(), context, _parse_ranks(flags.rank), follow=flags.follow)
-
-
-def _parse_ranks(text: str | None) -> frozenset[int] | None:
-    """The ranks of a list such as 3,5-7; None is all of them. Raises `UsageError`."""
     from ipexctl.decide.facts.numbers import parse_cpu_list
     from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.run.manage import logs
 
-    ranks = parse_cpu_list(text)  # numbers and ranges, as those of ranks
-    if text is not None and not ranks:
-        raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {text!r}")
-    return None if ranks is None else frozenset(ranks)
+    ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
+    if flags.rank is not None and not ranks:
+        raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
+    chosen = None if ranks is None else frozenset(ranks)
+    return logs(flags.run, hosts.inventory(), context, chosen, follow=flags.follow)
 
 
-@command(app, "replay", examples=("ipexctl replay", "ipexctl replay 1120-083015-k7 --output json"))
+@command(app, "replay", examples=("", "1120-083015-k7 --output json"))
 def replay(flags: ReplayFlags, output: OutputOptions) -> Exit:
     """Show a saved run again, in any output mode."""
     from ipexctl.loop import replay_run

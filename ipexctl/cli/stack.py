@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from ipexctl.model.tasks import Uninstall, Wheels
 
 app = typer.Typer()
-stacks_app = typer.Typer(invoke_without_command=True)
-wheels_app = typer.Typer(no_args_is_help=True, help="Wheels for hosts without internet access.")
-app.add_typer(stacks_app, name="stacks")
-app.add_typer(wheels_app, name="wheels")
+stacks_app = typer.Typer(name="stacks", invoke_without_command=True)
+wheels_app = typer.Typer(name="wheels", no_args_is_help=True, help="Wheels for hosts without internet access.")
+app.add_typer(stacks_app)
+app.add_typer(wheels_app)
 
 
 @command(
     stacks_app,
     output=lambda flags: {"only": "rows"},
-    examples=("ipexctl stacks", "ipexctl stacks --for-torch 2.8.0", "ipexctl stacks --for-hosts --hosts node0,node1"),
+    examples=("", "--for-torch 2.8.0", "--for-hosts --hosts node0,node1"),
 )
 def stacks(context: Context, hosts: HostSelection, flags: StacksFlags) -> Workflow:
     """Print the version table: which versions fit together."""
@@ -34,9 +34,7 @@ def stacks(context: Context, hosts: HostSelection, flags: StacksFlags) -> Workfl
     return stacks(torch=flags.for_torch, inventory=hosts.inventory() if flags.for_hosts else None, context=context)
 
 
-@command(
-    stacks_app, "why", examples=("ipexctl stacks why --torch 2.8.0", "ipexctl stacks why --track ipex --python 3.9")
-)
+@command(stacks_app, "why", examples=("--torch 2.8.0", "--track ipex --python 3.9"))
 def stacks_why(flags: WhyFlags) -> Workflow:
     """Explain why a combination is chosen or refused."""
     from ipexctl.model.stack import StackRequest
@@ -45,7 +43,7 @@ def stacks_why(flags: WhyFlags) -> Workflow:
     return stacks_why(StackRequest(**dict(flags)))
 
 
-@command(app, "uninstall", acting=True, examples=("ipexctl uninstall --dry-run", "ipexctl uninstall --limit node1"))
+@command(app, "uninstall", acting=True, examples=("--dry-run", "--limit node1"))
 def uninstall(context: Context, hosts: HostSelection, task: Uninstall, flags: DryRunFlags) -> Workflow:
     """Remove what install made on all hosts, and nothing else."""
     from ipexctl.verbs.install.uninstall import uninstall
@@ -54,13 +52,7 @@ def uninstall(context: Context, hosts: HostSelection, task: Uninstall, flags: Dr
 
 
 @command(
-    wheels_app,
-    "fetch",
-    acting=True,
-    examples=(
-        "ipexctl wheels fetch wheelhouse --dry-run",
-        "ipexctl wheels fetch wheels.tar.gz --torch 2.8.0 --python 3.11",
-    ),
+    wheels_app, "fetch", acting=True, examples=("wheelhouse --dry-run", "wheels.tar.gz --torch 2.8.0 --python 3.11")
 )
 def wheels_fetch(context: Context, task: Wheels, flags: DryRunFlags) -> Workflow:
     """Download the wheels of one release into a local directory. install --wheels then needs no index."""

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from ipexctl.model.tasks import Bench
 
 app = typer.Typer()
-lab_app = typer.Typer(no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback.")
-accelerate_app = typer.Typer(no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts.")
-app.add_typer(lab_app, name="lab")
-app.add_typer(accelerate_app, name="accelerate")
+lab_app = typer.Typer(
+    name="lab", no_args_is_help=True, help="A small cluster on this machine: real SSH servers on loopback."
+)
+accelerate_app = typer.Typer(
+    name="accelerate", no_args_is_help=True, help="Hugging Face Accelerate: its configuration for these hosts."
+)
+app.add_typer(lab_app)
+app.add_typer(accelerate_app)
 
 
-@command(lab_app, "up", examples=("ipexctl lab up", "ipexctl lab up --hosts 4"))
+@command(lab_app, "up", examples=("", "--hosts 4"))
 def lab_up(context: Context, flags: LabFlags) -> Workflow:
     """Start the lab: SSH servers on loopback, a hostfile, keys."""
     from ipexctl.verbs.lab import up
@@ -30,7 +34,7 @@ def lab_up(context: Context, flags: LabFlags) -> Workflow:
     return up(flags.hosts, context.state / "lab")
 
 
-@command(lab_app, "down", examples=("ipexctl lab down", "ipexctl lab down --json"))
+@command(lab_app, "down", examples=("", "--json"))
 def lab_down(context: Context) -> Workflow:
     """Stop the lab and everything that was started in it."""
     from ipexctl.verbs.lab import down
@@ -38,7 +42,7 @@ def lab_down(context: Context) -> Workflow:
     return down(context.state / "lab")
 
 
-@command(lab_app, "status", examples=("ipexctl lab status", "ipexctl lab status --json"))
+@command(lab_app, "status", examples=("", "--json"))
 def lab_status(context: Context) -> Workflow:
     """Print which hosts of the lab are up."""
     from ipexctl.verbs.lab import status
@@ -47,7 +51,7 @@ def lab_status(context: Context) -> Workflow:
 
 
 @command(app, "demo", acting=True, hidden=True)
-@command(lab_app, "demo", acting=True, examples=("ipexctl lab demo", "ipexctl lab demo --hosts 3 --keep"))
+@command(lab_app, "demo", acting=True, examples=("", "--hosts 3 --keep"))
 def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
     """Train on an embedded cluster on this machine. Lab up, doctor, install, sync, run, lab down."""
     from ipexctl.verbs.demo import demo
@@ -56,12 +60,7 @@ def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
 
 
 @command(
-    accelerate_app,
-    "config",
-    examples=(
-        "ipexctl accelerate config --file default_config.yaml",
-        "ipexctl accelerate config --hosts node0,node1 --accelerate-version 1.10.0",
-    ),
+    accelerate_app, "config", examples=("--file default_config.yaml", "--hosts node0,node1 --accelerate-version 1.10.0")
 )
 def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateFlags) -> Workflow:
     """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
@@ -87,12 +86,7 @@ def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateF
     )
 
 
-@command(
-    app,
-    "bench",
-    acting=True,
-    examples=("ipexctl bench bert", "ipexctl bench --size tiny --mode infer --no-cluster", "ipexctl bench --dry-run"),
-)
+@command(app, "bench", acting=True, examples=("bert", "--size tiny --mode infer --no-cluster", "--dry-run"))
 def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlags) -> Workflow:
     """Measure BERT on the hosts, in fp32 and bf16. With stock torch, torch.compile and IPEX."""
     from ipexctl.verbs.bench import bench
@@ -105,7 +99,7 @@ def bench(context: Context, hosts: HostSelection, task: Bench, flags: DryRunFlag
     "migrate",
     acting=lambda flags: flags.compare,
     script=True,
-    examples=("ipexctl migrate train.py", "ipexctl migrate --compare --native-venv ~/native train.py --epochs 1"),
+    examples=("train.py", "--compare --native-venv ~/native train.py --epochs 1"),
 )
 def migrate(context: Context, hosts: HostSelection, flags: MigrateFlags) -> Workflow:
     """List what a script uses of IPEX, oneCCL and Accelerate. Beside each stands its replacement."""
