@@ -107,7 +107,8 @@ def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTrans
     items: list[RenderableType] = []
     for (what, into, each), names in groups.items():
         directory = into + phrases.hosts(names if each else ())
-        items.append(outcome(True, (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"))
+        mark: Part = ("✓ ", GOOD) if what != _NOTHING else ("- ", QUIET)
+        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"), 2))
     return items
 
 
@@ -122,7 +123,10 @@ def _amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
     if isinstance(transfer, a.SyncedHost):
         return "directories only, to {}" if transfer.changed else "nothing to do, {} is the same"
     same = f"{pluralize(transfer.same, 'file')} the same in {{}}"
-    return f"nothing to do, {same}" if transfer.same else "nothing there"
+    return f"nothing to do, {same}" if transfer.same else _NOTHING
+
+
+_NOTHING = "nothing there"
 
 
 def verified(value: a.VerifyAnswer) -> list[RenderableType]:

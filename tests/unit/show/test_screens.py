@@ -304,7 +304,7 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
     assert drawn(screens.answer(FetchAnswer(False, {**came}))).splitlines() == [
         "✓ lab[0-1]  1 file, 20 B into out/lab[0-1]",
         "✓ lab2  nothing to do, 2 files the same in out/lab2",
-        "✓ lab3  nothing there",
+        "- lab3  nothing there",
     ]
 
 
