@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import TransferMode, format_bytes, pick_worth
+from ipexctl.decide.planning.sync import format_bytes, pick_worth
 from ipexctl.model.json_values import Record
+from ipexctl.model.tasks import Transfer
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
@@ -98,17 +99,13 @@ def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> List
 
 def _is_ignored(parts: Sequence[str], directory: bool, ignored: Ignored) -> bool:
     """Whether a path, or a directory it lies in, is left out."""
-    return any(
-        ignored("/".join(parts[:end]), directory if end == len(parts) else True) for end in range(1, len(parts) + 1)
-    )
+    return any(ignored("/".join(parts[:end]), directory or end < len(parts)) for end in range(1, len(parts) + 1))
 
 
 def _find_path_error(parts: Sequence[str]) -> str:
     if ".." in parts:
         return "leads out of the destination"
-    if any(len(os.fsencode(part)) > _LONGEST for part in parts):
-        return "its name is too long"
-    return ""
+    return "its name is too long" if any(len(os.fsencode(part)) > _LONGEST for part in parts) else ""
 
 
 def _find_case_clashes(names: Iterable[str]) -> dict[str, str]:
@@ -130,7 +127,7 @@ def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | N
 
 
 def choose_rsync(
-    plan: FetchPlan, local_file: Callable[[str], tuple[int, int] | None], mode: TransferMode, *, both: bool
+    plan: FetchPlan, local_file: Callable[[str], tuple[int, int] | None], mode: Transfer, *, both: bool
 ) -> FetchPlan:
     """The same with what comes by rsync: all, or big files of which an old version is here, where that saves enough.
 

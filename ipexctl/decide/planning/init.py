@@ -6,9 +6,9 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from ipexctl.decide.checks.cluster import format_size
 from ipexctl.decide.facts.isa import ORDER
@@ -124,32 +124,26 @@ def backend_question(stack: Stack) -> Question:
 
 def apply_answer(answers: Answers, key: str, text: str) -> Answers | str:
     """The answers with one more, or what is wrong with it."""
-    text = text.strip()
-    match key:
-        case "script":
-            return replace(answers, script=text) if text else "a script is needed"
-        case "ppn":
-            good = text.isdecimal() and 1 <= int(text) <= 1024
-            return replace(answers, ppn=int(text)) if good else "a number from 1 to 1024, please"
-        case "ipex":
-            word = text.lower()
-            if word not in {"y", "yes", "true", "n", "no", "false"}:
-                return "yes or no, please"
-            return replace(answers, ipex=word[0] in "yt")
-        case "precision":
-            word = {"fp32": "no", "none": "no"}.get(text.lower(), text.lower())
-            if word == "bf16":
-                return replace(answers, precision="bf16")
-            return replace(answers, precision="no") if word == "no" else "bf16 or no, please"
-        case "backend":
-            good = text.lower() in {"auto", "ccl", "impi", "gloo"}
-            return replace(answers, backend=text.lower()) if good else "ccl, impi or gloo, please"
-        case "port":
-            if text.lower() in {"auto", "0"}:
-                return replace(answers, port=0)
-            good = text.isdecimal() and 1024 <= int(text) <= 65535
-            return replace(answers, port=int(text)) if good else "auto, or a number from 1024 to 65535, please"
-    raise ValueError(f"no such question: {key}")
+    parse, complaint = _PARSERS[key]
+    value = parse(text.strip() if key == "script" else text.strip().lower())
+    return complaint if value is None else replace(answers, **{key: value})
+
+
+def _parse_number(text: str, low: int, high: int) -> int | None:
+    return int(text) if text.isdecimal() and low <= int(text) <= high else None
+
+
+# What an answer stands for, None if it is not valid; and what it must be.
+_PARSERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "script": (lambda text: text or None, "a script is needed"),
+    "ppn": (lambda text: _parse_number(text, 1, 1024), "a number from 1 to 1024, please"),
+    "ipex": ({**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", "no", "false"), False)}.get,
+             "yes or no, please"),
+    "precision": ({"bf16": "bf16", "no": "no", "none": "no", "fp32": "no"}.get, "bf16 or no, please"),
+    "backend": ({word: word for word in ("auto", "ccl", "impi", "gloo")}.get, "ccl, impi or gloo, please"),
+    "port": (lambda text: 0 if text in {"auto", "0"} else _parse_number(text, 1024, 65535),
+             "auto, or a number from 1024 to 65535, please"),
+}  # fmt: skip
 
 
 def _suggest_ranks(
@@ -168,23 +162,22 @@ def _suggest_ranks(
 def _suggest_ipex(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[bool, str]:
     if config:
         return config.ipex, "ipex_config of the configuration"
-    unsupported = [host for host, fact in facts.items() if not _has_isa_level(fact, "AVX2")]
-    if unsupported:
-        return False, f"{unsupported[0]} has no AVX2, which IPEX needs"
+    if host := _find_host_below("AVX2", facts):
+        return False, f"{host} has no AVX2, which IPEX needs"
     return True, "its last version is 2.8.0; stock torch goes on"
 
 
 def _suggest_precision(facts: Mapping[str, Facts], config: AccelerateConfig | None) -> tuple[Precision, str]:
-    unsupported = [host for host, fact in facts.items() if not _has_isa_level(fact, "AVX512_BF16")]
-    if unsupported:
-        return "no", f"bf16 would be emulated on {unsupported[0]} ({facts[unsupported[0]].isa_level or 'unknown'})"
+    if host := _find_host_below("AVX512_BF16", facts):
+        return "no", f"bf16 would be emulated on {host} ({facts[host].isa_level or 'unknown'})"
     if config and config.precision == "no":
         return "no", "mixed_precision of the configuration; every host computes bf16 in hardware"
     return "bf16", "every host computes it in hardware"
 
 
-def _has_isa_level(facts: Facts, level: str) -> bool:
-    return facts.isa_level in ORDER and ORDER.index(facts.isa_level) <= ORDER.index(level)
+def _find_host_below(level: str, facts: Mapping[str, Facts]) -> str | None:
+    enough = ORDER[: ORDER.index(level) + 1]
+    return next((host for host, fact in facts.items() if fact.isa_level not in enough), None)
 
 
 # ----------------------------------------------------------------------------------------------------- what is written
@@ -205,13 +198,11 @@ def describe_hosts(inventory: Inventory, facts: Mapping[str, Facts]) -> list[str
     width = max(len(host.name) for host in inventory)
     lines = []
     for host in inventory:
-        fact = facts.get(host.name)
-        if fact is None:
-            lines.append(f"{host.name:<{width}}  did not answer")
-            continue
-        cores = f"{fact.physical_cores} cores" if fact.physical_cores else ""
-        memory = format_size(fact.mem_total_kb * 1024) if fact.mem_total_kb else ""
-        parts = [fact.model_name or fact.vendor or "", fact.isa_level or "", cores, memory]
+        parts = ["did not answer"]
+        if fact := facts.get(host.name):
+            cores = f"{fact.physical_cores} cores" if fact.physical_cores else ""
+            memory = format_size(fact.mem_total_kb * 1024) if fact.mem_total_kb else ""
+            parts = [fact.model_name or fact.vendor or "", fact.isa_level or "", cores, memory]
         lines.append(f"{host.name:<{width}}  " + " · ".join(printable(part) for part in parts if part))
     return lines
 

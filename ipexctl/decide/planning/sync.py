@@ -6,13 +6,14 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
+from ipexctl.model.tasks import Transfer
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.trees import Entry, Tree
 from ipexctl.protocol.paths import MANIFEST, PART
@@ -23,8 +24,6 @@ _SYSTEM = {
     "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var",
 }  # fmt: skip
 _SHOWN = 20  # obstacles named in one failure
-
-TransferMode = Literal["auto", "tar", "rsync"]
 # rsync costs some round trips and two processes, about 0.1 s: it pays where it can save at least as many bytes as a
 # link of 100 Mbit/s carries in that time. A file below a few blocks of rsync saves nothing.
 _WORTH = 1 << 20
@@ -91,6 +90,12 @@ def choose_destination(task_workdir: str | None, host: Host, name: str) -> str:
     if where is None:
         return f"ipexctl/{name}"
     return where[2:] if where.startswith("~/") else where
+
+
+def find_invalid_destinations(destinations: Mapping[str, str]) -> list[str]:
+    """Which hosts' destinations are refused before anything is contacted, and why."""
+    faults = {host: validate_destination(where) for host, where in destinations.items()}
+    return [f"{host}: {destinations[host]!r} {why}" for host, why in faults.items() if why]
 
 
 def validate_destination(where: str) -> str:
@@ -178,11 +183,10 @@ def plan_sync(
         elif entry.kind == "d":
             if remote.kind != "d":
                 blocked.append(_describe_conflict(remote_tree, entry.path, remote, "a directory"))
+        elif remote.kind == "d" and not delete:
+            blocked.append(_describe_conflict(remote_tree, entry.path, remote, "a file"))
         elif remote.kind == "d":
-            if not delete:
-                blocked.append(_describe_conflict(remote_tree, entry.path, remote, "a file"))
-            else:
-                send.append(entry)
+            send.append(entry)
         elif remote.kind == "l" and entry.path not in links:
             blocked.append(f"{path}/{printable(entry.path)} is a symbolic link that ipexctl did not make")
         elif entry.kind == "l":
@@ -222,7 +226,7 @@ def _manifest_source(manifest: Mapping[str, Any]) -> str:
 
 
 def choose_rsync(
-    plan: SyncPlan, remote_tree: RemoteTree, mode: TransferMode, *, local_rsync: bool, is_local: bool
+    plan: SyncPlan, remote_tree: RemoteTree, mode: Transfer, *, local_rsync: bool, is_local: bool
 ) -> SyncPlan:
     """The same with what goes by rsync: big files whose old version is there, where that saves enough.
 
@@ -252,9 +256,8 @@ def pick_worth(saved: Mapping[T, int]) -> tuple[T, ...]:
 
 
 def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, local_kind: str) -> str:
-    kinds = {"d": "a directory", "f": "a file", "l": "a symbolic link"}
-    place = f"{printable(remote_tree.path)}/{printable(path)}"
-    return f"{place} is {kinds.get(remote.kind, 'something else')} there, {local_kind} here"
+    kind = {"d": "a directory", "f": "a file", "l": "a symbolic link"}.get(remote.kind, "something else")
+    return f"{printable(remote_tree.path)}/{printable(path)} is {kind} there, {local_kind} here"
 
 
 def _add_parents(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
@@ -287,11 +290,11 @@ def _parents(path: str) -> list[str]:
     return parents
 
 
-def find_stale_parts(remote_tree: RemoteTree, sender: str, alive: frozenset[int]) -> tuple[str, ...]:
-    """Private directories of ``sender`` whose process is not ``alive``. A name is PART, sender, its pid, the host's."""
+def find_stale_parts(remote_tree: RemoteTree, sender: str, is_alive: Callable[[int], bool]) -> tuple[str, ...]:
+    """Private directories of ``sender`` whose process has ended. A name is PART, sender, its pid, the host's."""
     names = re.compile(re.escape(PART) + r"([0-9a-f]+)-(\d+)-(\d+)")
     matches = [match for name in remote_tree.parts if (match := names.fullmatch(name))]
-    return tuple(match[0] for match in matches if match[1] == sender and int(match[2]) not in alive)
+    return tuple(match[0] for match in matches if match[1] == sender and not is_alive(int(match[2])))
 
 
 def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:

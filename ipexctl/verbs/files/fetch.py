@@ -15,7 +15,7 @@ from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import compile_ignore
-from ipexctl.decide.planning.sync import choose_destination, find_path_fault, format_bytes, validate_destination
+from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault, format_bytes
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
@@ -41,10 +41,7 @@ def fetch(
     name = (root.parent if root.is_file() or root.suffix == ".py" else root).name
     destinations = {host.name: choose_destination(task.workdir, host, name) for host in hosts}
     invalid = [f"{pattern!r} {why}" for pattern in task.paths if (why := find_path_fault(pattern))]
-    invalid += [
-        f"{host}: {where!r} {why}" for host, where in destinations.items() if (why := validate_destination(where))
-    ]
-    if invalid:
+    if invalid := [*invalid, *find_invalid_destinations(destinations)]:
         raise UsageError("fetch has invalid paths", reasons=invalid)
     local_rsync = find_local_rsync(task.transfer)
     patterns = [planning.anchor_pattern(pattern) for pattern in task.paths]
@@ -237,8 +234,5 @@ def _read_last_ranks(context: Context) -> list[str]:
     """The hosts of the ranks of the last saved run."""
     from ipexctl.show.record import read_report, saved
 
-    for directory in reversed(saved(context.state / "runs")):
-        report = read_report(directory)
-        if report and report.run:
-            return [rank.host for rank in report.run.ranks]
-    return []
+    reports = (read_report(directory) for directory in reversed(saved(context.state / "runs")))
+    return next(([rank.host for rank in report.run.ranks] for report in reports if report and report.run), [])

@@ -37,7 +37,10 @@ def sync(
     """Returns each host's absolute directory, or its failure. Raises `UsageError` before anything is contacted."""
     root = _find_source(task)
     ignored = compile_ignore([*DEFAULT, *_read_ignore_file(root), *task.exclude])
-    destinations = _choose_destinations(task, inventory, root)
+    destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
+    if reasons := planning.find_invalid_destinations(destinations):
+        what, hint = "the working directory on the hosts cannot be used", "name another one with --workdir"
+        raise UsageError(what, reasons=reasons, hint=hint)
     local_rsync = find_local_rsync(task.transfer)
     tree = read_tree(root, ignored)
     if task.delete and not tree.entries:
@@ -53,11 +56,11 @@ def sync(
     )
     failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
     plans: dict[str, SyncPlan] = {}
+    sender = _name_transfer(tree).partition("-")[0]
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
-            plan = planning.plan_sync(
-                tree, remote_tree, delete=task.delete, ignored=ignored, stale=_find_stale_parts(remote_tree, tree)
-            )
+            stale = planning.find_stale_parts(remote_tree, sender, _is_other_process)
+            plan = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=ignored, stale=stale)
             plans[host.name] = planning.choose_rsync(
                 plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
             )
@@ -73,11 +76,10 @@ def sync(
             text = f"{printable(plan.path, 200)} was last synced from {plan.previous_source}"
             yield Message(text, "warning", name, "other-source")
     reachable = [host for host in inventory if host.name in plans and host.name not in failures]
-    paths = {host.name: plans[host.name].path for host in reachable}
     if not dry:
         sent = yield from _send_trees(task, tree, plans, reachable, context)
         failures |= {name: failure for name, failure in sent.items() if isinstance(failure, Failure)}
-    done = {host.name: failures.get(host.name) or paths[host.name] for host in inventory}
+    done = {host.name: failures.get(host.name) or plans[host.name].path for host in inventory}
     answers: dict[str, SyncedHost | FailedTransfer] = {}
     for name, result in done.items():
         if isinstance(result, Failure):
@@ -220,24 +222,10 @@ def _read_ignore_file(root: Path) -> list[str]:
         return []
 
 
-def _choose_destinations(task: tasks.Sync, inventory: Inventory, root: Path) -> dict[str, str]:
-    destinations = {host.name: planning.choose_destination(task.workdir, host, root.name) for host in inventory}
-    faults = {name: planning.validate_destination(where) for name, where in destinations.items()}
-    if reasons := [f"{name}: {destinations[name]!r} {why}" for name, why in faults.items() if why]:
-        raise UsageError(
-            "the working directory on the hosts cannot be used", reasons=reasons, hint="name another one with --workdir"
-        )
-    return destinations
-
-
 def _name_transfer(tree: Tree) -> str:
     """The name of this sync's private directories on the hosts: a hash of the source, and the process id."""
     return f"{hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]}-{os.getpid()}"
 
 
-def _find_stale_parts(remote_tree: RemoteTree, tree: Tree) -> tuple[str, ...]:
-    origin, _, own = _name_transfer(tree).partition("-")
-    writers = {int(name.split("-")[-2]) for name in remote_tree.parts if name.split("-")[-2].isdigit()} - {int(own)}
-    return planning.find_stale_parts(
-        remote_tree, origin, frozenset(pid for pid in writers if Path(f"/proc/{pid}").exists())
-    )
+def _is_other_process(pid: int) -> bool:
+    return pid != os.getpid() and Path(f"/proc/{pid}").exists()

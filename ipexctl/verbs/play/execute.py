@@ -31,22 +31,18 @@ def execute(
 
     def run_command(link: Link, _: Emit) -> Completed | Failure:
         result = link.run(command)
-        if not result.ok:
-            return Failure(
-                link.host.name, Kind.STEP, f"{task.argv[0]} ended with status {result.status}: {result.last_words(1)}"
-            )
-        return result
+        what = f"{task.argv[0]} ended with status {result.status}: {result.last_words(1)}"
+        return result if result.ok else Failure(link.host.name, Kind.STEP, what)
 
     def describe(result: Completed) -> tuple[StepOutcome, str]:
         return "changed" if task.changes else "ok", f"{len(result.out)} bytes" + (", cut" if result.truncated else "")
 
     results = yield from run_on_hosts(context, inventory, "command", run_command, outcome=describe)
-    yield Answer(CommandAnswer(tuple(_format_result(host, result) for host, result in results.items())))
+    answers = tuple(
+        FailedCommand(host, result.what) if isinstance(result, Failure)
+        else CommandOutput(host, result.status, result.text, result.err.decode("utf-8", "replace"))
+        for host, result in results.items()
+    )  # fmt: skip
+    yield Answer(CommandAnswer(answers))
     yield Ended("command", Exit.OK)
     return results
-
-
-def _format_result(host: str, result: Completed | Failure) -> CommandOutput | FailedCommand:
-    if isinstance(result, Failure):
-        return FailedCommand(host, result.what)
-    return CommandOutput(host, result.status, result.text, result.err.decode("utf-8", "replace"))

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -24,6 +24,7 @@ from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
@@ -35,16 +36,14 @@ from ipexctl.verbs.install.lock import resolve_available
 Ask = Callable[[Question], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Record):
     """The contents of an existing file: hosts, or an Accelerate configuration, or (through its hostfile) both."""
 
     inventory: Inventory | None = None
     config: AccelerateConfig | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Record):
     """The files to write; ``hosts`` is an existing hostfile to use instead of writing one, or None."""
 
     playbook: Path
@@ -90,9 +89,10 @@ def init(
     results = yield from probe_hosts(inventory, context)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = [result for result in results.values() if isinstance(result, Failure)]
+    end = Ended("init", worst([failure.kind.exit for failure in failures]))
     if not facts:
         yield Message("no file was written: no host could be probed", "warning", code="not-written")
-        yield Ended("init", worst([failure.kind.exit for failure in failures]))
+        yield end
         return
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
@@ -129,7 +129,7 @@ def init(
             then=play,
         )
     )
-    yield Ended("init", worst([failure.kind.exit for failure in failures]) if failures else Exit.OK)
+    yield end
 
 
 def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: Ask | None) -> None:
@@ -151,16 +151,16 @@ def _check_answers(answers: Answers, target: Target, scripts: list[str], ask: As
 
 def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: dict[str, str]) -> Answers:
     """Asks a question until the answer is valid; returns ``answers`` with it."""
-    text = question.default if ask is None else ask(question).strip() or question.default
-    result = planning.apply_answer(answers, question.key, text)
-    while isinstance(result, str):  # why the answer is not valid
+    asked = question
+    while True:
+        text = question.default if ask is None else ask(asked).strip() or question.default
+        result = planning.apply_answer(answers, question.key, text)
+        if isinstance(result, Answers):
+            whys |= {question.key: question.why} if text == question.default else {}
+            return result
         if ask is None:
             raise UsageError(f"{question.text} {result}")
-        text = ask(replace(question, why=result)).strip() or question.default
-        result = planning.apply_answer(answers, question.key, text)
-    if text == question.default:
-        whys[question.key] = question.why
-    return result
+        asked = replace(question, why=result)
 
 
 def _choose_stack(

@@ -14,23 +14,14 @@ from typing import Any, NamedTuple
 from ipexctl.act.context import Context
 from ipexctl.decide import parsing, play_schedule
 from ipexctl.decide.reports import Folding
+from ipexctl.model import events as e
 from ipexctl.model import tasks
 from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
-from ipexctl.model.events import (
-    Answer,
-    Ended,
-    Event,
-    FactsRead,
-    FailuresIgnored,
-    Message,
-    RunStarted,
-    Stamped,
-    Started,
-    StepEnded,
-)
+from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.plays import TOGETHER, Play, Step
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import join_names, printable
@@ -39,8 +30,7 @@ from ipexctl.verbs.common.nested import run_nested
 Workflow = Generator[Event, None, object]
 
 
-@dataclass(frozen=True, slots=True)
-class PlayOptions:
+class PlayOptions(Record):
     """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences.
 
     ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the
@@ -98,30 +88,30 @@ def play(
     if unusable := [*find_unusable_files(steps)]:
         raise UsageError(f"{printable(book.source, 300)} names files that cannot be used", reasons=unusable)
     requested = tuple(host.name for host in options.limit_hosts(inventory))
-    yield Started("play", book.name or book.source, requested)
+    yield e.Started("play", book.name or book.source, requested)
     for warning in book.warnings:
-        yield Message(warning, "warning")
+        yield e.Message(warning, "warning")
     state = PlayState(context, environ, options)
     rows: list[PlayedStep] = []
     codes: list[Exit] = []
     for number, (step, hosts) in enumerate(zip(steps, chosen, strict=True), 1):
-        yield Message(f"{'check ' if options.dry else ''}step {number} of {len(steps)}: {step.title}")
+        yield e.Message(f"{'check ' if options.dry else ''}step {number} of {len(steps)}: {step.title}")
         result = yield from _run_step(step, hosts, state)
         state.trained |= step.action == "run"
         rows.append(PlayedStep(step.title, step.action, result.exit, result.note))
         codes += [result.exit] if result.exit and not result.ignored else []
         stop = result.stop or ("no host is left" if all(name in state.lost for name in requested) else "")
         if stop and number < len(steps):
-            yield Message(f"the play ends here: {stop}", "warning", code="play-ended")
+            yield e.Message(f"the play ends here: {stop}", "warning", code="play-ended")
         if stop:
             break
     rows += [PlayedStep(step.title, step.action, None) for step in steps[len(rows) :]]
     if not state.changed and not options.dry and not any(codes):
-        yield Message("nothing was changed")
+        yield e.Message("nothing was changed")
     if state.lost and not options.dry:
-        yield Message("again only where it failed: the same command with --limit @failed")
-    yield Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, options.dry or None))
-    yield Ended("play", worst(codes))
+        yield e.Message("again only where it failed: the same command with --limit @failed")
+    yield e.Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, options.dry or None))
+    yield e.Ended("play", worst(codes))
     return worst(codes)
 
 
@@ -132,9 +122,9 @@ def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Genera
         hosts = ",".join(host.name for host in options.limit_hosts(_limit_hosts(step, inventory)))
         tags, when = ",".join(step.tags) or None, step.when or None
         rows.append(ListedStep(number, step.title, step.action, hosts, tags, when))
-    yield Started("play", "", ())
-    yield Answer(PlayListAnswer(tuple(rows)))
-    yield Ended("play", Exit.OK)
+    yield e.Started("play", "", ())
+    yield e.Answer(PlayListAnswer(tuple(rows)))
+    yield e.Ended("play", Exit.OK)
 
 
 def find_unusable_files(steps: Sequence[Step]) -> Iterator[str]:
@@ -190,14 +180,14 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
     stop = ""
     for batch in play_schedule.split_batches(active, step.serial, len(requested)):
         if step.serial and len(batch) < len(active):
-            yield Message(f"{step.title}: {', '.join(host.name for host in batch)}")
+            yield e.Message(f"{step.title}: {', '.join(host.name for host in batch)}")
         try:
             report = yield from _relay_events(_make_workflow(step, Inventory(batch, hosts.source), state), state)
         except UsageError as refused:
             if not step.ignore_errors:
                 raise
             text = f"{step.title}: {refused.sentence}; ignored, as ignore_errors says"
-            yield Message(text, "warning", code="ignored")
+            yield e.Message(text, "warning", code="ignored")
             return StepResult(refused.exit, "ignored", ignored=True)
         if report.exit is not Exit.OK:
             codes.append(report.exit)
@@ -215,8 +205,8 @@ def _judge_failures(
     """The hosts that are lost after a failed step, and why the play ends ("" if it goes on)."""
     unreachable = [host.host for host in report.hosts if host.unreachable]
     if step.ignore_errors:
-        yield FailuresIgnored(step.title)
-        yield Message(f"{step.title}: ignored, as ignore_errors says", "warning", code="ignored")
+        yield e.FailuresIgnored(step.title)
+        yield e.Message(f"{step.title}: ignored, as ignore_errors says", "warning", code="ignored")
         return tuple(unreachable), play_schedule.stop_reason(step, unreachable, batch) if unreachable else ""
     errors = [finding for finding in report.findings if finding.level == "error"]
     for finding in errors:  # the recap counts hosts by their steps
@@ -253,12 +243,9 @@ def _filter_by_facts(
             else:
                 state.facts[name] = result
     matching: list[Host] = []
-    for host in active:
-        if host.name in state.lost:
-            continue
-        why = f"when: {step.when}"
+    for host in [host for host in active if host.name not in state.lost]:
         try:
-            true = evaluate(step.when, host, state.facts.get(host.name))
+            true, why = evaluate(step.when, host, state.facts.get(host.name)), f"when: {step.when}"
         except UnknownFact as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:
@@ -307,17 +294,15 @@ def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None
     folding = Folding()
 
     def take(event: Event) -> bool:
-        folding.take(Stamped(0.0, event))
+        folding.take(e.Stamped(0.0, event))
         match event:
-            case FactsRead(host=host, facts=facts):
+            case e.FactsRead(host=host, facts=facts):
                 state.facts[host] = facts
-            case RunStarted(ranks=ranks):
+            case e.RunStarted(ranks=ranks):
                 state.ranks, state.changed = ranks, True
             case StepEnded(outcome="changed"):
                 state.changed = True
-            case _:
-                pass
-        return not isinstance(event, Ended)
+        return not isinstance(event, e.Ended)
 
     yield from run_nested(workflow, take)
     return folding.report()
