@@ -61,7 +61,6 @@ class Inspection(NamedTuple):
     why: str = ""  # for "foreign"
     active: Optional[str] = None
     complete: List[str] = []
-    incomplete: int = 0
     leftovers: List[str] = []  # of a killed install, and not used by a job
     packages: Optional[Dict[str, str]] = None  # of the active environment: name → version
     free: int = 0  # bytes
@@ -94,7 +93,6 @@ Cleaned = NamedTuple("Cleaned", [("removed", int)])
 Offer = NamedTuple("Offer", [("port", int), ("token", str)])  # of the host's own HTTP server
 Fetched = NamedTuple("Fetched", [("files", List[str]), ("why", str)])
 Present = NamedTuple("Present", [("paths", List[str])])
-Switched = NamedTuple("Switched", [("before", Optional[str])])
 Used = NamedTuple("Used", [("used", List[str])])
 Removed = NamedTuple("Removed", [("used", List[str]), ("removed", List[str])])
 

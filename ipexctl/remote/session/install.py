@@ -156,7 +156,6 @@ class InstallSession:
             info = os.lstat(base)
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
                 kind, why = "foreign", "%s is not a directory of %s" % (base, login())
-        ids, incomplete = environments(base)
         leftovers: Set[str] = set()
         if kind == "ours":
             leftovers = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active}
@@ -166,8 +165,7 @@ class InstallSession:
             kind=kind,
             why=why,
             active=active,
-            complete=ids,
-            incomplete=incomplete,
+            complete=environments(base),
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
             packages=list_packages(os.path.join(base, active)) if active else None,
             free=free_bytes(near),
@@ -253,7 +251,7 @@ class InstallSession:
             path = os.path.join(tokens, name)
             if os.path.exists(path) and time.time() - os.stat(path).st_mtime > TOKEN_LIFETIME:  # its owner was killed
                 discard(path)
-        incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *environments(self.base)[0]}
+        incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *environments(self.base)}
         for name in incomplete:
             discard(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
@@ -364,22 +362,13 @@ class InstallSession:
 
     @command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
     def build(
-        self,
-        python: str,
-        uv: str,
-        lock: str,
-        need: int,
-        unpacked: int,
-        stall: float,
-        keep: bool,
-        timeout: float,
-        repair: bool,
+        self, python: str, uv: str, lock: str, unpacked: int, stall: float, keep: bool, timeout: float, repair: bool
     ) -> None:
         """Makes the environment beside the active one. It has no marker yet, so it does not count.
 
-        ``lock`` is a pylock.toml of exact wheels with hashes; ``need`` bytes must be free; ``unpacked`` bytes are
-        expected, for the bar; ``keep``: downloads stay in uv's cache. If another install has made the same environment
-        since the inspection, it is taken as it is, unless it is to be repaired.
+        ``lock`` is a pylock.toml of exact wheels with hashes; ``unpacked`` bytes are expected and must be free;
+        ``keep``: downloads stay in uv's cache. If another install has made the same environment since the inspection,
+        it is taken as it is, unless it is to be repaired.
         """
         base, target, tmp = self.base, self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
@@ -389,8 +378,8 @@ class InstallSession:
         discard(target)
         os.makedirs(tmp, mode=0o755, exist_ok=True)
         before = free_bytes(tmp)
-        if before < need:
-            raise SessionError("no-space", "no space left", need=need, free=before, at=base)
+        if before < unpacked:
+            raise SessionError("no-space", "no space left", need=unpacked, free=before, at=base)
         env = uv_environment(tmp, uv_cache(base) if keep else os.path.join(tmp, "uv"), stall)
         listing = os.path.join(tmp, "pylock.toml")
         handle = os.open(listing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # its URLs may hold a password
@@ -407,7 +396,6 @@ class InstallSession:
                     most = done
                 report_progress(min(done, unpacked), unpacked)
                 process = procs.find_process(pid)
-
                 return most, process and int(process.seconds)
 
             argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
@@ -443,9 +431,7 @@ class InstallSession:
 
     # -- finishing
 
-    @command(
-        State.LOCKED, State.BUILT, after=State.COMPLETE
-    )  # LOCKED: an environment that an earlier install has built
+    @command(State.LOCKED, State.BUILT, after=State.COMPLETE)  # LOCKED: an earlier install has built it
     def mark(self, marker: Dict[str, Any]) -> None:
         """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
         os.sync()
@@ -459,28 +445,25 @@ class InstallSession:
         fsync_directory(self.base)
 
     @command(State.LOCKED, State.COMPLETE, after=State.ACTIVE)
-    def switch(self) -> messages.Switched:
-        """Makes the environment the active one, in one step. Returns the previous one."""
+    def switch(self) -> None:
+        """Makes the environment the active one, in one step."""
         if read_marker(self.target) is None:
             raise SessionError("step", "environment %s is not complete" % os.path.basename(self.target))
-        linked = os.path.islink(self.venv)
-        if os.path.lexists(self.venv) and not linked:
+        if os.path.lexists(self.venv) and not os.path.islink(self.venv):
             raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % self.venv)
-        before = os.path.basename(os.path.realpath(self.venv)) if linked else None
         temporary = os.path.join(self.base, "tmp", "link")
         os.makedirs(os.path.dirname(temporary), exist_ok=True)
         discard(temporary)
         os.symlink(self.target, temporary)
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
-        return messages.Switched(before)
 
     @command(*ANYTIME)
     def find_used(self) -> messages.Used:
         """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel
         shows the real paths of these files, past all links (a home directory is one, on some clusters)."""
         base = os.path.realpath(self.base)
-        ids = environments(base)[0]
+        ids = environments(base)
         ids_in_use: Set[str] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             text = procs.read_file("/proc/%s/maps" % pid)
@@ -491,7 +474,7 @@ class InstallSession:
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
-        for id in environments(self.base)[0]:
+        for id in environments(self.base):
             if id not in keep:
                 try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
                     os.unlink(os.path.join(self.base, id, MARKER))
@@ -514,7 +497,7 @@ class InstallSession:
             return messages.Removed(used, [])
         if self.is_linked():
             os.unlink(self.venv)
-        ids = environments(self.base)[0]
+        ids = environments(self.base)
         for id in ids:  # a removal that is cut short leaves no environment that looks complete
             os.unlink(os.path.join(self.base, id, MARKER))
         shutil.rmtree(self.base, ignore_errors=True)
@@ -561,11 +544,10 @@ def list_packages(environment: str) -> Dict[str, str]:
     return versions
 
 
-def environments(base: str) -> Tuple[List[str], int]:
-    """Complete environments (they have a marker), and the number of other entries."""
+def environments(base: str) -> List[str]:
+    """Complete environments: they have a marker."""
     names = [name for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
-    complete = [name for name in names if read_marker(os.path.join(base, name)) is not None]
-    return complete, len(names) - len(complete)
+    return [name for name in names if read_marker(os.path.join(base, name)) is not None]
 
 
 def read_marker(directory: str) -> Any:
@@ -684,9 +666,8 @@ def kill(child: "subprocess.Popen[bytes]") -> None:
     for sign, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
         with suppress(OSError):
             os.killpg(child.pid, sign)
-        end = time.time() + wait
-        while child.poll() is None and time.time() < end:
-            time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(wait)
 
 
 def uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:

@@ -116,7 +116,7 @@ def build_environments(
             and (step.wheels_from == "controller" or wheel.local)
         }
         paths |= {package: f"{job.venv}.d/{WHEELS}/{path.name}" for package, path in wheels[name].items()}
-        return job.sessions.call(
+        return job.call(
             name,
             "build",
             protocol.Nothing,
@@ -124,7 +124,6 @@ def build_environments(
             python=job.stack.interpreters[name],
             uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
             lock=format_pylock(lock_with_logins, paths),
-            need=size,
             unpacked=size,
             stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
@@ -132,7 +131,7 @@ def build_environments(
             repair=step.repair,
         )
 
-    yield from job.sessions.run(builders, "install", build, outcome=lambda _: ("changed", "unpacked"))
+    yield from job.run(builders, "install", build, outcome=lambda _: ("changed", "unpacked"))
 
 
 class VerifiedEnv(Record):
@@ -150,10 +149,10 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name
-        place = detect_layout(job.stack, job.sessions.call(name, "list_present", protocol.Present, paths=paths).paths)
+        place = detect_layout(job.stack, job.call(name, "list_present", protocol.Present, paths=paths).paths)
         ready = build_runtime(build_marker(job, place))
-        if job.launcher:
-            ready = mpi_launchers.switch_launcher(ready, job.launcher, ccl=bool(row.oneccl))
+        if job.stack.launcher:
+            ready = mpi_launchers.switch_launcher(ready, job.stack.launcher, ccl=bool(row.oneccl))
         wanted = {
             "torch": row.torch,
             "ipex": row.ipex,
@@ -167,14 +166,14 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
         }
         env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT}
-        report = job.sessions.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
+        report = job.call(name, "check_imports", protocol.ImportReport, progress=None, **request)
         if report.problems:
             what = printable("; ".join(report.problems[:3]), 600)
             return Failure(name, Kind.STEP, what, suggest_library_package(what) or None, code="import")
         return VerifiedEnv(place, report)
 
     hosts = [name for group in groups for name in group if name not in job.failed and group[0] not in job.failed]
-    verified = yield from job.sessions.run(hosts, "verify", verify, outcome=_describe_verified)
+    verified = yield from job.run(hosts, "verify", verify, outcome=_describe_verified)
     for name, env in verified.items():
         for what, why in sorted((env.report.preload or {}).items()):
             if why:  # a run goes without it, and reports that, too
@@ -223,11 +222,11 @@ def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[s
     order = sorted(leaders)
     for names in (order[:1], order[1:]):
         if names:
-            yield from job.sessions.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
+            yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
         if job.failed.keys() & set(names) and not job.task.partial:
             return None
     alive = [name for name in leaders if name not in job.failed]
-    answers = yield from job.sessions.request(alive, "clean", "clean", protocol.Cleaned, outcome=_describe_cleaned)
+    answers = yield from job.request(alive, "clean", "clean", protocol.Cleaned, outcome=_describe_cleaned)
     return {name for name, answer in answers.items() if answer.removed} if alive else None
 
 
@@ -238,20 +237,18 @@ def switch_environments(
     hosts where that removed something."""
     leaders = [group[0] for group in groups if plan.steps[group[0]].do != "tidy"]
     markers = {name: build_marker(job, verified[name].layout) for name in leaders}
-    yield from job.sessions.request(
-        leaders, "mark", "mark", protocol.Nothing, lambda name: {"marker": to_json(markers[name])}
-    )
+    yield from job.request(leaders, "mark", "mark", protocol.Nothing, lambda name: {"marker": to_json(markers[name])})
     if job.failed and not job.task.partial:
         yield NOT_SWITCHED
         return set()
     switched: tuple[StepOutcome, str] = ("changed", f"{job.venv} is {job.lock.id}")
     marked = [name for name in leaders if name not in job.failed]
-    yield from job.sessions.request(marked, "switch", "switch", protocol.Switched, outcome=lambda _: switched)
+    yield from job.request(marked, "switch", "switch", protocol.Nothing, outcome=lambda _: switched)
     alive = [name for group in groups for name in group if name not in job.failed]
-    used = yield from job.sessions.request(alive, "look for running jobs", "find_used", protocol.Used)
+    used = yield from job.request(alive, "look for running jobs", "find_used", protocol.Used)
     keep = sorted({job.lock.id}.union(*(answer.used for answer in used.values())))
     leaders = [group[0] for group in groups if group[0] in alive and group[0] not in job.failed]
-    answers = yield from job.sessions.request(
+    answers = yield from job.request(
         leaders, "tidy", "remove_unused", protocol.Removed, lambda _: {"keep": keep}, outcome=_describe_removed
     )
     return {name for name, answer in answers.items() if answer.removed}

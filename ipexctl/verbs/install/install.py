@@ -39,18 +39,17 @@ from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize
-from ipexctl.protocol.session import DownloadRate, ImportReport, Inspection, Nothing
+from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute
-from ipexctl.verbs.install.install_sessions import InstallJob, InstallSessions, Workflow
+from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
-_NO_TOOL = Tool("", "", 0, "")
 
 
 def table() -> ReleaseTable:
@@ -63,16 +62,14 @@ def install(
     inventory: Inventory,
     context: Context,
     *,
-    environ: Mapping[str, str] | None = None,
-    limits: Limits | None = None,
+    environ: Mapping[str, str] = os.environ,
+    limits: Limits = Limits(),
     dry: bool = False,
 ) -> Generator[events.Event, None, InstallAnswer]:
-    """Returns what `Answer` holds. ``environ`` (default: the process's) has pip's and uv's settings.
+    """Returns what `Answer` holds. ``environ`` has pip's and uv's settings.
 
     Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed.
     """
-    environ = os.environ if environ is None else environ
-    limits = limits or Limits()
     releases = table()
     python = minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
@@ -89,7 +86,6 @@ def install(
     facts = yield from _observe(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
         return (yield from _stop("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
-    launcher = None
     if locked:
         stack = resolve(request, facts, releases)
     else:
@@ -99,21 +95,19 @@ def install(
         result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
         if not isinstance(result, MpiLauncher):
             return (yield from _stop("nothing was changed", {**failed, **result}, len(inventory)))
-        launcher = result
-        stack = use_host_mpi(stack, launcher)
+        stack = use_host_mpi(stack, result)
     venv = choose_venv(task.venv, inventory, facts)
     wanted = lock.LockRequest(task, stack, context, environ, limits)
     if locked:
         chosen = lock.adopt_lock(locked, stack, context)
     else:
         stack, chosen = yield from lock.load_or_create_lock(wanted, releases, facts)
-    sessions = InstallSessions(inventory, context, venv, chosen.id, failed)
-    job = InstallJob(task, sessions, wanted.sources, stack, launcher, chosen, facts)
+    job = InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
     try:
         return (yield from _install_stack(job, dry=dry))
     finally:
         job.stop.set()
-        job.sessions.close()
+        job.close()
 
 
 def _check_input(task: Install, inventory: Inventory) -> None:
@@ -185,7 +179,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
     states = {name: state for name in names if (state := state_from_facts(job.facts[name], job.venv, job.lock))}
-    tool = _NO_TOOL
+    tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
         tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources)
         states |= yield from _inspect_hosts(job, others, tool)
@@ -207,7 +201,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     for note in (*map(str, job.stack.notes), *job.lock.notes):
         yield events.Message(note)
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
-    groups = yield from job.sessions.find_shared_fs_groups(changed, "installs")
+    groups = yield from job.find_shared_fs_groups(changed, "installs")
     leaders = [group[0] for group in groups]
     cleaned = yield from build.lock_environments(job, leaders)
     if cleaned is None:
@@ -217,7 +211,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     verified: dict[str, build.VerifiedEnv] = {}
     if wheels is not None:
         addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
-        yield from distribute(job.sessions, build.list_artifacts(job, builders, states, wheels, tool), addresses)
+        yield from distribute(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
         builders = [name for name in builders if name not in job.failed]
         yield from build.build_environments(job, builders, steps, states, wheels, tool)
         built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
@@ -239,10 +233,10 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
 
     def inspect(link: Link, _: Emit) -> Inspection:
         name = link.host.name
-        job.sessions.open(link, job.stack.interpreters[name])
-        return job.sessions.call(name, "inspect", Inspection, uv=asdict(tool), files=files, origins=origins)
+        job.open(link, job.stack.interpreters[name])
+        return job.call(name, "inspect", Inspection, uv=asdict(tool), files=files, origins=origins)
 
-    return (yield from job.sessions.run(names, "look at the environment", inspect))
+    return (yield from job.run(names, "look at the environment", inspect))
 
 
 def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection]) -> Workflow[Rates | None]:
@@ -257,9 +251,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
     wheel = max(remote_wheels, key=lambda wheel: wheel.size)
     login = unquote(job.sources.find_login(wheel.url))
     request = {"url": redact_url(wheel.url), "login": login, "seconds": _MOMENT, "most": _SAMPLE}
-    answers = yield from job.sessions.request(
-        names, "measure the download", "measure_rate", DownloadRate, lambda _: request
-    )
+    answers = yield from job.request(names, "measure the download", "measure_rate", DownloadRate, lambda _: request)
     rates = {name: answer.rate for name, answer in answers.items()}
     if not rates:
         return None
@@ -268,13 +260,13 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
         rate = 0.0
         for size in (64 << 10, 512 << 10, 4 << 20):  # until one takes long enough to be believed
             begun = time.monotonic()
-            job.sessions.call(link.host.name, "echo", Nothing, data="x" * size)
+            job.call(link.host.name, "echo", Nothing, data="x" * size)
             rate = size / (time.monotonic() - begun)
             if size / rate > _LONG:
                 break
         return rate
 
-    uploads = yield from job.sessions.run([next(iter(rates))], "measure the sending", upload)
+    uploads = yield from job.run([next(iter(rates))], "measure the sending", upload)
     missing = sum(wheel.size for wheel in remote_wheels if not cache_path(job.context.cache, wheel).is_file())
     down = 0.0
     if missing:
@@ -309,7 +301,10 @@ def _report(
         changed=tuple(name for name in changed if name not in job.failed) if dry or switched else (),
         unchanged=tuple(name for name in steps.steps if name not in changed),
         failed={name: failure.what for name, failure in job.failed.items() if failure.host},
-        hosts={name: _build_import_check(env.report) for name, env in verified.items()},
+        hosts={
+            name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
+            for name, env in verified.items()
+        },
     )
     if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
@@ -327,7 +322,3 @@ def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[Install
     yield events.Answer(answer)
     yield events.Ended("install", worst([failure.kind.exit for failure in failed.values()]))
     return answer
-
-
-def _build_import_check(report: ImportReport) -> ImportCheck:
-    return ImportCheck(**{**report._asdict(), "problems": tuple(report.problems)})

@@ -19,9 +19,8 @@ from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
-from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
-from ipexctl.model.stack import MpiLauncher, Stack
+from ipexctl.model.stack import Stack
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import printable
 from ipexctl.model.wheels import Lock
@@ -42,7 +41,7 @@ class InstallSessions:
     venv: str
     id: str  # of the environment that is being made
     failed: dict[str, Failure]
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict, kw_only=True)
 
     def open(self, link: Link, python: str) -> None:
         """Starts the session of a host under this interpreter. Raises `LinkError`."""
@@ -98,14 +97,11 @@ class InstallSessions:
         outcome: Callable[[T], tuple[StepOutcome, str]] | None = None,
     ) -> Workflow[dict[str, T]]:
         """One request to the session of each host; the answers by host."""
-        return (
-            yield from self.run(
-                names,
-                step,
-                lambda link, _: self.call(link.host.name, do, kind, progress=None, **arguments(link.host.name)),
-                outcome=outcome,
-            )
-        )
+
+        def ask(link: Link, _: Emit) -> T:
+            return self.call(link.host.name, do, kind, progress=None, **arguments(link.host.name))
+
+        return (yield from self.run(names, step, ask, outcome=outcome))
 
     def find_shared_fs_groups(self, names: Sequence[str], does: str) -> Workflow[list[list[str]]]:
         """Hosts by file system: each leaves a token and looks for those of the others. The first host of a group
@@ -126,34 +122,17 @@ class InstallSessions:
         return result
 
 
-class InstallJob(Record):
-    """The task and the choices made for it; ``stop`` ends the work of the controller's own threads. Nothing in it
-    changes but the failures of its sessions."""
+@dataclass
+class InstallJob(InstallSessions):
+    """The sessions of an install, its task and the choices made for it; ``stop`` ends the work of the controller's own
+    threads."""
 
     task: Install
-    sessions: InstallSessions
     sources: Sources
     stack: Stack
-    launcher: MpiLauncher | None  # the hosts' own, if requested
     lock: Lock
     facts: Mapping[str, Facts]
     stop: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def venv(self) -> str:
-        return self.sessions.venv
-
-    @property
-    def context(self) -> Context:
-        return self.sessions.context
-
-    @property
-    def inventory(self) -> Inventory:
-        return self.sessions.inventory
-
-    @property
-    def failed(self) -> dict[str, Failure]:
-        return self.sessions.failed
 
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
 from ipexctl.model.answers import DryRun, UninstallAnswer
-from ipexctl.model.errors import Exit, Failure, Kind, worst
+from ipexctl.model.errors import Failure, Kind, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Uninstall
-from ipexctl.model.text import printable
+from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol.session import Removed, Used
 from ipexctl.verbs.common.probe import probe_hosts
 from ipexctl.verbs.install.install_sessions import InstallSessions, Workflow
@@ -28,10 +28,9 @@ def uninstall(
     yield Started("uninstall", "remove the environments", inventory.names)
     seen = yield from probe_hosts(inventory, context, venv=task.venv)
     failed = {name: result for name, result in seen.items() if isinstance(result, Failure)}
+    facts = {name: result for name, result in seen.items() if isinstance(result, Facts)}
     places: dict[str, tuple[str, str]] = {}
-    for name, fact in seen.items():
-        if not isinstance(fact, Facts):
-            continue
+    for name, fact in facts.items():
         venv = (fact.installed.venv if fact.installed else "") or task.venv or ""
         if venv.startswith("~/"):
             venv = posixpath.join(fact.home or "/", venv[2:])
@@ -43,28 +42,18 @@ def uninstall(
         places[name] = (venv, python)
     plan = "\n".join(f"{name}  remove {venv} and {venv}.d" for name, (venv, _) in places.items())
     yield Planned("uninstall", plan)
-    if dry:
-        yield Answer(DryRun(plan))
-        yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]))
-        return
-    for venv in dict.fromkeys(venv for venv, _ in places.values()):
+    for venv in dict.fromkeys(venv for venv, _ in places.values()) if not dry else ():
         pythons = {name: python for name, (where, python) in places.items() if where == venv}
+        found = [name for name in pythons if (env := facts[name].installed) and (env.exists or env.beside)]
         sessions = InstallSessions(inventory, context, venv, "", failed)
         try:
-            yield from _remove(sessions, pythons, [name for name in pythons if _has_environment(seen[name])])
+            yield from _remove(sessions, pythons, found)
         finally:
             sessions.close()
     changed = tuple(name for name in places if name not in failed)
-    yield Answer(UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()}))
-    yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]) if failed else Exit.OK)
-
-
-def _has_environment(fact: Facts | Failure) -> bool:
-    return (
-        isinstance(fact, Facts)
-        and fact.installed is not None
-        and (fact.installed.exists or bool(fact.installed.beside))
-    )
+    done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
+    yield Answer(DryRun(plan) if dry else done)
+    yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]))
 
 
 def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
@@ -91,7 +80,11 @@ def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Se
         for name in group if working else ():
             sessions.failed[name] = _describe_use(sessions, name, working[0], used[working[0]][0])
             yield HostFailed(sessions.failed[name])
-    yield from sessions.run(leaders, "remove", remove, outcome=_describe_removed)
+
+    def describe(count: int) -> tuple[StepOutcome, str]:
+        return ("changed", pluralize(count, "environment")) if count else ("ok", "")
+
+    yield from sessions.run(leaders, "remove", remove, outcome=describe)
     for group in groups:
         if group[0] in leaders and group[0] in sessions.failed:
             sessions.failed |= {name: replace(sessions.failed[group[0]], host=name) for name in group}
@@ -100,7 +93,3 @@ def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Se
 def _describe_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
     job = "a job" if worker == host else f"a job on {worker}"
     return Failure(host, Kind.BUSY, f"{job} still uses {sessions.venv}.d/{printable(id, 80)}", "stop it first", "used")
-
-
-def _describe_removed(count: int) -> tuple[StepOutcome, str]:
-    return ("changed", "1 environment" if count == 1 else f"{count} environments") if count else ("ok", "")

@@ -33,8 +33,8 @@ def wheels_fetch(
     task: Wheels,
     context: Context,
     *,
-    environ: Mapping[str, str] | None = None,
-    limits: Limits | None = None,
+    environ: Mapping[str, str] = os.environ,
+    limits: Limits = Limits(),
     dry: bool = False,
 ) -> Generator[Event, None, None]:
     """Fills ``task.directory``, or one file where its name is that of an archive; wheels already present, byte
@@ -42,8 +42,6 @@ def wheels_fetch(
 
     Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index.
     """
-    environ = os.environ if environ is None else environ
-    limits = limits or Limits()
     directory = Path(task.directory)
     one_file = is_archive(directory.name) and not directory.is_dir()
     if directory.exists() and not directory.is_dir() and not one_file:

@@ -23,7 +23,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import LinkError
-from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, Switched, Used
+from ipexctl.protocol.session import Fetched, Inspection, Nothing, Offer, Present, Removed, Used
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
 REMOTE = Path(__file__).parents[3] / "ipexctl" / "remote" / "session"
@@ -50,7 +50,7 @@ def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
         assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=["lib"]) == Present([])
         session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
         with pytest.raises(RemoteError) as caught:
-            session.call("switch", Switched, venv=str(tmp_path / "env"), id="x")
+            session.call("switch", Nothing, venv=str(tmp_path / "env"), id="x")
         assert "not complete" in caught.value.what
         assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=[]) == Present([])
 
@@ -198,7 +198,7 @@ def test_an_uninstall_that_is_cut_short_leaves_no_environment_that_looks_whole(t
     assert store.exists(), "it was too quick for this test"
     with start(PROGRAM) as session:
         seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
-        assert (seen.active, seen.complete, seen.incomplete) == (None, [], 1)
+        assert (seen.active, seen.complete) == (None, [])
         session.call("remove", Removed, venv=str(tmp_path / "env"))
     assert list(tmp_path.iterdir()) == []
 
