@@ -11,8 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
 from ipexctl.model.errors import Failure
@@ -31,12 +30,6 @@ _ENDING = 5.0  # seconds in which all threads must end once the work is interrup
 _QUEUED = 4096  # events; a full queue slows the workers down instead of filling memory
 
 
-@dataclass(frozen=True, slots=True)
-class _Done(Generic[T]):
-    host: str
-    value: T | Failure | BaseException
-
-
 def run_on_hosts(
     context: Context,
     hosts: Iterable[Host],
@@ -52,11 +45,11 @@ def run_on_hosts(
     exception is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or
     interrupted, all links are closed and no thread is left.
     """
-    waiting = list(hosts)
-    order = [host.name for host in waiting]
+    hosts = tuple(hosts)
+    waiting = list(reversed(hosts))
     results: dict[str, T | Failure] = {}
-    waiting.reverse()
-    events: queue.Queue[Event | _Done[T]] = queue.Queue(_QUEUED)
+    # Of each host its events, and at last its name with the result.
+    events: queue.Queue[Event | tuple[str, T | Failure | BaseException]] = queue.Queue(_QUEUED)
     connecting: dict[str, float] = {}  # host → when it began, monotonic
     threads: dict[str, threading.Thread] = {}
 
@@ -75,7 +68,7 @@ def run_on_hosts(
             value = error.failure
         except BaseException as error:  # handed to the caller's thread, which raises it
             value = error
-        events.put(_Done(host.name, value))
+        events.put((host.name, value))
 
     def count_active() -> int:
         now = time.monotonic()
@@ -93,26 +86,26 @@ def run_on_hosts(
                 item = events.get(timeout=0.2 if waiting else None)
             except queue.Empty:
                 continue
-            if not isinstance(item, _Done):
+            if isinstance(item, Event):
                 yield item
                 continue
-            threads.pop(item.host).join()
-            if isinstance(item.value, BaseException):
-                _log.error("%s: step %r raised %r", item.host, step, item.value)
-                raise item.value
-            results[item.host] = item.value
-            if isinstance(item.value, Failure):
-                yield HostFailed(item.value)
+            name, value = item
+            threads.pop(name).join()
+            if isinstance(value, BaseException):
+                _log.error("%s: step %r raised %r", name, step, value)
+                raise value
+            results[name] = value
+            if isinstance(value, Failure):
+                yield HostFailed(value)
             else:
-                step_outcome, detail = outcome(item.value) if outcome else ("ok", "")
-                yield StepEnded(item.host, step, step_outcome, detail)
+                yield StepEnded(name, step, *(outcome(value) if outcome else ()))
     finally:
         if threads:
             _stop_threads(context, events, list(threads.values()))
-    return {name: results[name] for name in order}
+    return {host.name: results[host.name] for host in hosts}
 
 
-def _stop_threads(context: Context, events: queue.Queue[Event | _Done[T]], threads: list[threading.Thread]) -> None:
+def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[threading.Thread]) -> None:
     """Closes the links again and again (a worker may just be opening one) until every thread has ended."""
     deadline = time.monotonic() + _ENDING
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:

@@ -162,6 +162,12 @@ def load_lab(directory: Path) -> Lab | None:
         raise UsageError(f"the lab's record {record} cannot be read: {why}", exit=Exit.STEP) from None
 
 
+def save_lab(lab: Lab) -> None:
+    """Replaces the lab's record, by which later commands find and clean it up."""
+    record = {name: value for name, value in asdict(lab).items() if name != "directory"}
+    _write_atomically(lab.path("lab.json"), json.dumps(record, indent=2) + "\n")
+
+
 # creation ---------------------------------------------------------------------------------------------------------
 
 
@@ -173,10 +179,10 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
         raise UsageError(f"user {os.geteuid()} has no entry in the user database, so sshd accepts no login") from None
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
-    _save(lab)
+    save_lab(lab)
     _write_atomically(lab.path("session"), _SESSION)
-    public = _make_key(tools, lab.path("id_ed25519"))
-    _write_atomically(lab.path("authorized_keys"), f"{public}\n")
+    _make_key(tools, lab.path("id_ed25519"))
+    _write_atomically(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_text("utf-8"))
     for name in names:
         lab.path(name, "home").mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_key(tools, lab.path(name, "host_key"))
@@ -205,11 +211,8 @@ def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
 
 def write_client_files(lab: Lab) -> None:
     """Writes the hostfile, known_hosts and ssh_config of the lab's servers."""
-    known = []
-    for server in lab.servers:
-        kind, key, *_ = lab.path(server.name, "host_key.pub").read_text("utf-8").split()
-        known.append(f"[{ADDRESS}]:{server.port} {kind} {key}")
-    _write_atomically(lab.path("known_hosts"), _join_lines(known))
+    keys = [(server.port, lab.path(server.name, "host_key.pub").read_text("utf-8")) for server in lab.servers]
+    _write_atomically(lab.path("known_hosts"), "".join(f"[{ADDRESS}]:{port} {key}" for port, key in keys))
     _write_atomically(lab.path("hostfile"), format_hostfile(lab))
     _write_atomically(lab.path("ssh_config"), format_ssh_config(lab))
 
@@ -228,16 +231,10 @@ def try_login(lab: Lab, name: str, tools: Tools) -> None:
         raise LabError(f"login ended in {printable(done.stdout.strip())}, not in {home}")
 
 
-def mark_ready(lab: Lab) -> Lab:
-    """Saves that the lab is up."""
-    lab = replace(lab, ready=True)
-    _save(lab)
-    return lab
-
-
 def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     """The text of one server's configuration."""
     session = shlex.quote(str(lab.path("session")))
+    is_shared = any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in lab.directory.parents)
     lines = [
         f"ListenAddress {ADDRESS}:{port}",
         f'HostKey "{lab.path(name, "host_key")}"',
@@ -250,7 +247,7 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         f"AllowUsers {lab.user}",
         # sshd refuses keys below a directory such as /tmp, because others might change them. `_check_owner` has ruled
         # that out: all directories above are this user's or root's, and sticky where others may write.
-        f"StrictModes {'no' if _is_below_shared(lab.directory) else 'yes'}",
+        f"StrictModes {'no' if is_shared else 'yes'}",
         "UsePAM no",
         "UseDNS no",
         "PrintMotd no",
@@ -260,8 +257,8 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
         "AcceptEnv LANG LC_*",
         f'SetEnv "HOME={lab.path(name, "home")}" "{ENV_TAG}={lab.tag}"',
         f"ForceCommand exec /bin/sh {session}",
+        *([f"Subsystem sftp {tools.sftp}"] if tools.sftp else []),
     ]
-    lines += [f"Subsystem sftp {tools.sftp}"] if tools.sftp else []
     return _join_lines(lines)
 
 
@@ -285,18 +282,17 @@ def format_hostfile(lab: Lab) -> str:
 
 def format_ssh_config(lab: Lab) -> str:
     """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
-    key, known_hosts = lab.path("id_ed25519"), lab.path("known_hosts")
-    hosts = [f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers]
-    shared = [
+    lines = [
+        *(f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers),
         "Host lab*",
         f"  User {lab.user}",
-        f'  IdentityFile "{key}"',
+        f'  IdentityFile "{lab.path("id_ed25519")}"',
         "  IdentitiesOnly yes",
-        f'  UserKnownHostsFile "{known_hosts}"',
+        f'  UserKnownHostsFile "{lab.path("known_hosts")}"',
         "  GlobalKnownHostsFile /dev/null",
         "  StrictHostKeyChecking yes",
     ]
-    return _join_lines([*hosts, *shared])
+    return _join_lines(lines)
 
 
 # processes --------------------------------------------------------------------------------------------------------
@@ -338,15 +334,25 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
     return pids
 
 
-def stop_lab(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
-    """Ends every process of the lab: SIGTERM, SIGKILL after ``grace`` seconds. Returns the processes that remain.
+def remove_lab(lab: Lab) -> tuple[int, ...]:
+    """Ends every process of the lab, and removes its files if none remains; returns those that do. Homes and the
+    environment stay for the next lab. Raises `UsageError` if this process is one of the lab's."""
+    if remaining := _end_processes(lab):
+        return remaining
+    own = ("sshd_config", "host_key", "host_key.pub", "sshd.log")
+    shared = ("hostfile", "known_hosts", "id_ed25519", "id_ed25519.pub", "ssh_config", "authorized_keys", "session")
+    files = [lab.path(name, file) for name in lab.names for file in own]
+    for path in (*files, *map(lab.path, shared), lab.path("lab.json")):  # the record last: by it a command cleans up
+        path.unlink(missing_ok=True)
+    return ()
 
-    Servers end first, so that no session is added. Raises `UsageError` if this process is one of the lab's.
-    """
-    if os.getpid() in find_processes(lab):
-        raise UsageError("this shell is a session of the lab", hint="exit, then ipexctl lab down")
+
+def _end_processes(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
+    """SIGTERM, SIGKILL after ``grace`` seconds. Servers end first, so that no session is added."""
     servers = {server.pid for server in lab.servers if is_alive(lab, server)}
     pids = find_processes(lab)
+    if os.getpid() in pids:
+        raise UsageError("this shell is a session of the lab", hint="exit, then ipexctl lab down")
     _signal_processes(servers, signal.SIGTERM)
     _signal_processes(pids - servers, signal.SIGTERM)
     start_times = {pid: _start_time(pid) for pid in pids}
@@ -362,15 +368,6 @@ def stop_lab(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
         if waited > grace:
             _signal_processes(remaining, signal.SIGKILL)
         time.sleep(0.02 if waited < 0.5 else 0.1)
-
-
-def remove_lab(lab: Lab) -> None:
-    """Removes the files of a lab that has ended. Homes and the environment stay for the next one."""
-    own = ("sshd_config", "host_key", "host_key.pub", "sshd.log")
-    shared = ("hostfile", "known_hosts", "id_ed25519", "id_ed25519.pub", "ssh_config", "authorized_keys", "session")
-    files = [lab.path(name, file) for name in lab.names for file in own]
-    for path in (*files, *map(lab.path, shared), lab.path("lab.json")):  # the record last: by it a command cleans up
-        path.unlink(missing_ok=True)
 
 
 # helpers ----------------------------------------------------------------------------------------------------------
@@ -391,7 +388,7 @@ def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
         lab = replace(lab, servers=(*lab.servers, Server(name, port, pid, _start_time(pid) or 0)))
-        _save(lab)
+        save_lab(lab)
         shell.stdin.write("go\n")
     return lab
 
@@ -447,24 +444,12 @@ def _read_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _is_below_shared(directory: Path) -> bool:
-    return any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in directory.parents)
-
-
-def _make_key(tools: Tools, path: Path) -> str:
-    public = path.with_name(f"{path.name}.pub")
-    for file in (path, public):
+def _make_key(tools: Tools, path: Path) -> None:
+    for file in (path, path.with_name(f"{path.name}.pub")):
         file.unlink(missing_ok=True)
     done = _run([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
     if done.returncode:
         raise UsageError(f"ssh-keygen failed: {_last_line(done.stderr)}", exit=Exit.STEP)
-    return public.read_text("utf-8").strip()
-
-
-def _save(lab: Lab) -> None:
-    value = asdict(lab)
-    del value["directory"]
-    _write_atomically(lab.path("lab.json"), json.dumps(value, indent=2) + "\n")
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ipexctl.act import agent
 from ipexctl.act.context import Context
 from ipexctl.act.transfer.send import write_files
-from ipexctl.model.commands import Command
+from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Channel, Link, LinkError
@@ -23,6 +23,7 @@ from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, Role
 from ipexctl.protocol.timings import Timings
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # Starts the interpreter $p so that nothing in the account's files or variables can influence it; the host's own where
@@ -69,18 +70,19 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
 
 def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
     """Starts the keeper on the head; its port. Raises `LinkError`."""
-    problem = "the run's keeper did not start"
-    answer = _ask(link, site.agent(Role.KEEPER, site.directory, run=run), problem)
+    command = site.agent(Role.KEEPER, site.directory, run=run)
+    answer = _ask(link, command, "the run's keeper did not start", messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):
         raise LinkError(Failure(site.host.name, Kind.STEP, f"keeper: {answer.error}", code="keeper"))
-    return _expect(messages.KeeperListening, answer, link, problem).port
+    return answer.port
 
 
 def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: int) -> None:
     """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, STEP when the keeper on
     the head cannot be reached from there."""
-    problem = "its guard did not start"
-    answer = _ask(link, site.agent(Role.GUARD, site.directory, address, str(port), run=run), problem)
+    command = site.agent(Role.GUARD, site.directory, address, str(port), run=run)
+    refusals = (messages.HostBusy, messages.AgentFailed)
+    answer = _ask(link, command, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
@@ -90,7 +92,6 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
         what = f"cannot reach the head at {address} port {port}: {answer.error}"
         hint = "open the ports between the hosts, or choose another network with --iface"
         raise LinkError(Failure(site.host.name, Kind.STEP, what, hint, "back-connection"))
-    _expect(messages.GuardReady, answer, link, problem)
 
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:
@@ -109,7 +110,7 @@ def find_leftover_processes(
     done = link.run(Command(words, stdin=program, timeout=patience))
     if not done.ok:
         raise LinkError(Failure(site.host.name, Kind.RESIDUE, f"cannot look for processes: {done.last_words(1)}"))
-    answer = _expect(messages.ProcessesLeft, KINDS.read(done.out), link, "cannot look for processes")
+    answer = _read_answer(link, done, "cannot look for processes", messages.ProcessesLeft)
     return tuple(process.pid for process in answer.processes)
 
 
@@ -124,16 +125,14 @@ def runs(link: Link) -> messages.RunListing:
         f'"$d/{ROLE}" {Role.LIST} "$all" || python3 -E -s -S "$d/{AGENT}" {Role.LIST} "$all" && exit 0; done; '
         f'[ "$tried" ] || echo {shlex.quote(KINDS.write(messages.RunListing()).decode())}'
     )
-    problem = "its runs cannot be listed"
-    answer = _ask(link, Command(("/bin/sh", "-c", script), timeout=20.0), problem)
-    return _expect(messages.RunListing, answer, link, problem)
+    command = Command(("/bin/sh", "-c", script), timeout=20.0)
+    return _ask(link, command, "its runs cannot be listed", messages.RunListing)
 
 
 def describe(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
-    problem = "the run cannot be read"
-    answer = _ask(link, Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0), problem)
-    return _expect(messages.RunDescription, answer, link, problem)
+    command = Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0)
+    return _ask(link, command, "the run cannot be read", messages.RunDescription)
 
 
 def remove(link: Link, site: RemoteRunDir) -> None:
@@ -147,21 +146,20 @@ def remove(link: Link, site: RemoteRunDir) -> None:
     link.run(Command(("/bin/sh", "-c", script, "sh", site.directory), timeout=30.0))
 
 
-def _ask(link: Link, command: Command, problem: str) -> messages.Message:
-    """The agent's answer, its last line. Raises `LinkError`, which begins with ``problem``, when it is none."""
-    done = link.run(command)
+def _ask(link: Link, command: Command, problem: str, kind: type[T], *others: type[S]) -> T | S:
+    return _read_answer(link, link.run(command), problem, kind, *others)
+
+
+def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:
+    """The agent's answer, its last line. Raises `LinkError`, which begins with ``problem``, for another than these."""
     answer = KINDS.read((done.out.strip().splitlines() or [b""])[-1])
+    kinds: tuple[type[T] | type[S], ...] = (kind, *others)
+    if isinstance(answer, kinds):
+        return answer
+    why = f"unexpected response from the agent ({type(answer).__name__})"
     if isinstance(answer, Unreadable):
-        output = done.last_words(2) or f"status {done.status}"
-        raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: {output}", code="agent"))
-    return answer
-
-
-def _expect(kind: type[T], answer: object, link: Link, problem: str) -> T:
-    if not isinstance(answer, kind):
-        what = f"{problem}: unexpected response from the agent ({type(answer).__name__})"
-        raise LinkError(Failure(link.host.name, Kind.STEP, what, code="agent"))
-    return answer
+        why = done.last_words(2) or f"status {done.status}"
+    raise LinkError(Failure(link.host.name, Kind.STEP, f"{problem}: {why}", code="agent"))
 
 
 LOST, BACK, GAVE_UP = "lost", "back", "gave-up"

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 # Reads the program, whose length is known, and leaves the rest of the input to it.
 BOOT = "import sys;n=int(sys.argv[1]);exec(compile(sys.stdin.buffer.read(n),'<ipexctl>','exec'))"
 _SILENCE = 30.0  # seconds without a sign of life after which the host counts as lost
+_ENDING = 5.0  # seconds that a program may take to end
 
 
 class SessionProgramError(RuntimeError):
@@ -65,10 +66,8 @@ class Session:
         channel = link.stream(Command(argv))
         session = cls(link.host.name, channel, silence)
         try:
-            try:
+            with suppress(OSError):  # it has ended already: its standard error says why
                 channel.write(text)
-            except (BrokenPipeError, OSError):
-                pass  # it has ended already: its standard error says why
             with session._awaiting():
                 message = next(session._messages, None)
             if not isinstance(message, messages.Ready):
@@ -89,7 +88,7 @@ class Session:
         begun = time.monotonic()
         try:
             self._channel.write(messages.encode_request(do, arguments))
-        except (BrokenPipeError, ValueError, OSError):
+        except (ValueError, OSError):
             raise self._explain_end() from None
         with self._awaiting():
             for message in self._messages:
@@ -103,26 +102,21 @@ class Session:
 
     def close(self) -> None:
         """Ends its input and our side. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._channel.end_input()
-        except (BrokenPipeError, ValueError, OSError, LinkError):
-            pass
-        self._channel.close()
+        if not self._closed:
+            self._closed = True
+            with suppress(ValueError, OSError, LinkError):
+                self._channel.end_input()
+            self._channel.close()
 
-    def end(self, patience: float = 5.0) -> None:
+    def end(self) -> None:
         """Ends its input and waits until the program has ended, so that its lock is free when this returns."""
-        try:
+        with suppress(ValueError, OSError, LinkError):
             self._channel.end_input()
-            timer = threading.Timer(patience, self.close)
+            timer = threading.Timer(_ENDING, self.close)
             timer.start()
             for _ in self._channel:
                 pass
             timer.cancel()
-        except (BrokenPipeError, ValueError, OSError, LinkError):
-            pass
         self.close()
 
     def __enter__(self) -> Session:

@@ -26,23 +26,23 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
     directory = directory.absolute()
     with act.lock_directory(directory):
         old = act.load_lab(directory)
-        if old and old.ready and not act.find_dead_hosts(old):
-            if len(old.names) != hosts:
-                what = f"a lab of {len(old.names)} hosts is up in {directory}"
-                raise UsageError(what, hint="ipexctl lab down", exit=Exit.BUSY)
-            yield Started("lab up", _format_title(hosts, directory), old.names)
+        is_up = old is not None and old.ready and not act.find_dead_hosts(old)
+        if old and is_up and len(old.names) != hosts:
+            what = f"a lab of {len(old.names)} hosts is up in {directory}"
+            raise UsageError(what, hint="ipexctl lab down", exit=Exit.BUSY)
+        title = f"{pluralize(hosts, 'SSH server')} on {act.ADDRESS}, below {directory}"
+        yield Started("lab up", title, tuple(f"lab{number}" for number in range(hosts)))
+        if old and is_up:
             for server in old.servers:
                 yield StepEnded(server.name, "start", detail=f"{act.ADDRESS}:{server.port}, already running")
             yield Answer(_make_answer(old))
             yield Ended("lab up", Exit.OK)
             return old
-        yield Started("lab up", _format_title(hosts, directory), tuple(f"lab{number}" for number in range(hosts)))
         if old:
             yield Message("cleaning up after the last lab")
-            if left := act.stop_lab(old):
+            if left := act.remove_lab(old):
                 yield from _report_leftovers("lab up", left)
                 return None
-            act.remove_lab(old)
         lab = act.create_lab(directory, hosts, tools)
         try:
             for name in lab.names:
@@ -64,7 +64,8 @@ def up(hosts: int, directory: Path) -> Generator[Event, None, Lab | None]:
         except BaseException:
             _discard_lab(directory)
             raise
-        lab = act.mark_ready(lab)
+        lab = replace(lab, ready=True)
+        act.save_lab(lab)
         yield Answer(_make_answer(lab))
         yield Ended("lab up", Exit.OK)
         return lab
@@ -78,17 +79,14 @@ def down(directory: Path) -> Generator[Event, None, bool]:
         yield Started("lab down", f"lab in {directory}", lab.names if lab else ())
         if lab is None:
             yield Message("no lab is up")
-            yield Answer(LabAnswer(False, str(directory), processes_left=0))
-            yield Ended("lab down", Exit.OK)
-            return True
-        counts = {server.name: len(act.find_processes(lab, server)) for server in lab.servers}
-        yield from (StepStarted(name, "stop") for name in counts)
-        if left := act.stop_lab(lab):
-            yield from _report_leftovers("lab down", left)
-            return False
-        for name, count in counts.items():
-            yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
-        act.remove_lab(lab)
+        else:
+            counts = {server.name: len(act.find_processes(lab, server)) for server in lab.servers}
+            yield from (StepStarted(name, "stop") for name in counts)
+            if left := act.remove_lab(lab):
+                yield from _report_leftovers("lab down", left)
+                return False
+            for name, count in counts.items():
+                yield StepEnded(name, "stop", "changed" if count else "ok", f"{pluralize(count, 'process')} ended")
         yield Answer(LabAnswer(False, str(directory), processes_left=0))
         yield Ended("lab down", Exit.OK)
         return True
@@ -115,33 +113,21 @@ def status(directory: Path) -> Generator[Event, None, Lab | None]:
     return lab
 
 
-def _format_title(hosts: int, directory: Path) -> str:
-    return f"{pluralize(hosts, 'SSH server')} on {act.ADDRESS}, below {directory}"
-
-
 def _make_answer(lab: Lab) -> LabAnswer:
-    hostfile, ssh_config = str(lab.path("hostfile")), str(lab.path("ssh_config"))
-    counts = [(server, len(act.find_processes(lab, server))) for server in lab.servers]
-    return LabAnswer(
-        up=True,
-        directory=str(lab.directory),
-        hostfile=hostfile,
-        ssh=f"ssh -F {shlex.quote(ssh_config)} {lab.names[0]}",
-        next=f"ipexctl doctor -f {shlex.quote(hostfile)}",
-        hosts=tuple(
-            LabHost(at.name, act.ADDRESS, at.port, act.is_alive(lab, at), count, str(lab.path(at.name, "home")))
-            for at, count in counts
-        ),
-    )
+    hosts: list[LabHost] = []
+    for server in lab.servers:
+        home, count = str(lab.path(server.name, "home")), len(act.find_processes(lab, server))
+        hosts.append(LabHost(server.name, act.ADDRESS, server.port, act.is_alive(lab, server), count, home))
+    hostfile = str(lab.path("hostfile"))
+    ssh = f"ssh -F {shlex.quote(str(lab.path('ssh_config')))} {lab.names[0]}"
+    doctor = f"ipexctl doctor -f {shlex.quote(hostfile)}"
+    return LabAnswer(True, str(lab.directory), hostfile, ssh, doctor, hosts=tuple(hosts))
 
 
 def _discard_lab(directory: Path) -> tuple[int, ...]:
-    """Stops and removes a lab that did not start, by its record; returns the processes that remain."""
+    """Removes a lab that did not start, by its record; returns the processes that remain."""
     lab = act.load_lab(directory)
-    left = act.stop_lab(lab) if lab else ()
-    if lab and not left:
-        act.remove_lab(lab)
-    return left
+    return act.remove_lab(lab) if lab else ()
 
 
 def _report_leftovers(verb: str, left: tuple[int, ...]) -> Generator[Event, None, None]:
