@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ipexctl.decide.reports import fold
+from ipexctl.decide.reports import Folding
 from ipexctl.loop import state_directory
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
@@ -78,8 +78,11 @@ def picture(
 def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: float | None = None) -> str:
     """The screen of a saved run ``at`` so many seconds after its beginning (without: at its end), as SVG text."""
     events = list(read_saved_run(directory))
+    folding = Folding()
+    for stamped in events:
+        folding.take(stamped)
     title = f"ipexctl replay {directory.name}"
-    return picture(events, width=width, height=height, at=at, title=title, report=fold(events))
+    return picture(events, width=width, height=height, at=at, title=title, report=folding.report())
 
 
 if __name__ == "__main__":

@@ -1,45 +1,25 @@
 """Events → `CommandReport` → exit code: the one place where a command's outcome is judged.
 
-`Folding` takes events one by one (it has the shape of a sink), `fold` takes all of them. 0 only when all of it worked;
-what is not known counts as failed; the order in which events of several hosts arrive does not change the exit code.
+`Folding` takes events one by one (it has the shape of a sink). 0 only when all of it worked; what is not known counts
+as failed; the order in which events of several hosts arrive does not change the exit code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
-from types import MappingProxyType
 
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, diagnose
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
-from ipexctl.model.reports import (
-    CommandReport,
-    HostOutcome,
-    HostStep,
-    LostOutput,
-    RankOutcome,
-    RankState,
-    RunOutcome,
-)
+from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
 
-_NONE: Mapping[str, float] = MappingProxyType({})
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
 _SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by their own clocks
-
-
-def fold(
-    events: Iterable[Stamped], *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE
-) -> CommandReport:
-    """The report of a whole stream. See `Folding.report`."""
-    folding = Folding()
-    for stamped in events:
-        folding.take(stamped)
-    return folding.report(lost=lost, offsets=offsets)
 
 
 class Folding:
@@ -133,8 +113,6 @@ class Folding:
                 self._excuse()
             case e.Ended(exit=code):
                 self._exit, self._finished = code, True  # of a story inside a story, the outer one is the last
-            case _:
-                pass
 
     def _excuse(self) -> None:
         """What failed since the last `Started` becomes something that was done; as Ansible counts what it ignores."""
@@ -145,11 +123,10 @@ class Folding:
         for failure in forgiven:
             if failure.host:
                 self._hosts[failure.host].append((failure.kind.value, "ok", f"ignored: {failure.what}"))
-        for host, steps_of_host in self._hosts.items():
-            for index in range(steps.get(host, 0), len(steps_of_host)):
-                step, outcome, detail = steps_of_host[index]
-                if outcome == "failed":
-                    steps_of_host[index] = (step, "ok", f"ignored: {detail}")
+        for host, done in self._hosts.items():
+            for index, (step, outcome, detail) in enumerate(done):
+                if index >= steps.get(host, 0) and outcome == "failed":
+                    done[index] = (step, "ok", f"ignored: {detail}")
         for finding in list(self._findings)[findings:]:
             if finding.level == "error":
                 del self._findings[finding]
@@ -159,10 +136,9 @@ class Folding:
     def close(self, report: CommandReport | None = None) -> None:
         """Nothing to do; with it a Folding can stand among the sinks."""
 
-    def report(self, *, lost: LostOutput | None = None, offsets: Mapping[str, float] = _NONE) -> CommandReport:
-        """``lost`` is what the record could not store. ``offsets`` maps hosts to seconds their clock is ahead of the
-        controller's, where measured; else they are judged from the delays of the ranks' own messages."""
-        run = self._judge_run(self._find_shifts(offsets))
+    def report(self, *, lost: LostOutput | None = None) -> CommandReport:
+        """``lost`` is what the record could not store. Hosts' clocks are judged from the delays of their messages."""
+        run = self._judge_run()
         causes = self._list_causes(run, lost)
         return CommandReport(
             verb=self._verb,
@@ -181,9 +157,10 @@ class Folding:
             lost=lost,
         )
 
-    def _judge_run(self, shifts: Mapping[str, float]) -> RunOutcome:
-        run, over, proofs = self._run, self._over, self._proofs.values()
-        ranks = self._judge_ranks(shifts)
+    def _judge_run(self) -> RunOutcome:
+        run, over, proofs, shifts = self._run, self._over, self._proofs.values(), self._find_shifts()
+        hosts = {rank: end.host for rank, (_, end) in self._ends.items()} | dict(enumerate(run.ranks if run else ()))
+        ranks = tuple(self._judge_rank(rank, hosts[rank], shifts) for rank in sorted(hosts))
         failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
         orphans: dict[str, tuple[int, ...]] = {}
         for host, pids in (item for proof in proofs for item in proof.orphans.items() if item[1]):
@@ -270,11 +247,6 @@ class Folding:
             failures=failures,
         )
 
-    def _judge_ranks(self, shifts: Mapping[str, float]) -> tuple[RankOutcome, ...]:
-        ended = {rank: end.host for rank, (_, end) in self._ends.items()}
-        hosts = ended | dict(enumerate(self._run.ranks if self._run else ()))
-        return tuple(self._judge_rank(rank, hosts[rank], shifts) for rank in sorted(hosts))
-
     def _judge_rank(self, rank: int, host: str, shifts: Mapping[str, float]) -> RankOutcome:
         out, err = self._bytes.get((rank, "out"), 0), self._bytes.get((rank, "err"), 0)
         stage = self._stages.get(rank, "")
@@ -311,27 +283,18 @@ class Folding:
         if at:
             self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
 
-    def _find_shifts(self, offsets: Mapping[str, float]) -> dict[str, float]:
+    def _find_shifts(self) -> dict[str, float]:
         """Host → seconds to add to its own time to get the controller's.
 
         The least delay of a host's messages is its clock's difference plus the shortest way. Hosts whose least delays
         agree within `_SAME_CLOCK` share one shift: their own clocks order close events better than delays do.
         """
-        if not self._delays:
-            return {host: -offset for host, offset in offsets.items()}
         if self._run and self._run.title:
             # Messages that waited for us tell nothing of clocks, but that none is from the future.
-            least = min(0.0, *self._delays.values())
-            return dict.fromkeys([*self._delays, self._run.head], least) | {h: -offset for h, offset in offsets.items()}
-        middle = median(self._delays.values())
-        judged = {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
-        return judged | {host: -offset for host, offset in offsets.items()}
+            return dict.fromkeys([*self._delays, self._run.head], min([0.0, *self._delays.values()]))
+        middle = median(self._delays.values()) if self._delays else 0.0
+        return {host: middle if abs(delay - middle) < _SAME_CLOCK else delay for host, delay in self._delays.items()}
 
 
 _NEVER_EXCUSED = (Kind.UNREACHABLE, Kind.RESIDUE, Kind.RECORD)
-_REASONS: Mapping[str, Exit] = {
-    "rank": Exit.RANK,
-    "lost": Exit.LOST,
-    "limit": Exit.LOST,
-    "launch": Exit.STEP,
-}
+_REASONS: Mapping[str, Exit] = {"rank": Exit.RANK, "lost": Exit.LOST, "limit": Exit.LOST, "launch": Exit.STEP}

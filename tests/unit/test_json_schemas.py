@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.decide.reports import fold
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
@@ -23,6 +22,7 @@ from ipexctl.verbs.install.list_releases import stacks, stacks_why
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps
 from tests.unit.show import streams
+from tests.unit.show.streams import fold
 from tools import json_schemas
 
 AGAIN = "write them again: python tools/json_schemas.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ipexctl.decide.launch import accelerate, environment, instances, mpi_launchers, placement, tuning
 from ipexctl.decide.launch.environment import HostRuntime, RunSettings
@@ -50,7 +51,10 @@ def build_launch(
     machines = _identify_machines(run_hosts, runtimes, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
     if task.independent:
-        ranks, core_warnings = instances.place_instances(task, counts, cores, machines)
+        divide = partial(instances.divide_cores, task)
+        ranks, core_warnings = placement.place_ranks(
+            counts, cores, machines, kind="instances", divide=divide, only=task.instance
+        )
     else:
         backend, reason = choose_backend(task, [runtimes[host.name].runtime for host in run_hosts])
         workers = {"ccl": task.ccl_workers, "impi": 1}.get(backend, 0)
@@ -74,25 +78,27 @@ def build_launch(
         warnings += of_host
     dialect, runtime = head.runtime.dialect, head.runtime
     packages = _packages(head.facts)
-    warnings += [
-        *accelerate.compare_config(config, len(run_hosts), len(ranks)),
-        *find_unsupported_arguments(options, packages, task.args),
-    ]
+    warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
+    warnings += find_unsupported_arguments(options, packages, task.args)
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     user_values = {name: setting.value for name, setting in user_env.items()}
-    options_before = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)
-    path = ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"]))
+    words = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)
+    as_module = task.launcher == "module"
+    words = ("-u", "-m", script) if as_module else (*words, f"./{script}" if script.startswith("-") else script)
+    mpiexec_env = {"PATH": ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"])), paths.RUN_ENV: run}
+    if dialect != "impi" and runtime.library_path:  # a host's MPI outside of the loader's default directories
+        mpiexec_env["LD_LIBRARY_PATH"] = ":".join(runtime.library_path)
     launch = Launch(
         run=run,
         title=script,
         backend=backend,
         backend_reason=reason,
         nodes=tuple(nodes),
-        argv=(runtime.python, *_interpreter_words(task, script, options_before)),
+        argv=(runtime.python, *words, *task.args),
         mpiexec=mpi_launchers.build_mpiexec(
             dialect, runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
         ),
-        mpiexec_env={"PATH": path, paths.RUN_ENV: run, **_loader_env(runtime), **nodes[0].proxy_env},
+        mpiexec_env={**mpiexec_env, **nodes[0].proxy_env},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect,
@@ -107,12 +113,7 @@ def build_launch(
 
 
 def _plan_node(
-    run: RunSettings,
-    label: str,
-    host: str,
-    host_runtime: HostRuntime,
-    ranks: Sequence[RankPlacement],
-    shared: bool,
+    run: RunSettings, label: str, host: str, host_runtime: HostRuntime, ranks: Sequence[RankPlacement], shared: bool
 ) -> tuple[NodePlan, list[Note]]:
     """The plan for one host, and warnings. ``shared``: another host of the run is the same machine."""
     facts, interface, runtime = host_runtime.facts, host_runtime.interface, host_runtime.runtime
@@ -125,7 +126,7 @@ def _plan_node(
     tuned |= accelerate.choose_device(_packages(facts))
     env = environment.build_host_env(run, host_runtime, ranks, tuned)
     if run.task.independent:
-        env = instances.drop_rendezvous(env, run.user_env)
+        env = {name: env[name] for name in env if name not in instances.RENDEZVOUS or name in run.user_env}
     return NodePlan(
         host=host,
         label=label,
@@ -145,13 +146,6 @@ def _plan_node(
     ), [*warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if run.backend == "ccl" else ())]
 
 
-def _interpreter_words(task: Run, script: str, interpreter_options: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of the interpreter. ``interpreter_options`` precede a script: its own flags, or Accelerate."""
-    if task.launcher == "module":
-        return ("-u", "-m", script, *task.args)
-    return (*interpreter_options, f"./{script}" if script.startswith("-") else script, *task.args)
-
-
 def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ...]:
     """Warn of ambiguous names: oneCCL takes the first interface whose name *contains* the configured one."""
     name = host_runtime.interface.name
@@ -160,12 +154,6 @@ def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ..
         return ()
     text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
     return (Note("ccl-interface", text, (host,)),)
-
-
-def _loader_env(runtime: Runtime) -> dict[str, str]:
-    """LD_LIBRARY_PATH for a host's MPI outside of the loader's default directories."""
-    needed = runtime.dialect != "impi" and runtime.library_path
-    return {"LD_LIBRARY_PATH": ":".join(runtime.library_path)} if needed else {}
 
 
 def _packages(facts: Facts) -> Mapping[str, str]:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from ipexctl.decide.facts.numbers import parse_cpu_list
-from ipexctl.decide.launch.placement import Cores, find_usable_cores, place_processes, take_in_turn
+from ipexctl.decide.launch.placement import Cores, find_usable_cores, take_in_turn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, cpu_list
 from ipexctl.model.hosts import Host
-from ipexctl.model.launch import RankPlacement, Setting
-from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
 
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
 BECAUSE = "instances are independent of each other"
-_RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_PROVIDER", "IPEXCTL_BACKEND")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_PROVIDER", "IPEXCTL_BACKEND")
 
 
 def check_options(task: Run) -> None:
@@ -100,18 +97,6 @@ def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]
     return counts
 
 
-def place_instances(
-    task: Run, counts: Sequence[tuple[str, int]], cores: Mapping[str, Cores], machines: Mapping[str, str]
-) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
-    """Assign cores to each instance, and warnings. Hosts on one machine (``machines``) share its cores."""
-    return place_processes("instances", counts, cores, machines, partial(_divide_cores, task), only=task.instance)
-
-
-def drop_rendezvous(env: Mapping[str, Setting], user_env: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Remove the rendezvous variables from a host's environment, except those the user set."""
-    return {name: setting for name, setting in env.items() if name not in _RENDEZVOUS or name in user_env}
-
-
 def _cores_per_instance(task: Run) -> int | None:
     """Cores per instance if the options fix it; None: equal shares."""
     return {"latency": LATENCY, "per-core": 1}.get(task.instances or "", task.cores_per_instance)
@@ -125,7 +110,7 @@ def _instances_of_host(task: Run, cores: Cores) -> int:
     return max(1, len(_split_cores(task, cores, _cores_per_instance(task) or 1)) if cores.cpus else 1)
 
 
-def _divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]:
+def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]:
     """The CPUs of ``count`` instances, or of fewer where the cores do not suffice; none known: one empty share."""
     if not cores.cpus:
         return [()]

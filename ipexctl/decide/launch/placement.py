@@ -94,33 +94,42 @@ def count_ranks(
     return tuple(counts)
 
 
+def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
+    """The cores of each of ``ranks`` ranks, or of fewer where they must share: equal parts, inside one NUMA node where
+    that leaves few cores unused (a batch job may own all of one node and two cores of the next)."""
+    if not cores.cpus:
+        return [()]
+    if ranks > len(cores.cpus):
+        return [(cpu,) for cpu, _ in cores.cpus]
+    nodes = cores.by_node
+    if ranks % len(nodes) == 0:
+        each = ranks // len(nodes)
+        size = min(len(cpus) // each for cpus in nodes)
+        if size * ranks >= _ENOUGH * len(cores.cpus):
+            return [cpus[i * size : (i + 1) * size] for cpus in nodes for i in range(each)]
+    size = len(cores.cpus) // ranks
+    flat = [cpu for cpu, _ in cores.cpus]
+    return [flat[i * size : (i + 1) * size] for i in range(ranks)]
+
+
 def place_ranks(
     counts: Sequence[tuple[str, int]],
     cores: Mapping[str, Cores],
     machines: Mapping[str, str],
-    workers: int,
-    least: int = 1,
-) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
-    """Place ranks in host order with their cores, and warnings.
-
-    ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
-    of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on.
-    """
-    return place_processes("ranks", counts, cores, machines, _divide_cores, workers, least)
-
-
-def place_processes(
-    kind: str,
-    counts: Sequence[tuple[str, int]],
-    cores: Mapping[str, Cores],
-    machines: Mapping[str, str],
-    divide: Callable[[Cores, int], Sequence[Sequence[int]]],
     workers: int = 0,
     least: int = 1,
+    *,
+    kind: str = "ranks",
+    divide: Callable[[Cores, int], Sequence[Sequence[int]]] = _divide_cores,
     only: int | None = None,
 ) -> tuple[tuple[RankPlacement, ...], tuple[Note, ...]]:
-    """Place ranks or instances (``kind``) as `place_ranks` does. ``divide`` gives the CPUs of so many processes of a
-    machine; where it gives fewer shares, they are used in turn. ``only`` this process of each host, or all."""
+    """Place ranks or instances (``kind``) in host order with their cores, and warnings.
+
+    ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
+    of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on. ``divide``
+    gives the CPUs of so many processes of a machine; where it gives fewer shares, they are used in turn. ``only`` this
+    process of each host, or all.
+    """
     warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     total: Counter[str] = Counter()  # processes of a machine
     for host, count in counts:
@@ -150,21 +159,3 @@ def require_equal_ppn(launch: Launch, sentence: str, hint: str) -> None:
     if len({len(node.ranks) for node in launch.nodes}) > 1:
         reasons = [f"{node.host}: {len(node.ranks)}" for node in launch.nodes]
         raise UsageError(sentence, reasons=reasons, hint=hint, exit=Exit.STEP)
-
-
-def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
-    """The cores of each of ``ranks`` ranks, or of fewer where they must share: equal parts, inside one NUMA node where
-    that leaves few cores unused (a batch job may own all of one node and two cores of the next)."""
-    if not cores.cpus:
-        return [()]
-    if ranks > len(cores.cpus):
-        return [(cpu,) for cpu, _ in cores.cpus]
-    nodes = cores.by_node
-    if ranks % len(nodes) == 0:
-        each = ranks // len(nodes)
-        size = min(len(cpus) // each for cpus in nodes)
-        if size * ranks >= _ENOUGH * len(cores.cpus):
-            return [cpus[i * size : (i + 1) * size] for cpus in nodes for i in range(each)]
-    size = len(cores.cpus) // ranks
-    flat = [cpu for cpu, _ in cores.cpus]
-    return [flat[i * size : (i + 1) * size] for i in range(ranks)]

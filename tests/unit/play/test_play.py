@@ -12,7 +12,6 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.decide.parsing import parse_list, playbook
-from ipexctl.decide.reports import fold
 from ipexctl.model.answers import PlayAnswer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -24,6 +23,7 @@ from ipexctl.verbs.common.select import limit_hosts
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 from tests.fakes import FakeOpener
+from tests.unit.show.streams import fold
 
 HOSTS = parse_list("n[0-3]")
 Does = Callable[[Host, Command], Completed]

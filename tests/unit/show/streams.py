@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.answers import DoctorAnswer, DoctorHost, InstallAnswer, NetworkCheck, UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind
 from ipexctl.model.events import Event, Stamped
 from ipexctl.model.facts import Facts, Installed, NumaNode, Python
 from ipexctl.model.findings import Finding
+from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.model.stack import StackMpi, StackSummary
 
 START = 1_763_631_060.0
@@ -256,9 +258,16 @@ def stamp(events: list[Event], start: float = START, step: float = 0.1) -> list[
     return [Stamped(start + index * step, event) for index, event in enumerate(events)]
 
 
+def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None) -> CommandReport:
+    """The report of a whole stream."""
+    folding = Folding()
+    for stamped in events:
+        folding.take(stamped)
+    return folding.report(lost=lost)
+
+
 def main() -> None:
     """Plays a stream in real time: MODE VERB HOSTS [SPEED]."""
-    from ipexctl.decide.reports import Folding
     from ipexctl.show.pipe import Pipe
     from ipexctl.show.sinks import Answering, JsonLines, Plain
 

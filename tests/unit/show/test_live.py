@@ -11,7 +11,6 @@ import pyte
 import pytest
 from rich.console import Console, RenderableType
 
-from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event, Stamped
@@ -19,6 +18,7 @@ from ipexctl.show.board import Board
 from ipexctl.show.live import Live, View
 from ipexctl.show.pipe import Pipe
 from tests.unit.show import streams
+from tests.unit.show.streams import fold
 
 # All that Rich itself sends: colours, cursor up and down, erase line, cursor off and on, carriage return.
 OWN = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]*[ABDGHKJ]|\?25[lh])|\r|\n")

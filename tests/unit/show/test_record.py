@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
@@ -26,6 +25,7 @@ from ipexctl.show.record import Record, retain, saved
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from tests.unit.show import streams
+from tests.unit.show.streams import fold
 from tools.picture import draw_saved_run
 
 AT = streams.START

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 from rich.padding import Padding
 
-from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.answers import (
     AnyAnswer,
@@ -48,6 +47,7 @@ from ipexctl.show import screens, typeset
 from ipexctl.show.pending_failures import unexplained
 from tests.markers import MARKER
 from tests.unit.show import streams
+from tests.unit.show.streams import fold
 
 RANKS = ("a", "a", "b", "b")
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.reports import fold
 from ipexctl.model import events as e
 from ipexctl.model.answers import DoctorHost, DryRun, HostFailure, UnknownAnswer
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -23,6 +22,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Answering, JsonLines, Plain, Sink, print_refusal
 from tests.unit.show import streams
+from tests.unit.show.streams import fold
 
 START = e.RunStarted("r", "a", ("a", "b"), "mpirun")
 
