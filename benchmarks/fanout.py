@@ -33,7 +33,7 @@ from ground import (
 )
 
 import ipexctl
-from ipexctl.decide.facts.probe_command import build_probe_command
+from ipexctl.decide.facts.probe_output import build_probe_command
 
 LIMIT = 600.0
 

@@ -1,4 +1,4 @@
-"""Text for messages: untrusted text made harmless, and counted nouns."""
+"""Text for messages: untrusted text made harmless, counted nouns, sizes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def pluralize(count: int, noun: str) -> str:
     """``1 host``, ``3 hosts``, ``2 processes``."""
     ending = "es" if noun.endswith(("s", "x", "ch")) else "s"
     return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def format_size(count: float) -> str:
+    """Bytes in binary units, at most three digits: ``12 B``, ``884 MiB``, ``1.2 GiB``."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(count) >= 1000:
+            count, unit = count / 1024, larger
+    return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 10 else f"{count:.1f} {unit}"
 
 
 def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:

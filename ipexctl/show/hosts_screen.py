@@ -13,7 +13,8 @@ from rich.text import Text
 from ipexctl.model.answers import DoctorAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
-from ipexctl.model.text import pluralize
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
 from ipexctl.show.sanitise import one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, block, grid, labelled, outcome, sentences, text
@@ -27,10 +28,7 @@ _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-
 
 def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for entry in answer.hosts:
-        if entry.facts:
-            rows.setdefault(_cells(entry.facts), []).append(entry.host)
+    rows = group_pairs((_cells(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
     unprobed = [entry.host for entry in answer.hosts if not entry.facts]
     items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
     findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
@@ -70,7 +68,7 @@ def _cells(facts: Facts) -> tuple[str, ...]:
     return (
         _two(shown(facts.isa_level), _short(model) if model else ""),
         cores if cores != "?×?×?" else "?",
-        _two("?" if memory is None else phrases.size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"),
+        _two("?" if memory is None else format_size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"),
         _two(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
         shown((installed and installed.python) or usable),
         "\n".join(f"{short} {packages[name]}" for name, short in _STACK if name in packages) or "none",

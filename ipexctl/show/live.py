@@ -24,6 +24,7 @@ from rich.text import Text
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.events import Stamped
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases, screens, typeset
@@ -117,7 +118,7 @@ class View:
 
     def _counts(self, hosts: list[HostView]) -> str:
         """How many hosts are how far. None is done before the verb is: it may get another step."""
-        named = phrases.group((host for host in hosts if host.name), lambda host: host.state)
+        named = group_pairs((host.state, host) for host in hosts if host.name)
         many = pluralize(sum(map(len, named.values())), "host")
         counts = [many]
         if done := named.get("done"):
@@ -196,13 +197,13 @@ class View:
 
     def _grid(self, width: int, rows: int, now: float) -> list[Text]:
         """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
-        ranks = self.board.ranks
+        ranks, suspects = self.board.ranks, self.board.suspects
         groups: list[list[RankView]] = [[rank] for rank in ranks]
         if len(groups) > rows:
-            groups = list(phrases.group(ranks, lambda rank: rank.host).values())
+            groups = list(group_pairs((rank.host, rank) for rank in ranks).values())
         if len(groups) > rows:
             # The odd ones out first: those that the others wait for, a few ranks that are not where the others are.
-            states = phrases.group(ranks, lambda rank: (rank.rank in self.board.suspects, self._rank_state(rank, now)))
+            states = group_pairs(((rank.rank in suspects, self._rank_state(rank, now)), rank) for rank in ranks)
             groups = [group for _, group in sorted(states.items(), key=lambda state: (not state[0][0], len(state[1])))]
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
@@ -213,7 +214,7 @@ class View:
         for numbers, hosts, group in listed:
             state, style = self._state(group, now)
             state = f"{state:<12}  "
-            mark: Part = ("◀ ", BAD) if any(rank.rank in self.board.suspects for rank in group) else "  "
+            mark: Part = ("◀ ", BAD) if any(rank.rank in suspects for rank in group) else "  "
             last = min(group, key=lambda rank: rank.rank).last
             last = _fit_bar(last, width - many - names - cell_len(state) - 4)
             first, second = (set_cell_size(numbers, many), STRONG), f"{set_cell_size(hosts, names)}  "
@@ -224,7 +225,7 @@ class View:
 
     def _state(self, group: list[RankView], now: float) -> tuple[str, str]:
         """What the ranks of a row are doing; of those that differ from most, which ones."""
-        states = phrases.group(group, lambda rank: self._rank_state(rank, now))
+        states = group_pairs((self._rank_state(rank, now), rank) for rank in group)
         styles = [style for _, style in states]
         style = BAD if BAD in styles else next(filter(None, styles), "")
         if len(states) == 1:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import cpu_list
+from ipexctl.model.grouping import group_pairs
+from ipexctl.model.text import format_size
 from ipexctl.show.sanitise import visible, visible_lines
 
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
-
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
-
-
-def size(count: float) -> str:
-    """Bytes in binary units: ``884 MiB``, ``1.2 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(count) < 1000 or unit == "TiB":
-            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 10 else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
 
 
 def amount(done: int, total: int, unit: str) -> str:
@@ -32,11 +21,11 @@ def amount(done: int, total: int, unit: str) -> str:
         return (
             short_amount(done, total, unit) if done >= total else f"{100 * done // total} % ({_of(done, total, unit)})"
         )
-    return size(done) if unit == "B" else f"{done} {visible(unit.removesuffix('s') if done == 1 else unit)}"
+    return format_size(done) if unit == "B" else f"{done} {visible(unit.removesuffix('s') if done == 1 else unit)}"
 
 
 def _of(done: int, total: int, unit: str) -> str:
-    return f"{size(done)} of {size(total)}" if unit == "B" else f"{done} of {total} {visible(unit)}"
+    return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {visible(unit)}"
 
 
 def short_amount(done: int, total: int, unit: str) -> str:
@@ -44,7 +33,7 @@ def short_amount(done: int, total: int, unit: str) -> str:
     if total <= 0:
         return amount(done, total, unit)
     share = f"{100 * done // total} %" if done < total else "all"
-    return f"{share} of {size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
+    return f"{share} of {format_size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
 
 
 def duration(seconds: float) -> str:
@@ -61,14 +50,6 @@ def clock(seconds: float) -> str:
     """Elapsed time as on a clock: ``00:12:31``."""
     whole = max(int(seconds), 0)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
-def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by what they have in common, in order of first appearance."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -124,7 +105,7 @@ def failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]
 
     Only an address at the end of ``what`` may differ inside a group; then it is left out.
     """
-    groups = group(every, lambda one: (one.kind, one.code, _ADDRESS.sub("", one.what), one.hint))
+    groups = group_pairs(((one.kind, one.code, _ADDRESS.sub("", one.what), one.hint), one) for one in every)
     lines: list[tuple[str, list[str], str | None]] = []
     for (kind, _, bare, hint), members in groups.items():
         whats = {member.what for member in members}

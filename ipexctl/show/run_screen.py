@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from ipexctl.model.answers import ListedRun, PsAnswer
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
@@ -113,7 +114,7 @@ def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> s
 def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
     """A line per rank with its last words; of many, a line per host."""
     table = grid(3, last="ellipsis")
-    by_host = phrases.group(ranks, lambda rank: rank.host)
+    by_host = group_pairs((rank.host, rank) for rank in ranks)
     few = len(ranks) <= 16
     for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
         numbers = f"rank {members[0].rank}" if few else phrases.ranks([rank.rank for rank in members])

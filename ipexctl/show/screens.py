@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 
 from ipexctl.model import answers as a
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.hosts_screen import doctor
 from ipexctl.show.run_screen import card, proof, runs
@@ -115,7 +116,7 @@ def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTrans
 def _amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
     """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
     sync = isinstance(transfer, a.SyncedHost)
-    parts = [f"{pluralize(transfer.files, 'file')}, {phrases.size(transfer.bytes)}"] if transfer.files else []
+    parts = [f"{pluralize(transfer.files, 'file')}, {format_size(transfer.bytes)}"] if transfer.files else []
     if isinstance(transfer, a.SyncedHost) and transfer.removed:
         parts.append(f"{transfer.removed} removed")
     if parts:
@@ -146,9 +147,9 @@ def verified(value: a.VerifyAnswer) -> list[RenderableType]:
 
 def commands(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[RenderableType]:
     """What a command wrote on each host; hosts where it wrote the same share an entry."""
-    outputs = [row for row in rows if isinstance(row, a.CommandOutput)]
+    outputs = group_pairs(((row.status, row.out, row.err), row) for row in rows if isinstance(row, a.CommandOutput))
     items: list[RenderableType] = []
-    for (status, *output), group in phrases.group(outputs, lambda row: (row.status, row.out, row.err)).items():
+    for (status, *output), group in outputs.items():
         names = phrases.hosts(row.host for row in group)
         items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
         items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
@@ -169,7 +170,7 @@ def steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> list[Renderable
 def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
     alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    rows = phrases.group(hosts, lambda host: (_counts(host), _why(host), alone.get(host.host)))
+    rows = group_pairs(((_counts(host), _why(host), alone.get(host.host)), host) for host in hosts)
     table = grid(1 + len(_COUNTS), last="fold")
     blank = "" if all(host.good for host in hosts) else "  "
     for (counts, why, _), group in rows.items():

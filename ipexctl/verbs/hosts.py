@@ -10,6 +10,7 @@ from ipexctl.decide.parsing.validators import KEYS
 from ipexctl.model.answers import HostsAnswer, ListedHost
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 
@@ -38,11 +39,7 @@ _IGNORED_VARS = {"ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_s
 
 def _find_ignored_vars(inventory: Inventory) -> Iterator[str]:
     """Warns about Ansible variables that ipexctl ignores, and about probable typing errors in keys."""
-    named: dict[str, list[str]] = {}
-    for host in inventory:
-        for key in host.vars:
-            named.setdefault(key, []).append(host.name)
-    for key, names in named.items():
+    for key, names in group_pairs((key, host.name) for host in inventory for key in host.vars).items():
         of = f"{key} of {join_names(names, 1)}"
         close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
         if key in _IGNORED_VARS:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.verbs.install.install import table
+from ipexctl.verbs.common.probe import load_releases
 from tests import mpi, wheels
 from tests.cluster import Cluster, missing
 from tests.e2e.desk import ROOT, Desk
@@ -85,7 +85,7 @@ def test_the_binding_goes_from_an_index_to_ranks_that_import_it_and_use_its_own_
     cluster = make_cluster("node0", "node1")
     desk = Desk(cluster, tmp_path / "desk")
     desk.env |= {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
-    row = next(row for row in reversed(table().releases) if row.torch == torch)
+    row = next(row for row in reversed(load_releases().releases) if row.torch == torch)
     doubles = [wheels.torch(torch), wheels.ipex(row.ipex), wheels.numpy()]
     doubles += [binding(row.oneccl, module, real, *places), wheels.wheel("setuptools", "80.0.0", {})]
     words = ["--torch", torch, "--backend", "ccl", "--python", interpreter(cluster, python), "--json"]

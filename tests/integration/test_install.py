@@ -37,9 +37,9 @@ from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest, read_marker
 from ipexctl.model.tasks import Install, Run, Uninstall, Verify, Wheels
 from ipexctl.verbs.common.mpi import choose_mpi
-from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.doctor.verify import verify
-from ipexctl.verbs.install.install import install, table
+from ipexctl.verbs.install.install import install
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from ipexctl.verbs.install.uninstall import uninstall
 from ipexctl.verbs.install.wheels import wheels_fetch
@@ -368,7 +368,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
     if torch == "1.10.0" and "avx512f" not in Path("/proc/cpuinfo").read_text(errors="replace"):
         pytest.skip("IPEX 1.10 wants AVX-512, which this CPU does not have")
     bench.python = interpreter(python)
-    stack = resolve(StackRequest(torch=torch, backend="ccl"), {}, table())
+    stack = resolve(StackRequest(torch=torch, backend="ccl"), {}, load_releases())
     assert (stack.release.module, stack.release.oneccl) == (module, binding)
     doubles = [
         wheels.torch(torch),
@@ -422,13 +422,13 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_t
         wheels.numpy(),
         wheels.wheel("setuptools", "80.0", {}),
     ]
-    wished = resolve(StackRequest(), {}, table())
+    wished = resolve(StackRequest(), {}, load_releases())
     closed = "http://127.0.0.1:9/simple"
     stack = replace(wished, indexes=tuple(replace(one, url=closed) for one in wished.indexes))
     context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
     with pytest.raises(UsageError) as caught:
-        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY), table(), {}))
+        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY), load_releases(), {}))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons

@@ -18,7 +18,7 @@ from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.verbs.install.install import table
+from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 from tests import wheels
 from tests.wheels import Index, serving
@@ -78,7 +78,7 @@ def run(workflow: Generator[Event, None, T]) -> tuple[T, list[Event]]:
 
 def indexes_at(url: str) -> ReleaseTable:
     """The version table with its indexes at another place."""
-    rows = table()
+    rows = load_releases()
     return replace(rows, indexes={name: replace(index, url=url, kind="index") for name, index in rows.indexes.items()})
 
 

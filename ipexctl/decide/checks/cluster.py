@@ -51,12 +51,3 @@ class CheckHit:
     evidence: str = ""
     level: Level | None = None
     action: bool = True
-
-
-def format_size(count: float) -> str:
-    """Bytes for people: ``3.4 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

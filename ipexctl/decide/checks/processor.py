@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
 from ipexctl.model.facts import Facts, cpu_list
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_size, pluralize
 
 _FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
 _KIB = 1024

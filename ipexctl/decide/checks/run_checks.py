@@ -12,6 +12,7 @@ from ipexctl.decide.checks.catalogue import Catalogue
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding, Level
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import join_names, printable
 
 HOST_CHECKS: tuple[Callable[[str, Facts], Iterator[CheckHit]], ...] = (  # each host by itself
@@ -86,15 +87,12 @@ class _Group:
 
     def _merge_evidence(self) -> str:
         """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
-        hosts_of: dict[str, list[str]] = {}
-        for host, lines in self.evidence.items():
-            for line in lines:
-                hosts_of.setdefault(printable(line, _LONGEST), []).append(host)
+        places = ((printable(line, _LONGEST), host) for host, lines in self.evidence.items() for line in lines)
         evidence_lines = [
             line
             if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
             else f"{join_names(hosts, 3)}: {line}"
-            for line, hosts in hosts_of.items()
+            for line, hosts in group_pairs(places).items()
         ]
         more = len(evidence_lines) - _EVIDENCE
         return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)

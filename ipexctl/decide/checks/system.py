@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator
 from statistics import median
 
-from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority, format_size
+from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces, is_loopback, parse_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
-from ipexctl.model.text import join_names
+from ipexctl.model.text import format_size, join_names
 
 NEEDED = 4 << 30  # bytes of one environment: 3.4 GiB measured for a CPU row, and room to unpack
 _LITTLE = 128 << 20  # bytes below which logs and checkpoints do not fit either

@@ -23,10 +23,8 @@ _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """``version`` is that of the cpu controller; ``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
+    """``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
 
-    version: int | None = None
-    path: str | None = None
     quota: float | None = None
     cpuset: tuple[int, ...] | None = None
     memory: int | None = None
@@ -35,14 +33,12 @@ class CgroupLimits:
 
 def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     """Limits of parent groups apply too: the lowest one counts."""
-    version = _find_version(bundle)
-    groups = _read_memberships(bundle)
-    controller = "cpu" if version == 1 else ""
-    path = next((path for controllers, path in groups if controller in controllers), None)
+    memberships = (line.split(":", 2) for line in bundle.files.get("/proc/self/cgroup", "").splitlines())
+    paths = [words[2].strip() for words in memberships if len(words) == 3]
     quotas: list[float] = []
     memory: list[int] = []
     malformed: list[str] = []
-    for directory in _list_directories(bundle, [path for _, path in groups]):
+    for directory in _list_directories(bundle, paths):
         period = bundle.file(f"{directory}/cpu.cfs_period_us") or ""
         for text in (bundle.file(f"{directory}/cpu.max"), bundle.file(f"{directory}/cpu.cfs_quota_us")):
             words = (text or "max").split()
@@ -55,32 +51,8 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
                 malformed.append(directory)
         limits = (parse_integer(bundle.file(f"{directory}/{name}")) for name in ("memory.max", "memory.limit_in_bytes"))
         memory += [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-    quota_cpus, memory_limit = min(quotas, default=None), min(memory, default=None)
-    cpuset = _read_cpuset(bundle, [path for _, path in groups])
-    return CgroupLimits(version, path, quota_cpus, cpuset, memory_limit, tuple(malformed))
-
-
-def _find_version(bundle: ProbeOutput) -> int | None:
-    """Of the cpu controller: version 2 may be mounted beside it (…/unified) and control nothing."""
-    mounts = [line.split(" - ")[-1].split() for line in bundle.files.get("/proc/self/mountinfo", "").splitlines()]
-    kinds = {
-        mount[0] if mount[0] == "cgroup2" else option
-        for mount in mounts
-        if mount and mount[0] in ("cgroup", "cgroup2")
-        for option in (mount[2].split(",") if len(mount) > 2 else [])
-    }
-    names = {path.rsplit("/", 1)[-1] for path in bundle.files if path.startswith(_ROOT + "/")}
-    if "cpu" in kinds:
-        return 1
-    if "cgroup2" in kinds or names & {"cpu.max", "cpuset.cpus.effective"}:
-        return 2
-    return 1 if names & {"cpu.cfs_quota_us", "cpuset.cpus"} else None
-
-
-def _read_memberships(bundle: ProbeOutput) -> list[tuple[list[str], str]]:
-    """Of /proc/self/cgroup: the controllers of each hierarchy (version 2: the empty word), and our group's path."""
-    lines = (line.split(":", 2) for line in bundle.files.get("/proc/self/cgroup", "").splitlines())
-    return [(words[1].split(","), words[2].strip()) for words in lines if len(words) == 3]
+    cpuset = _read_cpuset(bundle, paths)
+    return CgroupLimits(min(quotas, default=None), cpuset, min(memory, default=None), tuple(malformed))
 
 
 def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_ma
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
+from ipexctl.model.grouping import group_pairs
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
@@ -165,9 +166,7 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
         # Other architectures, and x86 kernels without hyper-threads or packages, only number the processors; in a
         # container perhaps from another number than 0 on. One of them alone may be a sample of many.
         return Topology(online=tuple(numbers))
-    packages: dict[str, list[dict[str, str]]] = {}
-    for block in processors:
-        packages.setdefault(block.get("physical id", "?"), []).append(block)
+    packages = group_pairs((block.get("physical id", "?"), block) for block in processors)
     first = processors[0] if processors else {}
     siblings, per_socket = _parse_count(first.get("siblings")), _parse_count(first.get("cpu cores"))
     threads = siblings // per_socket if siblings and per_socket and siblings % per_socket == 0 else None
@@ -204,10 +203,11 @@ def _read_numbers(processors: list[dict[str, str]]) -> list[int]:
 
 def _group_cores(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
     """Only if core ids tell them all apart (two dies of one package may repeat them)."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for package, of_package in packages.items():
-        for block in of_package:
-            groups.setdefault((package, block.get("core id", "?")), []).append(int(block["processor"]))
+    groups = group_pairs(
+        ((package, block.get("core id", "?")), int(block["processor"]))
+        for package, of_package in packages.items()
+        for block in of_package
+    )
     if len(groups) != physical:
         return ()
     cores = (Core(tuple(sorted(cpus)), parse_integer(package) or 0) for (package, _), cpus in groups.items())

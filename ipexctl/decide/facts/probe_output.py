@@ -1,4 +1,4 @@
-"""The raw answers of one host: files by path and commands by name.
+"""The probe command of a host, and its raw answers: files by path and commands by name.
 
 A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads:
 ``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``.
@@ -9,27 +9,39 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
+from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 _LINES = 4096
 CAP = 1 << 20  # bytes of one frame
 CAP_ASIDE = 1 << 18  # bytes of one answer outside of frames: the host's shell reads it byte by byte
+_GRACE = 5.0  # seconds beyond the limit: to start on a busy host, to kill what hangs and to say so
+
+
+def build_probe_command(
+    text: str, nonce: str, *, venv: str = "", workdir: str = "", names: Sequence[str] = (), limit: float = 10.0
+) -> Command:
+    """``text`` is that of ``remote/probe.sh``; ``nonce`` must not be guessable. ``names`` are looked up on the host.
+
+    ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once.
+    """
+    seconds = max(1, round(limit))
+    argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
+    return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutput:
     """``unread`` maps items to the reason why they are missing or incomplete."""
 
-    files: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    commands: Mapping[str, str] = field(default_factory=lambda: _NONE)
-    unread: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    files: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def file(self, path: str) -> str | None:
         """The content without the blanks around it; None for a file that is absent or empty."""

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_inte
 from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.stack import read_marker
 
 _NET = "/sys/class/net"
@@ -62,16 +63,9 @@ def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
         real = name in hardware | ported | {"lo"} or ("." in name and name.partition(".")[0] in hardware)  # a VLAN
         return bool(_BEHIND_BRIDGES.match(name)) or (bool(hardware) and not real)
 
+    speeds = {name: parse_integer(bundle.file(f"{_NET}/{name}/speed")) or None for name in links}
     return tuple(
-        Interface(
-            name,
-            tuple(addresses),
-            mtu,
-            parse_integer(bundle.file(f"{_NET}/{name}/speed")) or None,
-            up,
-            name in default,
-            is_virtual(name),
-        )
+        Interface(name, tuple(addresses), mtu, speeds[name], up, name in default, is_virtual(name))
         for name, (mtu, up, addresses) in list(links.items())[:256]
     )
 
@@ -101,12 +95,9 @@ def _parse_ifconfig(text: str) -> _Links:
         if not head or not re.search(r"\bmtu[ :]", block, re.IGNORECASE):
             continue
         mtu = re.search(r"\b(?:mtu |MTU:)([0-9]{1,7})", block)
-        words = [
-            f"{address}/{_count_bits(mask)}"
-            for address, mask in re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
-        ]
-        pattern = r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)"
-        words += [f"{address}/{bits}" for address, bits in re.findall(pattern, block)]
+        masks = re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
+        lengths = re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block)
+        words = [f"{address}/{_count_bits(mask)}" for address, mask in masks] + ["/".join(pair) for pair in lengths]
         addresses = [word for word in words if _is_address(word)]
         links[head[1]] = (int(mtu[1]) if mtu else None, bool(re.search(r"\bUP\b", block)), addresses)
     return links
@@ -142,15 +133,15 @@ def parse_ssh_address(connection: str | None) -> str | None:
 
 def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
     """The addresses of each looked-up name on the host; unresolved names are missing."""
-    addresses_by_name: dict[str, list[str]] = {}
+    found: list[tuple[str, str]] = []
     name = ""
     for line in bundle.lines("getent hosts"):
         queried_name, tab, answer = line.partition("\t")
         name, answer = (queried_name, answer) if tab else (name, line)
         word = answer.split()[0] if answer.split() else ""
         if name and word and _is_address(word):
-            addresses_by_name.setdefault(name, []).append(word)
-    return {name: tuple(addresses) for name, addresses in addresses_by_name.items()}
+            found.append((name, word))
+    return {name: tuple(addresses) for name, addresses in group_pairs(found).items()}
 
 
 # --- software --------------------------------------------------------------------------------------------------------
@@ -240,10 +231,8 @@ def read_installed(bundle: ProbeOutput) -> Installed | None:
     """The installed environment, read from its directory without starting its Python."""
     head, *contents = re.split(r"^file\t(.*)$", "\n".join(bundle.lines("venv")), flags=re.MULTILINE)
     files = dict(zip(contents[::2], contents[1::2], strict=True))
-    values: dict[str, list[str]] = {}
-    for word, tab, value in (line.partition("\t") for line in head.splitlines()):
-        if tab:
-            values.setdefault(word, []).append(value)
+    cut = (line.partition("\t") for line in head.splitlines())
+    values = group_pairs((word, value) for word, tab, value in cut if tab)
     if "venv" not in values:
         return None
     dists = values.get("dist", [])
@@ -260,13 +249,9 @@ def read_installed(bundle: ProbeOutput) -> Installed | None:
 
 def read_launchers(bundle: ProbeOutput) -> tuple[str, ...]:
     """Each mpirun on PATH with the first two lines of its version output."""
-    output_lines: dict[str, list[str]] = {}
-    for path, tab, line in (line.partition("\t") for line in bundle.lines("mpirun --version")):
-        if tab:
-            output_lines.setdefault(path, []).append(line)
-    return tuple(
-        f"{path}: {' '.join(' '.join(lines[:2]).split())[:200]}" for path, lines in list(output_lines.items())[:64]
-    )
+    cut = (line.partition("\t") for line in bundle.lines("mpirun --version"))
+    outputs = group_pairs((path, line) for path, tab, line in cut if tab)
+    return tuple(f"{path}: {' '.join(' '.join(lines[:2]).split())[:200]}" for path, lines in [*outputs.items()][:64])
 
 
 def read_tools(bundle: ProbeOutput) -> dict[str, str]:

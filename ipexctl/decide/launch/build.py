@@ -12,6 +12,7 @@ from ipexctl.decide.releases.framework_options import FrameworkOption, find_unsu
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
@@ -163,9 +164,7 @@ def _packages(facts: Facts) -> Mapping[str, str]:
 def _identify_machines(hosts: Sequence[Host], runtimes: Mapping[str, HostRuntime], allowed: bool) -> dict[str, str]:
     """Map each host to the id of its machine. Two hosts on one machine are refused unless allowed or of one lab."""
     machines = {host.name: runtimes[host.name].facts.machine_id or f"host {host.name}" for host in hosts}
-    groups: dict[str, list[Host]] = {}
-    for host in hosts:
-        groups.setdefault(machines[host.name], []).append(host)
+    groups = group_pairs((machines[host.name], host) for host in hosts)
     twice = [
         group
         for group in groups.values()

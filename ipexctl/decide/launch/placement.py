@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Core, Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, RankPlacement
@@ -33,10 +34,7 @@ class Cores(Record):
     @property
     def by_node(self) -> list[list[int]]:
         """The CPUs of each NUMA node."""
-        nodes: dict[int, list[int]] = {}
-        for cpu, node in self.cpus:
-            nodes.setdefault(node, []).append(cpu)
-        return list(nodes.values())
+        return list(group_pairs((node, cpu) for cpu, node in self.cpus).values())
 
     @property
     def nodes(self) -> int:

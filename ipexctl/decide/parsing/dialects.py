@@ -9,6 +9,7 @@ from functools import partial
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import suggest_nearest
 from ipexctl.model.errors import UsageError
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
@@ -148,11 +149,7 @@ DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
 
 
 def _hosts_by_group(inventory: Inventory) -> dict[str, list[Host]]:
-    groups: dict[str, list[Host]] = {}
-    for host in inventory:
-        for group in host.groups:
-            groups.setdefault(group, []).append(host)
-    return groups
+    return group_pairs((group, host) for host in inventory for group in host.groups)
 
 
 def _bracket_ipv6(name: str) -> str:

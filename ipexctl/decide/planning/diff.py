@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import printable
 from ipexctl.model.trees import Entry
 
@@ -51,10 +52,6 @@ def _lines(data: bytes) -> list[str]:
 
 def group_by_hosts(differences: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Each difference once, with the hosts of which it is true."""
-    hosts: dict[str, list[str]] = {}
-    for name, texts in differences.items():
-        for text in texts:
-            hosts.setdefault(text, []).append(name)
-    for text, names in hosts.items():
+    for text, names in group_pairs((text, name) for name, texts in differences.items() for text in texts).items():
         if text:
             yield tuple(names), text

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ipexctl.decide.checks.cluster import format_size
 from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
@@ -19,7 +18,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import format_size, pluralize, printable
 
 _DISTRIBUTIONS = {  # what to install for an import, of packages that training scripts use; others are only named
     "accelerate": "accelerate", "datasets": "datasets", "diffusers": "diffusers", "einops": "einops",

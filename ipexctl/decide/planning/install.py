@@ -18,7 +18,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import printable
+from ipexctl.model.text import format_size, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
@@ -52,10 +52,10 @@ class Rates(Record):
         if not self.up or (self.missing and not self.down):
             return "hosts", ""
         sent = size / self.up + (self.missing / self.down if self.missing else 0.0)
-        controller_rates = f"the controller sends {mib(int(self.up))}/s"
-        controller_rates += f" and downloads {mib(int(self.down))}/s" if self.missing else ""
+        controller_rates = f"the controller sends {format_size(int(self.up))}/s"
+        controller_rates += f" and downloads {format_size(int(self.down))}/s" if self.missing else ""
         way: From = "controller" if size / own > _CLEARLY * sent else "hosts"
-        return way, f"this host downloads {mib(int(own))}/s, {controller_rates}"
+        return way, f"this host downloads {format_size(int(own))}/s, {controller_rates}"
 
 
 class Step(Record):
@@ -184,7 +184,8 @@ def plan(
             cause += f"; {because}" if because else ""
         need = size + (lock.size if way == "controller" and size else 0)
         if state.free < need:
-            what = f"no space left: need {mib(need)}, {mib(state.free)} free in {printable(state.at, 300)}"
+            free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
+            what = f"no space left: need {format_size(need)}, {free}"
             failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
             continue
         steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)
@@ -192,7 +193,7 @@ def plan(
 
 
 def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
-    size = f"{mib(lock.size)} in " if lock.size else ""
+    size = f"{format_size(lock.size)} in " if lock.size else ""
     ways = sorted({step.wheels_from for step in steps.values() if step.do == "build"})
     fetched = {"hosts": "each host fetches them itself", "controller": "once from here to each host"}
     lines = [
@@ -230,14 +231,6 @@ def _format_toml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def mib(size: int) -> str:
-    """Bytes for people: ``2.9 GiB``, ``150 MiB``, ``12 KiB``."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}" if size < 10 * unit else f"{size / unit:.0f} {name}"
-    return f"{size / 1024:.0f} KiB"
 
 
 def group_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ipexctl.decide.planning.ignore import Ignored
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Transfer
@@ -299,11 +300,9 @@ def find_stale_parts(remote_tree: RemoteTree, sender: str, is_alive: Callable[[i
 
 def format_plans(plans: Mapping[str, SyncPlan], source: str) -> str:
     """What is sent where, hosts with the same work together. The dry run prints it."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for name, plan in plans.items():
-        groups.setdefault((plan.path, plan.send, plan.by_rsync, plan.to_delete, plan.blocked), []).append(name)
+    works = (((p.path, p.send, p.by_rsync, p.to_delete, p.blocked), name) for name, p in plans.items())
     lines: list[str] = []
-    for (path, send, by_rsync, to_delete, blocked), names in groups.items():
+    for (path, send, by_rsync, to_delete, blocked), names in group_pairs(works).items():
         lines.append(f"{', '.join(names)}: {printable(source, 200)} → {printable(path, 200)}")
         lines += [f"  refused: {why}" for why in blocked]
         rsynced = set(by_rsync)

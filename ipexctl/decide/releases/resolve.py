@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import BindingOffer, MpiKind, MpiLauncher, Stack, StackRelease, StackRequest
 
@@ -81,9 +82,7 @@ def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     sentence = f"{_join_words([*unusable])} {'has' if len(unusable) == 1 else 'have'} no {what}"
     if len(unusable) == len(facts):
         sentence = f"no host has {'a ' if any(unusable.values()) else ''}{what}"
-    hosts_by_pythons: dict[str, list[str]] = {}
-    for host in unusable:
-        hosts_by_pythons.setdefault(_describe_pythons(facts[host]), []).append(host)
+    hosts_by_pythons = group_pairs((_describe_pythons(facts[host]), host) for host in unusable)
     reasons = [f"{_join_words(hosts)}: {pythons}" for pythons, hosts in hosts_by_pythons.items()]
     return UsageError(sentence, reasons=reasons, hint="leave out --python", exit=Exit.STEP)
 

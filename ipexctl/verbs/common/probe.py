@@ -11,9 +11,9 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.decide.facts.probe_command import build_probe_command
-from ipexctl.decide.facts.probe_output import ProbeOutput, parse_probe_output
+from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_output
 from ipexctl.decide.facts.uarch import Uarchs, parse_uarchs
+from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, FactsRead, StepOutcome
 from ipexctl.model.facts import Facts
@@ -70,6 +70,11 @@ def probe_hosts(
 def load_uarchs() -> Uarchs:
     """The table of microarchitectures, ``data/cpus.toml``."""
     return parse_uarchs(read_data("cpus.toml"))
+
+
+def load_releases() -> ReleaseTable:
+    """The version table, ``data/stacks.toml``."""
+    return parse_table(read_data("stacks.toml"))
 
 
 def _make_no_probe_failure(host: Host, output: str) -> Failure:

@@ -23,7 +23,6 @@ from ipexctl.decide.checks.software import check_imports
 from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
-from ipexctl.decide.releases import ReleaseTable, parse_table
 from ipexctl.model import answers
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
@@ -32,7 +31,7 @@ from ipexctl.model.findings import Finding
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.probe import load_uarchs, probe_hosts
+from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -124,7 +123,7 @@ def _probe(
 def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], *, live: bool = True) -> Cluster:
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = {host: result for host, result in results.items() if isinstance(result, Failure)}
-    return Cluster(inventory, facts, failures, versions(), live)
+    return Cluster(inventory, facts, failures, load_releases(), live)
 
 
 def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
@@ -161,11 +160,6 @@ def explain(code: str) -> Generator[Event, None, None]:
 def load_catalogue() -> Catalogue:
     """The findings that come with ipexctl."""
     return parse_catalogue(read_data("findings.toml"))
-
-
-def versions() -> ReleaseTable:
-    """The version table that comes with ipexctl."""
-    return parse_table(read_data("stacks.toml"))
 
 
 def _report(

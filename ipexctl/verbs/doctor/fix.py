@@ -14,6 +14,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.tasks import Install
@@ -79,10 +80,7 @@ def _remove_orphans(inventory: Inventory, context: Context, ask: Ask) -> Generat
     """Directories of runs that nobody knows any more: no keeper, no process, no log that is not elsewhere."""
     survey = yield from find_runs(inventory, context)
     known = {run.row.run for run in survey.runs}
-    orphans: dict[str, list[str]] = {}
-    for orphan in survey.orphans:
-        if orphan.run not in known:
-            orphans.setdefault(orphan.run, []).append(orphan.host)
+    orphans = group_pairs((orphan.run, orphan.host) for orphan in survey.orphans if orphan.run not in known)
     fixed: list[AppliedFix] = []
     for run, hosts in orphans.items():
         if ask(f"{join_names(hosts, 4)}: remove what run {run} left (ipexctl stop --orphans {run}) ?"):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ipexctl.act.fanout import Emit
 from ipexctl.act.transfer.send import send_file
-from ipexctl.decide.planning.install import mib
 from ipexctl.model.events import Event, Progress
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
+from ipexctl.model.text import format_size
 from ipexctl.protocol.session import Fetched, Nothing, Offer
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
@@ -72,7 +72,9 @@ def distribute(
                 offers[name] = f"http://{host}:{offer.port}", offer.token
             return (giver if not missing else "here"), total
 
-        yield from sessions.run(turn, _STEP, send, outcome=lambda sent: ("changed", f"{mib(sent[1])} from {sent[0]}"))
+        yield from sessions.run(
+            turn, _STEP, send, outcome=lambda sent: ("changed", f"{format_size(sent[1])} from {sent[0]}")
+        )
         ready += [name for name in turn if name not in sessions.failed]
 
 

@@ -23,12 +23,11 @@ from ipexctl.act.packages.download import cache_path, measure_rate
 from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forget_lock
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
-from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, state_from_facts
-from ipexctl.decide.releases import parse_table, resolve
+from ipexctl.decide.releases import resolve
 from ipexctl.decide.releases.resolve import use_host_mpi
-from ipexctl.decide.releases.table import ReleaseTable, minor_version
+from ipexctl.decide.releases.table import minor_version
 from ipexctl.model import events
 from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
@@ -41,7 +40,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize
 from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
-from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
@@ -50,11 +49,6 @@ from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
-
-
-def table() -> ReleaseTable:
-    """The version table that came with this ipexctl."""
-    return parse_table(read_data("stacks.toml"))
 
 
 def install(
@@ -70,7 +64,7 @@ def install(
 
     Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed.
     """
-    releases = table()
+    releases = load_releases()
     python = minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)

@@ -14,7 +14,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.packages.resolve import read_uv_errors, strip_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
-from ipexctl.decide.planning.install import group_by_tokens, mib
+from ipexctl.decide.planning.install import group_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, StepOutcome
 from ipexctl.model.facts import Facts
@@ -22,7 +22,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import Stack
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import printable
+from ipexctl.model.text import format_size, printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
 from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
@@ -153,7 +153,7 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
         lack = _read_details(Shortage, error.more)
         what, hint = f"no space left while unpacking ({error.what})", "another place: --venv PATH"
         if lack:
-            what = f"no space left: need {mib(lack.need)}, {mib(lack.free)} free in {lack.at}"
+            what = f"no space left: need {format_size(lack.need)}, {format_size(lack.free)} free in {lack.at}"
     else:
         lines = read_uv_errors(str(error.more.get("errors") or ""))
         if error.code == "hash":

@@ -13,8 +13,7 @@ from ipexctl.model.events import Answer, Ended, Event, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.stack import StackRequest
-from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.install.install import table
+from ipexctl.verbs.common.probe import load_releases, probe_hosts
 
 
 def stacks(
@@ -22,19 +21,19 @@ def stacks(
 ) -> Generator[Event, None, None]:
     """The answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
     contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
-    found = list_releases(table(), torch=torch)
+    found = list_releases(load_releases(), torch=torch)
     yield Started("stacks", "the version table", inventory.names if inventory else ())
     if inventory and context:
         seen = yield from probe_hosts(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
-        found = list_releases(table(), torch=torch, facts=facts)
+        found = list_releases(load_releases(), torch=torch, facts=facts)
     yield Answer(StacksAnswer(found, format_releases(found)))
     yield Ended("stacks", Exit.OK)
 
 
 def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
     """Why this wish is met as it is, or refused; the answer's ``ok`` says which. Contacts nobody, refuses nothing."""
-    rows, name, hint = table(), None, None
+    rows, name, hint = load_releases(), None, None
     yield Started("stacks why", str(wish), ())
     try:
         name = resolve(wish, {}, rows).name

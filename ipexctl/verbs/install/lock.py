@@ -17,7 +17,6 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo
 from ipexctl.decide.releases.table import ReleaseTable, public_version
@@ -27,7 +26,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Lock
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
@@ -265,10 +264,10 @@ def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, 
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
-        note = f"torch {torch} is the build for CUDA, with its libraries {mib(lock.size)}{because}"
+        note = f"torch {torch} is the build for CUDA, with its libraries {format_size(lock.size)}{because}"
         lock = replace(lock, notes=(note,))
     packages.save_lock(cache, lock)
-    yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {mib(lock.size)}")
+    yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
     return lock
 
 

@@ -14,7 +14,6 @@ from ipexctl.act.packages.download import cache_path
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.planning.install import mib
 from ipexctl.decide.releases import resolve
 from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
@@ -22,10 +21,10 @@ from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnd
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Wheels
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Wheel
+from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.install.background import FETCH, fetch_wheels, run_in_background
-from ipexctl.verbs.install.install import table
 from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock, resolve_available
 
 
@@ -49,7 +48,7 @@ def wheels_fetch(
             f"{task.directory} is not a directory", hint="an archive of wheels ends in .tar, .tar.gz, .tgz or .zip"
         )
     packed = hash_wheels(directory) if one_file else {}
-    rows = table()
+    rows = load_releases()
     same = ("index_url", "extra_index_url", "find_links", "requirements", "backend", "omp")
     request = Install.model_validate({"with": task.with_} | {name: getattr(task, name) for name in same})
     wishes = [
@@ -106,11 +105,11 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
     """For which hosts, each wheel, and how much it is in all (some indexes tell no sizes)."""
     hosts = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
     lines = [f"for hosts with {hosts}; glibc {task.glibc} or newer"]
-    lines += [f"{wheel.filename}  {mib(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
+    lines += [f"{wheel.filename}  {format_size(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
     unknown = sum(not wheel.size for wheel in todo)
     more = f", and {unknown} of unknown size" if unknown else ""
     lines.append(
-        f"{pluralize(len(todo), 'wheel')}, {mib(sum(wheel.size for wheel in todo))}{more}" if todo else nothing
+        f"{pluralize(len(todo), 'wheel')}, {format_size(sum(wheel.size for wheel in todo))}{more}" if todo else nothing
     )
     return "\n".join(lines)
 

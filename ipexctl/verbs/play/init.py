@@ -28,9 +28,8 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
-from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import read_hostfile
-from ipexctl.verbs.install.install import table
 from ipexctl.verbs.install.lock import resolve_available
 
 Ask = Callable[[Question], str]
@@ -169,7 +168,7 @@ def _choose_stack(
     """The stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
-    return (yield from resolve_available(request, facts, table(), Install(), context, environ, Limits()))
+    return (yield from resolve_available(request, facts, load_releases(), Install(), context, environ, Limits()))
 
 
 def _find_scripts(directory: Path) -> list[str]:

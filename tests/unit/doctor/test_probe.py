@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.decide.facts.probe_command import build_probe_command
-from ipexctl.decide.facts.probe_output import ProbeOutput, parse_probe_output
+from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_output
 from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import to_json

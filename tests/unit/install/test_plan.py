@@ -16,7 +16,6 @@ from ipexctl.decide.planning.install import (
     format_pylock,
     group_by_tokens,
     list_origins,
-    mib,
     plan,
 )
 from ipexctl.decide.releases import parse_table, resolve
@@ -24,6 +23,7 @@ from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_l
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.stack import MpiLayout, Stack, StackRequest, read_marker
+from ipexctl.model.text import format_size
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
@@ -148,13 +148,8 @@ def test_hosts_that_see_each_others_tokens_are_one_group() -> None:
 
 
 def test_bytes_are_told_for_people() -> None:
-    assert [mib(size) for size in (100, 150 << 20, 3 << 30, 5 << 29, 12 << 30)] == [
-        "0 KiB",
-        "150 MiB",
-        "3.0 GiB",
-        "2.5 GiB",
-        "12 GiB",
-    ]
+    sizes = [format_size(size) for size in (100, 150 << 20, 3 << 30, 5 << 29, 12 << 30)]
+    assert sizes == ["100 B", "150 MiB", "3.0 GiB", "2.5 GiB", "12 GiB"]
 
 
 # ---------------------------------------------------------------------------------------------------- the runtime

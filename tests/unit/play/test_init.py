@@ -28,7 +28,7 @@ from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run
-from ipexctl.verbs.doctor.doctor import versions
+from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.play.init import read_source
 
 HOSTS = parse_list("node[0-1]")
@@ -94,7 +94,7 @@ def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value:
 
 
 def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
-    stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, versions())
+    stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, load_releases())
     whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
     named = {"hosts": "hostfile", "name": "playbook.yaml", "when": "2026-11-20"}
     return format_playbook(read_data("playbook.j2"), answers, script, stack, inventory, FACTS, whys=whys, **named)

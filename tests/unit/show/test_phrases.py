@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.text import format_size
 from ipexctl.show import phrases
 
 
@@ -28,7 +29,7 @@ def test_host_names_are_folded_as_hostfiles_write_them(names: list[str], folded:
 
 
 def test_sizes_and_times_are_short() -> None:
-    assert [phrases.size(n) for n in (0, 999, 1200, 884 << 20, 1_288_490_189)] == [
+    assert [format_size(n) for n in (0, 999, 1200, 884 << 20, 1_288_490_189)] == [
         "0 B",
         "999 B",
         "1.2 KiB",
