@@ -53,14 +53,12 @@ class RunLog:
             self.unreadable = 0
         for demux in self._demux.values():
             yield from self._split_lines(demux.end())
-        for (rank, kind), lines in self._lines.items():
-            if unfinished := lines.end():
-                yield self._make_output(rank, kind, unfinished, True)
+        yield from self.release_lines(ended=True)
 
-    def release_lines(self) -> Events:
-        """Lines without an end that have not grown since the last call: to be called about once a second."""
+    def release_lines(self, ended: bool = False) -> Events:
+        """Lines without an end that have not grown since the last call (to be called about once a second), or all."""
         for (rank, kind), lines in self._lines.items():
-            if unfinished := lines.release():
+            if unfinished := lines.end() if ended else lines.release():
                 yield self._make_output(rank, kind, unfinished, True)
 
     def _report_dropped(self, kind: str, count: int) -> Events:

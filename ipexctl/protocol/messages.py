@@ -8,29 +8,15 @@ from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 
 # The greeting of every connection to the keeper; `seal.Greeting` and `seal.prove` say what is in it.
-
-
 Challenge = NamedTuple("Challenge", [("challenge", str)])
-
-
-class Hello(NamedTuple):
-    """``role`` is one of `paths.Role`; ``clock`` Unix seconds."""
-
-    nonce: str
-    role: str
-    name: str
-    clock: float
-    proof: str
-
-
+# ``role`` is one of `paths.Role`; ``clock`` Unix seconds.
+Hello = NamedTuple("Hello", [("nonce", str), ("role", str), ("name", str), ("clock", float), ("proof", str)])
 Welcome = NamedTuple("Welcome", [("proof", str)])
 # Either way, as the last word of who received a line that the other side did not seal.
 Tampered = NamedTuple("Tampered", [])
 
 
 # Keeper to guard.
-
-
 Ping = NamedTuple("Ping", [("sent", float)])  # Unix seconds of the keeper
 StartProxy = NamedTuple("StartProxy", [("words", List[str])])  # also shim to keeper, as the launcher wants it
 RanksPort = NamedTuple("RanksPort", [("port", int)])  # where the ranks meet
@@ -40,8 +26,6 @@ ReportLoad = NamedTuple("ReportLoad", [])  # answered by `RankLoads`
 ReportStacks = NamedTuple("ReportStacks", [])  # answered by a `RankStack` each and `StacksReported`
 Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and end
 # Guard to keeper; beside these `RankStarted`, `RankStage`, `RankNote`, `RankEnded` and `RankStack`.
-
-
 Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
@@ -55,18 +39,8 @@ ShimEnd = NamedTuple("ShimEnd", [])  # the proxy has ended: so may its shim
 StopRun = NamedTuple("StopRun", [("why", str)])
 KillRun = NamedTuple("KillRun", [("why", str)])
 Inspect = NamedTuple("Inspect", [])
-
-
-class KeeperStatus(NamedTuple):
-    """``state`` is the value of a `keeper_state.State`."""
-
-    state: str
-    watchers: int
-
-
+KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  # the value of a `keeper_state.State`
 # The agent to the controller.
-
-
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
 GuardReady = NamedTuple("GuardReady", [])
 AgentFailed = NamedTuple("AgentFailed", [("error", str)])

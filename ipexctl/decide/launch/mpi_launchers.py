@@ -70,7 +70,10 @@ def parse_answer(name: str, text: str) -> MpiLauncher | str:
     for line in text.splitlines():
         program, _, fields = line.partition("\t")
         output, _, helpers = fields.partition("\t")
-        launcher = _parse_version(program, output)
+        found = ((dialect, re.search(pattern, output)) for dialect, pattern in _VERSIONS.items())
+        launcher = next(
+            (MpiLauncher(dialect, program, match[1].rstrip(".")) for dialect, match in found if match), None
+        )
         if launcher is None:
             reason = f"{program} is not a known MPI: {output[:80].strip() or 'no output'}" if "/" in name else reason
         elif "/" not in name and launcher.dialect != name:
@@ -126,13 +129,6 @@ def switch_launcher(runtime: Runtime, launcher: MpiLauncher, ccl: bool) -> Runti
         # mpi4py asks for MPICH's library by its own name, libmpi.so.12; Debian gives it another.
         impi=runtime.impi and (launcher.dialect != "mpich" or bool(own)),
     )
-
-
-def _parse_version(program: str, output: str) -> MpiLauncher | None:
-    for dialect, pattern in _VERSIONS.items():
-        if match := re.search(pattern, output):
-            return MpiLauncher(dialect, program, match[1].rstrip("."))
-    return None
 
 
 def build_mpiexec(

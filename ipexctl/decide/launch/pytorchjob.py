@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ipexctl.model.launch import Launch, RankPlacement, Setting
+from ipexctl.model.launch import Launch, Setting
 
 # Of the variables that nobody asked for, those that hold in any pod.
 _ANYWHERE = {"LANG", "PYTHONUNBUFFERED", "CCL_ATL_TRANSPORT", "KMP_BLOCKTIME", "ACCELERATE_TORCH_DEVICE"}
@@ -35,8 +35,8 @@ def write_job(launch: Launch) -> str:
     threads = min(int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places)
     settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host"), **_portable_settings(launch)}
     # Logical CPUs of the ranks of the smallest host: all pods are alike.
-    cpus = min(sum(_count_cpus(place) for place in node.ranks) for node in launch.nodes)
-    amount = {"cpu": cpus, "memory": "MEMORY"}
+    each = [[place.threads + len({*place.workers} - {*place.cpus}) for place in node.ranks] for node in launch.nodes]
+    amount = {"cpu": min(map(sum, each)), "memory": "MEMORY"}
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": "IMAGE",
@@ -86,10 +86,6 @@ def _env_entry(name: str, setting: Setting, job: str) -> dict[str, Any]:
 def _escape_references(text: str) -> str:
     """Kubernetes puts variables in place of ``$(NAME)``; ``$$`` is a dollar before a parenthesis."""
     return text.replace("$(", "$$(")
-
-
-def _count_cpus(place: RankPlacement) -> int:
-    return place.threads + len(set(place.workers) - set(place.cpus))
 
 
 def make_job_name(title: str) -> str:

@@ -72,35 +72,29 @@ class Tree:
 
     def set_key(self, words: dict[str, Word], key: Word, value: Word, open_keys: bool = False) -> None:
         """Stores one ``key=value`` under its canonical name, or adds its errors. ``open_keys``: as ``open``."""
-        name = validators.ALIASES.get(key.text, key.text)
+        name, text, add = validators.ALIASES.get(key.text, key.text), value.text, self.problems.add
+        foreign = name not in validators.KEYS
         if name in {"ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "password"}:
             what = f"'{key.text}' is not supported: passwords do not belong into inventories"
-            self.problems.add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
+            add(key.origin, what, hint="use a key (key=~/.ssh/id_ed25519) or ssh-agent")
+        elif foreign and validators.SECRET.search(name):
+            return  # a secret of another tool: neither kept nor shown
+        elif foreign and not (self.open or open_keys or name.startswith("ansible_")):
+            add(key.origin, f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}")
+        elif foreign and validators.group(name):  # a name from a YAML file can be any text
+            add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
+        elif name in words:
+            add(key.origin, f"{name} is given twice", value=f"{key.text}={text}")
+        elif key.text == "ansible_connection" and text == "smart":
             return
-        if name not in validators.KEYS:
-            if validators.SECRET.search(name):
-                return  # a secret of another tool: neither kept nor shown
-            if not self.open and not open_keys and not name.startswith("ansible_"):
-                what = f"unknown key '{printable(key.text)}'{suggest_nearest(name, validators.KEYS)}"
-                self.problems.add(key.origin, what)
-                return
-            if validators.group(name):  # a name from a YAML file can be any text
-                self.problems.add(key.origin, "key must be letters, digits, '_', '.', '-'", value=key.text)
-                return
-        if name in words:
-            self.problems.add(key.origin, f"{name} is given twice", value=f"{key.text}={value.text}")
-            return
-        if key.text == "ansible_connection":
-            if value.text == "smart":
-                return
-            if value.text not in _CONNECTIONS:
-                self.problems.add(value.origin, "ansible_connection must be ssh or local", value=value.text)
-                return
-            value = Word(_CONNECTIONS[value.text], value.origin)
-        if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, value.text)):
-            self.problems.add(value.origin, why, value=value.text or f"{key.text}=")
-            return
-        words[name] = value
+        elif key.text == "ansible_connection" and text not in _CONNECTIONS:
+            add(value.origin, "ansible_connection must be ssh or local", value=text)
+        else:
+            text = _CONNECTIONS[text] if key.text == "ansible_connection" else text
+            if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, text)):
+                add(value.origin, why, value=text or f"{key.text}=")
+            else:
+                words[name] = Word(text, value.origin)
 
 
 def _strip_prefix(key: str, text: str) -> str:

@@ -63,8 +63,7 @@ def _match_piece(index: Mapping[str, set[str]], piece: str, origin: Origin, prob
     if piece == "*":
         return index["all"]
     bare = piece.removeprefix("[").removesuffix("]") if piece.count(":") > 1 else piece
-    hit = index.get(bare) or index.get(bare.lower()) or set()
-    if hit:
+    if hit := index.get(bare) or index.get(bare.lower()):
         return hit
     if "*" in piece or "?" in piece:
         hit = set().union(*(names for word, names in index.items() if fnmatchcase(word, piece.lower())))

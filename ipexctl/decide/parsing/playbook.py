@@ -73,11 +73,9 @@ def parse(
     if play is None and not problems:
         what = f"playbook must be a mapping with steps, not {kind(root)}" if root else "playbook is empty"
         problems.add(root.origin if root else Origin(source), what)
-    for name in variables.keys() - play.variables if play and strict else ():
-        what = (
-            f"the playbook has no variable '{printable(name)}'{suggest_nearest(name, play.variables if play else ())}"
-        )
-        problems.add(Origin(""), what)
+    known = play.variables if play and strict else variables.keys()
+    for name in variables.keys() - known:
+        problems.add(Origin(""), f"the playbook has no variable '{printable(name)}'{suggest_nearest(name, known)}")
     problems.raise_if_any()
     assert play is not None  # or there was an error
     return play

@@ -28,7 +28,8 @@ def expand_ranges(text: str) -> list[str]:
         if part.start() != end:
             raise RangeError("brackets do not match")
         end = part.end()
-        values = _range_values(part[2])
+        items = (_expand_item(item.strip(" \t")) for item in part[2].split(","))
+        values = list(itertools.islice(itertools.chain.from_iterable(items), MAX_HOSTS + 1))  # one too many says enough
         total *= len(values)
         if total > MAX_HOSTS:
             raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
@@ -37,15 +38,6 @@ def expand_ranges(text: str) -> list[str]:
     if "[" in suffix or "]" in suffix:
         raise RangeError("brackets do not match")
     return ["".join(chosen) for chosen in itertools.product(*pieces, [suffix])]
-
-
-def _range_values(inside: str) -> list[str]:
-    values: list[str] = []
-    for item in inside.split(","):
-        values += _expand_item(item.strip(" \t"))
-        if len(values) > MAX_HOSTS:
-            raise RangeError(f"range holds more than {MAX_HOSTS} hosts")
-    return values
 
 
 def _expand_item(item: str) -> list[str]:

@@ -115,15 +115,11 @@ KEYS: Mapping[str, Check] = {
     "max_slots": slots,
     "user": user,
     "port": port,
-    "key": path,
+    **dict.fromkeys(("key", "venv", "workdir", "python", "known_hosts"), path),
     "address": host,
-    "venv": path,
-    "workdir": path,
-    "python": path,
     "iface": iface,
     "ifhn": interface_address,
     "local": yes_no,
-    "known_hosts": path,
     "lab": group,
     "binding": value,  # of MPICH: carried along, not used
 }

@@ -87,16 +87,14 @@ def _read_hosts(tree: Tree, value: Node, group: str) -> None:
             if isinstance(body, Map):
                 _read_words(tree, body, own)
             elif not is_null(body):
-                what = f"variables of a host must be a mapping, not {yaml_nodes.kind(body)}"
-                tree.problems.add(body.origin, what)
+                tree.problems.add(body.origin, f"variables of a host must be a mapping, not {yaml_nodes.kind(body)}")
             read_host(tree, name.text, name.origin, group, own)
         return
     for item in value.items if isinstance(value, Seq) else (value,):
         if isinstance(item, Scalar) and not item.is_null:
             read_host(tree, item.text, item.origin, group)
         else:
-            what = f"host must be a line such as 'node1 slots=4', not {yaml_nodes.kind(item)}"
-            tree.problems.add(item.origin, what)
+            tree.problems.add(item.origin, f"host must be a line such as 'node1 slots=4', not {yaml_nodes.kind(item)}")
 
 
 def _read_words(tree: Tree, value: Map, words: dict[str, Word]) -> None:

@@ -127,16 +127,15 @@ class _Builder:
             node: Node | None = None
             if count > 2 * MAX_NODES:
                 self._stop(event, f"larger than {MAX_NODES} values")
+            self._check_tag(event)
             match event:
                 case yaml.DocumentStartEvent() if root is not None:
                     self._stop(event, "second document: one file is one document")
                 case yaml.AliasEvent():
                     self._stop(event, f"alias *{event.anchor} is not supported: write the value out")
                 case yaml.ScalarEvent():
-                    self._check_tag(event)
                     node = Scalar(event.value, self._at(event), plain=event.style is None)
                 case yaml.CollectionStartEvent():
-                    self._check_tag(event)
                     if len(stack) >= MAX_DEPTH:
                         self._stop(event, f"nested deeper than {MAX_DEPTH} levels")
                     stack.append((self._at(event), []))
