@@ -40,12 +40,13 @@ class Listing(Record):
 
 
 class FetchPlan(Record):
-    """What one host shall send. ``by_rsync`` are those of ``items`` that come by rsync."""
+    """What one host shall send. ``by_rsync`` are those of ``items`` that come by rsync, ``refused`` as in `Listing`."""
 
     path: str
     items: tuple[RemoteFile, ...] = ()
     unchanged: int = 0
     by_rsync: tuple[RemoteFile, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -123,7 +124,7 @@ def _find_case_clashes(names: Iterable[str]) -> dict[str, str]:
 def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | None]) -> FetchPlan:
     """The files that are missing here or differ; ``local_file`` gives the size and mtime (seconds) of one, or None."""
     items = tuple(item for item in listing.items if local_file(item.local) != (item.size, item.mtime))
-    return FetchPlan(listing.path, items, len(listing.items) - len(items))
+    return FetchPlan(listing.path, items, len(listing.items) - len(items), refused=listing.refused)
 
 
 def choose_rsync(

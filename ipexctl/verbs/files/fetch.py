@@ -49,13 +49,12 @@ def fetch(
     what = f"{planning.format_names(task.paths)} of {pluralize(len(hosts), 'host')} into {printable(task.into, 200)}"
     yield Started("fetch", what, tuple(host.name for host in hosts))
 
-    def list_host_files(link: Link, _: Emit) -> Listing:
+    def list_host_files(link: Link, _: Emit) -> Listing | Failure:
+        data = receive.list_files(link, destinations[link.host.name], patterns)
         try:
-            data = receive.list_files(link, destinations[link.host.name], patterns)
             return planning.parse_listing(data, ignored, folds=folds)
         except ValueError:
-            what = "malformed file list from the host"
-            raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
+            return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
 
     probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
     failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
@@ -64,14 +63,20 @@ def fetch(
         yield Message(f"links below a directory are not followed: {planning.format_names(links)}")
     missing = [pattern for number, pattern in enumerate(task.paths)
                if listings and not any(number in listing.matched for listing in listings.values())]  # fmt: skip
-    plans = {name: _plan_host(task, inventory[name], listing, into, local_rsync) for name, listing in listings.items()}
-    plan = planning.format_plans(plans, task.into)
-    yield Planned("fetch", plan)
+    plans: dict[str, FetchPlan] = {}
+    for name, listing in listings.items():
+        local_file = receive.stat_local_files(into, name)
+        # rsync takes names below one directory; those a pattern names through a link are no matter: it follows links.
+        both = local_rsync and listing.rsync and not (task.transfer == "auto" and inventory[name].is_local)
+        plan = planning.plan_fetch(listing, local_file)
+        plans[name] = planning.choose_rsync(plan, local_file, task.transfer, both=both)
+    plan_text = planning.format_plans(plans, task.into)
+    yield Planned("fetch", plan_text)
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
         yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
     if not dry:
-        fetched = yield from _fetch_files(hosts, plans, listings, into, context, patterns)
+        fetched = yield from _fetch_files(hosts, plans, into, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
     answers: dict[str, FetchedHost | FailedTransfer] = {}
@@ -80,42 +85,28 @@ def fetch(
             answers[name] = FailedTransfer(result.what, result.code)
         else:
             answers[name] = FetchedHost(result, len(plans[name].items), plans[name].size, plans[name].unchanged)
-    yield Answer(FetchAnswer(dry, answers, plan if dry else None))
+    yield Answer(FetchAnswer(dry, answers, plan_text if dry else None))
     yield Ended("fetch", worst([*(failure.kind.exit for failure in failures.values()), *(Exit.STEP for _ in missing)]))
     return done
 
 
-def _plan_host(task: Fetch, host: Host, listing: Listing, into: Path, local_rsync: bool) -> FetchPlan:
-    local_file = receive.stat_local_files(into, host.name)
-    plan = planning.plan_fetch(listing, local_file)
-    if task.transfer == "auto" and host.is_local:
-        return plan
-    # rsync takes names below one directory, and those a pattern names through a link are no matter: it follows links.
-    return planning.choose_rsync(plan, local_file, task.transfer, both=local_rsync and listing.rsync)
-
-
 def _fetch_files(
-    hosts: Sequence[Host],
-    plans: dict[str, FetchPlan],
-    listings: dict[str, Listing],
-    into: Path,
-    context: Context,
-    patterns: Sequence[str],
+    hosts: Sequence[Host], plans: dict[str, FetchPlan], into: Path, context: Context, patterns: Sequence[str]
 ) -> Generator[Event, None, dict[str, str | Failure]]:
     """Fetches new files; does not contact hosts that have none."""
-    for host in hosts:
-        if host.name in plans and not plans[host.name].items:
-            yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
-            if listings[host.name].refused:
-                what = "not fetched: " + planning.format_names(listings[host.name].refused)
-                yield HostFailed(Failure(host.name, Kind.STEP, what, code="name"))
+    for name, plan in plans.items():
+        if not plan.items:
+            yield StepEnded(name, _STEP, "ok", plan.summary())
+            if plan.refused:
+                what = f"not fetched: {planning.format_names(plan.refused)}"
+                yield HostFailed(Failure(name, Kind.STEP, what, code="name"))
     outdated = [host for host in hosts if host.name in plans and plans[host.name].items]
 
     def fetch_host(link: Link, emit: Emit) -> str | Failure:
         host = link.host.name
         plan = plans[host]
         progress = ProgressReporter(host, _STEP, plan.size, emit)
-        bad: list[str] = list(listings[host].refused)
+        bad = list(plan.refused)
         saved = 0
         try:
             with ResultsDir(into, host) as results:
@@ -126,16 +117,16 @@ def _fetch_files(
                         items = [item for item in items if item not in set(plan.by_rsync)]
                     except rsync.RsyncError as why:
                         emit(Message(f"{why}; fetched without rsync", "warning", host, "no-rsync"))
-                missing = _fetch_whole(link, plan, items, results, progress, bad)
-                missing = _fetch_whole(link, plan, missing, results, progress, bad, alone=True)
+                missing = _fetch_whole(link, plan.path, items, results, progress, bad)
+                again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
+                missing = [item for one in again for item in _fetch_whole(link, plan.path, one, results, progress, bad)]
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
         for path in _find_changed(link, plan, patterns):
             text = f"{printable(path, 200)} changed while it was read: fetch it again"
             emit(Message(text, "warning", host, "changed"))
-        if missing:
-            bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
+        bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
         if bad:
             return Failure(host, Kind.STEP, f"not fetched: {planning.format_names(bad)}", code="name")
         return plan.summary() + (f" (rsync saved {format_bytes(saved)})" if saved else "")
@@ -144,36 +135,24 @@ def _fetch_files(
 
 
 def _fetch_whole(
-    link: Link,
-    plan: FetchPlan,
-    items: Sequence[RemoteFile],
-    results: ResultsDir,
-    progress: ProgressReporter,
-    bad: list[str],
-    *,
-    alone: bool = False,
+    link: Link, where: str, items: Sequence[RemoteFile], results: ResultsDir, progress: ProgressReporter, bad: list[str]
 ) -> list[RemoteFile]:
-    """Receives complete files; returns those that did not arrive. ``alone``: one request per file, since a second hard
-    link may arrive as a reference to the first."""
-    failed: list[RemoteFile] = []
-    for group in [[item] for item in items] if alone else [list(items)] if items else []:
-        named = {item.name: item for item in group}
-        for name, size, chunks in receive.receive_files(link, plan.path, [*named]):
-            item = named.pop(name)
-            progress.detail = item.local
-            try:
-                written = results.write_file(
-                    item.local, _count_chunks(chunks, progress), mtime=item.mtime, executable=item.executable
-                )
-            except UnsafePathError as why:
-                if why.full:
-                    raise
-                bad.append(str(why))
-                continue
-            if written != size:
-                raise LinkError(Failure(link.host.name, Kind.STEP, "the file stream is incomplete", code="damaged"))
-        failed += named.values()
-    return failed
+    """Receives complete files by one request; returns those that did not arrive."""
+    missing = {item.name: item for item in items}
+    for name, size, chunks in receive.receive_files(link, where, [*missing]) if items else ():
+        item = missing.pop(name)
+        progress.detail = item.local
+        counted = _count_chunks(chunks, progress)
+        try:
+            written = results.write_file(item.local, counted, mtime=item.mtime, executable=item.executable)
+        except UnsafePathError as why:
+            if why.full:
+                raise
+            bad.append(str(why))
+            continue
+        if written != size:
+            raise LinkError(Failure(link.host.name, Kind.STEP, "the file stream is incomplete", code="damaged"))
+    return list(missing.values())
 
 
 def _count_chunks(chunks: Iterator[bytes], progress: ProgressReporter) -> Iterator[bytes]:

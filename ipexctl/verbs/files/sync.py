@@ -23,9 +23,9 @@ from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
 from ipexctl.model.errors import Failure, Kind, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.links import Link, LinkError
+from ipexctl.model.links import Link
 from ipexctl.model.text import pluralize, printable
-from ipexctl.model.trees import Tree
+from ipexctl.model.trees import Entry, Tree
 
 _STEP = "sync"
 _IGNORE = ".ipexctlignore"  # patterns of the project itself, read from the top of the source
@@ -102,15 +102,22 @@ def _send_trees(
         if plans[host.name].is_empty:
             yield StepEnded(host.name, _STEP, "ok", plans[host.name].summary())
 
-    def send_tree(link: Link, emit: Emit) -> str:
+    def send_tree(link: Link, emit: Emit) -> str | Failure:
         plan = plans[link.host.name]
         progress = ProgressReporter(link.host.name, _STEP, plan.size, emit)
         saved = 0
 
+        def pack(rsynced: tuple[Entry, ...]) -> Iterator[bytes]:
+            """The tar stream of all files but those."""
+            done = set(rsynced)
+            entries = tuple(entry for entry in plan.send if entry not in done) if done else plan.send
+            pieces = packer.pack(entries, manifest=manifest, to_delete=plan.to_delete, by_rsync=rsynced)
+            return progress.count_chunks(pieces)
+
         def pack_stream(into: str) -> Iterator[bytes]:
             """Sends large files by rsync, then yields the tar stream of the others."""
             nonlocal saved
-            entries, rsynced = plan.send, plan.by_rsync
+            rsynced = plan.by_rsync
             try:
                 rsync.send_files(link, tree.root, [entry.path for entry in rsynced], into, progress.count)
             except rsync.RsyncError as why:
@@ -124,25 +131,18 @@ def _send_trees(
                 whole = sum(entry.size for entry in rsynced)
                 saved = max(0, whole - progress.done)
                 progress.done = whole
-                done = set(rsynced)
-                entries = tuple(entry for entry in entries if entry not in done)
-            yield from progress.count_chunks(
-                packer.pack(entries, manifest=manifest, to_delete=plan.to_delete, by_rsync=rsynced)
-            )
+            yield from pack(rsynced)
 
         try:
             if plan.by_rsync:
                 transfer.merge_tree(link, plan.path, pack_stream, own=_name_transfer(tree), old=plan.parts)
             else:
-                pieces = progress.count_chunks(packer.pack(plan.send, manifest=manifest, to_delete=plan.to_delete))
-                transfer.install_tree(link, plan.path, pieces, own=_name_transfer(tree), old=plan.parts)
+                transfer.install_tree(link, plan.path, pack(()), own=_name_transfer(tree), old=plan.parts)
         except rsync.RsyncError as why:
-            raise LinkError(Failure(link.host.name, Kind.STEP, str(why), code="rsync")) from None
+            return Failure(link.host.name, Kind.STEP, str(why), code="rsync")
         except SourceChangedError as change:
             names = ", ".join(printable(path) for path in change.paths[:5])
-            raise LinkError(
-                Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
-            ) from None
+            return Failure(link.host.name, Kind.STEP, f"changed while it was sent: {names}", code="source-changed")
         return plan.summary() + (f" (rsync saved {planning.format_bytes(saved)})" if saved else "")
 
     return (yield from run_on_hosts(context, outdated, _STEP, send_tree, outcome=lambda summary: ("changed", summary)))
@@ -179,12 +179,12 @@ def _report_differences(
         yield Message(f"{', '.join(names)}:\n{text}")
 
 
-def _inspect_destination(link: Link, where: str) -> RemoteTree:
+def _inspect_destination(link: Link, where: str) -> RemoteTree | Failure:
     try:
         return planning.parse_remote_tree(transfer.list_tree(link, where))
     except ValueError:
         what = f"malformed file list of {printable(where)} from the host"
-        raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed")) from None
+        return Failure(link.host.name, Kind.STEP, what, code="malformed")
 
 
 def _find_source(task: tasks.Sync) -> Path:
