@@ -194,13 +194,6 @@ class Stack(Record):
         release, mpi = self.release, StackMpi(self.mpi, self.mpi_version)
         if launcher := self.launcher:
             mpi = StackMpi(self.mpi, self.mpi_version, launcher.dialect, launcher.program, str(launcher))
-        return StackSummary(
-            self.name,
-            release.torch,
-            release.ipex or None,
-            release.oneccl or None,
-            release.module if release.oneccl else None,
-            self.backend,
-            self.python,
-            mpi,
-        )
+        versions = release.torch, release.ipex or None, release.oneccl or None
+        module = release.module if release.oneccl else None
+        return StackSummary(self.name, *versions, module, self.backend, self.python, mpi)

@@ -11,7 +11,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ class _Http:
         self._direct = urllib3.PoolManager(**self._options)
         self._proxies = urllib.request.getproxies()
         self._proxied: dict[str, urllib3.ProxyManager] = {}
-        self._lock = threading.Lock()
 
     def get(self, url: str, *, method: str = "GET", start: int = 0) -> urllib3.BaseHTTPResponse:
         parts = urlsplit(url)
@@ -53,8 +52,7 @@ class _Http:
             headers.update(urllib3.make_headers(basic_auth=unquote(login)))
         proxy, pool = self._proxies.get(parts.scheme), self._direct
         if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
-            with self._lock:
-                pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
+            pool = self._proxied.setdefault(proxy, urllib3.ProxyManager(proxy, **self._options))
         return pool.request(
             method, redact_url(url), headers=headers, timeout=self._timeout, preload_content=False, redirect=5
         )
@@ -66,9 +64,9 @@ def probe_index(url: str, sources: Sources) -> bool:
         return Path(urlsplit(url).path).exists()
     try:
         probe = sources.limits.probe
-        response = _Http(replace(sources, limits=Limits(stall=probe, tries=1, probe=probe / 2))).get(url)
-        response.close()
-        return response.status < 500
+        http = _Http(replace(sources, limits=Limits(stall=probe, tries=1, probe=probe / 2)))
+        with closing(http.get(url)) as response:
+            return response.status < 500
     except (urllib3.exceptions.HTTPError, OSError):
         return False
 
@@ -83,9 +81,8 @@ def measure_sizes(wheels: Sequence[Wheel], sources: Sources) -> tuple[Wheel, ...
         try:
             if wheel.local:
                 return replace(wheel, size=local_path(wheel).stat().st_size)
-            response = http.get(wheel.url, method="HEAD")
-            response.close()
-            size = int(response.headers.get("Content-Length") or 0) if response.status == 200 else 0
+            with closing(http.get(wheel.url, method="HEAD")) as response:
+                size = int(response.headers.get("Content-Length") or 0) if response.status == 200 else 0
             return replace(wheel, size=size)
         except (urllib3.exceptions.HTTPError, OSError, ValueError):
             return wheel
@@ -98,14 +95,12 @@ def measure_rate(url: str, sources: Sources, seconds: float, most: int) -> float
     """Bytes a second at which the controller downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
     begun, received = time.monotonic(), 0
     try:
-        response = _Http(replace(sources, limits=replace(sources.limits, stall=seconds + 2, tries=1))).get(url)
-        try:
+        http = _Http(replace(sources, limits=replace(sources.limits, stall=seconds + 2, tries=1)))
+        with closing(http.get(url)) as response:
             for piece in response.stream(64 << 10) if response.status == 200 else ():
                 received += len(piece)
                 if received >= most or time.monotonic() - begun > seconds:
                     break
-        finally:
-            response.close()
     except (urllib3.exceptions.HTTPError, OSError, ValueError):
         return 0.0
     return received / max(time.monotonic() - begun, 1e-6)
@@ -209,8 +204,7 @@ class _Download:
     def _continue(self, part: Path) -> str:
         """Appends what is missing to the part. Returns what went wrong, empty where it is complete."""
         start = part.stat().st_size
-        response = self.http.get(self.wheel.url, start=start)
-        try:
+        with closing(self.http.get(self.wheel.url, start=start)) as response:
             if response.status == 416:  # the file is complete already: the hash decides
                 return ""
             if response.status not in {200, 206}:
@@ -235,8 +229,6 @@ class _Download:
             if length and have < start + int(length):
                 return f"cut off: {have} of {start + int(length)} bytes"
             return ""
-        finally:
-            response.close()
 
 
 @contextmanager
@@ -246,10 +238,10 @@ def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: 
     The kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not
     grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself).
     """
-    size, moved = -1, time.monotonic()
+    have, size, moved = 0, -1, time.monotonic()
     while (handle := _lock_part(part)) is None:
-        status = _stat(part)
-        have = status.st_size if status else 0
+        with suppress(FileNotFoundError):  # it was finished just now
+            have = part.stat().st_size
         if have != size:
             size, moved = have, time.monotonic()
             report(have)
@@ -275,18 +267,11 @@ def _lock_part(part: Path) -> int | None:
         return None
     except OSError:
         return handle  # a file system without locks: the hash detects what two processes mixed up
-    status = _stat(part)
-    if status and os.path.samestat(status, os.fstat(handle)):
-        return handle
+    with suppress(FileNotFoundError):
+        if os.path.samestat(part.stat(), os.fstat(handle)):
+            return handle
     os.close(handle)  # it was finished between the two calls, and renamed to the wheel
     return None
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
 
 
 def _describe_error(error: Exception) -> str:

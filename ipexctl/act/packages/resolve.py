@@ -13,6 +13,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -42,6 +43,8 @@ def find_uv() -> Tool:
     """The uv installed with ipexctl, for the controller. Raises `UsageError` where it is missing."""
     try:
         import uv
+
+        version = metadata.version("uv")
     except ImportError:
         raise UsageError("uv is not installed beside ipexctl", hint="pip install uv", exit=Exit.STEP) from None
     try:
@@ -50,11 +53,6 @@ def find_uv() -> Tool:
         raise UsageError(
             "uv is installed without its program", hint="pip install --force-reinstall uv", exit=Exit.STEP
         ) from None
-    completed = subprocess.run(
-        (str(path), "--version"), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, text=True
-    )
-    _, _, version = completed.stdout.partition(" ")
-    version = version.split()[0] if version.strip() else "0"
     return Tool(str(path), version, path.stat().st_size, hash_file(path))
 
 
@@ -97,12 +95,11 @@ def resolve_wheels(
 
     Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
     """
-    options, limits = ["--format", "pylock.toml", "--generate-hashes"], sources.limits
+    options = ["--format", "pylock.toml", "--generate-hashes"]
     status, output, errors = _compile(tool, requirements, options, python, glibc, sources)
-    if status is None:
-        raise _explain_uv_error(f"no progress for {limits.stall:g} s", "", sources)
-    if status:
-        raise _explain_uv_error("", errors, sources)
+    if status != 0:
+        what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
+        raise _explain_uv_error(what, errors, sources)
     return parse_pylock(output)
 
 
@@ -158,11 +155,8 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         lines = log.read().decode("utf-8", "replace").splitlines()
         # The log's own lines come first; its last words begin with "error:" or, without a solution, with a cross.
         final = [n for n, line in enumerate(lines) if line.startswith("error:") or line.lstrip().startswith("×")]
-        return (
-            child.returncode,
-            out.read().decode("utf-8", "replace"),
-            "\n".join(lines[final[0] :] if final else lines[-5:]),
-        )
+        errors = "\n".join(lines[final[0] :] if final else lines[-5:])
+        return child.returncode, out.read().decode("utf-8", "replace"), errors
 
 
 def _cpu_seconds(pid: int) -> int:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import IO, cast
 
@@ -135,7 +136,7 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
             old = stack.enter_context(_members(archive)) if archive.exists() else []
             members = {member.name: member for member in old}
             for name, path in wheels.items():
-                members[name] = Member(name, path.stat().st_size, True, partial(_open, path))
+                members[name] = Member(name, path.stat().st_size, True, partial(FileIO, path))
             with _writer(part) as add:
                 for name, member in sorted(members.items()):
                     with member.read() as file:
@@ -147,10 +148,6 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
     except OSError as error:
         what = f"the wheelhouse {archive} cannot be written: {error.strerror or error}"
         raise UsageError(what, exit=Exit.STEP) from None
-
-
-def _open(path: Path) -> IO[bytes]:
-    return path.open("rb")
 
 
 @contextmanager
@@ -191,13 +188,7 @@ def _members(archive: Path) -> Iterator[list[Member]]:
     with ExitStack() as stack:
         if tarfile.is_tarfile(archive):  # asked first: a tar that ends with a wheel looks like a zip, too
             tarred = stack.enter_context(tarfile.open(archive))
-
-            def read(entry: tarfile.TarInfo) -> IO[bytes]:
-                file = tarred.extractfile(entry)
-                if file is None:
-                    raise ValueError(entry.name)
-                return file
-
+            read = cast("Callable[[tarfile.TarInfo], IO[bytes]]", tarred.extractfile)  # no regular file gives None
             members = [Member(entry.name, entry.size, entry.isreg(), partial(read, entry)) for entry in tarred]
         else:
             zipped = stack.enter_context(zipfile.ZipFile(archive))
@@ -213,8 +204,8 @@ def _members(archive: Path) -> Iterator[list[Member]]:
 
 def _validate_members(archive: Path, members: list[Member]) -> None:
     reasons = [f"{member.path!r} is no plain file" for member in members if not member.regular]
-    outside = [path for path in (member.path for member in members) if path[0] == "/" or ".." in path.split("/")]
-    reasons += [f"{path!r} leads outside" for path in outside]
+    paths = [member.path for member in members]
+    reasons += [f"{path!r} leads outside" for path in paths if path[0] == "/" or ".." in path.split("/")]
     if reasons:
         raise UsageError(f"the wheelhouse {archive} is not one to trust", reasons=reasons[:5])
     count = Counter(member.name for member in members)

@@ -18,7 +18,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
-from ipexctl.model.text import format_size, printable
+from ipexctl.model.text import format_size, join_names, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
@@ -29,8 +29,6 @@ From = Literal["hosts", "controller"]
 # Unpacked bytes of a wheel nobody has opened yet, per byte of it: torch 2.8.0 with its libraries measured 2.3.
 _SWELLS = 2.4
 _BESIDES = 20 << 20  # the environment itself, uv's lists
-
-
 _CLEARLY = 1.5  # times as fast must the way over the controller be: hosts that fetch need less room, and keep a cache
 
 
@@ -154,22 +152,19 @@ def plan(
     downloads; without them whether a host reaches the index at all."""
     steps: dict[str, Step] = {}
     failures: list[Failure] = []
-    size = estimate_unpacked(lock)
+    size, hint = estimate_unpacked(lock), "another place: --venv PATH"
     for host, state in seen.items():
         if state.kind not in {"absent", "ours"}:
-            failures.append(
-                Failure(host, Kind.STEP, printable(state.why, 300), "another place: --venv PATH", "foreign")
-            )
+            failures.append(Failure(host, Kind.STEP, printable(state.why, 300), hint, "foreign"))
             continue
         if state.active == lock.id:
             lost = drift(lock.packages, state.packages) if state.packages is not None else []
             if not lost:
                 left = [printable(name) for name in state.leftovers]
-                more = f" and {len(left) - 2} more" if len(left) > 2 else ""
-                cause = f"an install that was cut short left {', '.join(left[:2])}{more}"
+                cause = f"an install that was cut short left {join_names(left, 2)}"
                 steps[host] = Step("tidy", cause) if left else Step("nothing", "it is installed")
                 continue
-            cause = f"repair: {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            cause = f"repair: {join_names(lost, 3)}"
         elif lock.id in state.complete:
             steps[host] = Step("switch", "it is there, complete, and not active")
             continue
@@ -186,7 +181,7 @@ def plan(
         if state.free < need:
             free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
             what = f"no space left: need {format_size(need)}, {free}"
-            failures.append(Failure(host, Kind.STEP, what, "another place: --venv PATH", "no-space"))
+            failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
             continue
         steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)
     return Plan(steps, _text(stack, lock, venv, steps)), failures

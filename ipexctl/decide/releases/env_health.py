@@ -9,31 +9,31 @@ from collections.abc import Mapping
 from ipexctl.decide.planning.install import DEFAULT_VENV, drift
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
-from ipexctl.model.text import printable
+from ipexctl.model.text import join_names, printable
 
 
 def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     """One failure per host whose environment is missing, incomplete, changed by hand, or another than the head's."""
     failures: list[Failure] = []
     ids: dict[str, str] = {}
+
+    def add_failure(host: str, what: str, code: str) -> None:
+        failures.append(Failure(host, Kind.STEP, what, _format_install_command(facts[host]), code))
+
     for host, fact in facts.items():
         env = fact.installed
         if env is None or not env.exists or env.marker is None:
             where = f" at {env.venv}" if env and env.venv else ""
             made = "no environment" if env is None or not env.exists else "an environment that ipexctl did not make"
-            failures.append(Failure(host, Kind.STEP, f"{made}{where}", _format_install_command(fact), "no-env"))
-            continue
-        if changes := drift(env.marker.packages, env.packages):
-            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-            what = f"the environment was changed: {', '.join(changes[:3])}{more}"
-            failures.append(Failure(host, Kind.STEP, what, _format_install_command(fact), "drift"))
-            continue
-        ids[host] = env.marker.id
+            add_failure(host, f"{made}{where}", "no-env")
+        elif changes := drift(env.marker.packages, env.packages):
+            add_failure(host, f"the environment was changed: {join_names(changes, 3)}", "drift")
+        else:
+            ids[host] = env.marker.id
     head, first = next(iter(ids.items()), ("", ""))
     for host, id in ids.items():
         if id != first:
-            what = f"its environment is {id}, that of {head} is {first}"
-            failures.append(Failure(host, Kind.STEP, what, _format_install_command(facts[host]), "mixed"))
+            add_failure(host, f"its environment is {id}, that of {head} is {first}", "mixed")
     return failures
 
 

@@ -69,17 +69,10 @@ def format_releases(entry: Sequence[ListedRelease]) -> str:
         if release.reasons is not None:
             mark += f" no: {release.reasons[0]}" if release.reasons else " fits"
         mpi = release.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
-        lines.append(
-            (
-                release.torch,
-                release.ipex or "–",
-                release.oneccl or "–",
-                f"{release.pythons[0]}–{release.pythons[-1]}",
-                release.isa or "any",
-                mpi.replace(" in intel_extension_for_pytorch", " (ipex)"),
-                mark.strip(),
-            )
-        )
+        mpi = mpi.replace(" in intel_extension_for_pytorch", " (ipex)")
+        versions = release.torch, release.ipex or "–", release.oneccl or "–"
+        pythons = f"{release.pythons[0]}–{release.pythons[-1]}"
+        lines.append((*versions, pythons, release.isa or "any", mpi, mark.strip()))
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     if any(release.unconfirmed for release in entry):

@@ -101,10 +101,8 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
     release = stack.release
     sentences = [f"{stack.name} go together ({release.source})", *map(str, stack.notes)]
     if release.isa:
-        sentences.append(
-            f"IPEX {release.ipex} needs {release.isa} or better, glibc {release.glibc}"
-            + (f", GLIBCXX_{release.glibcxx}" if release.glibcxx else "")
-        )
+        glibcxx = f", GLIBCXX_{release.glibcxx}" if release.glibcxx else ""
+        sentences.append(f"IPEX {release.ipex} needs {release.isa} or better, glibc {release.glibc}{glibcxx}")
     return tuple(dict.fromkeys(sentences))
 
 
@@ -470,7 +468,6 @@ def _find_newest(table: ReleaseTable, member: str) -> StackRelease:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    words = list(words)
     if len(words) > 4 and all(word.startswith("3.") for word in words):
         return f"{words[0]}–{words[-1]}"
     return ", ".join(words)

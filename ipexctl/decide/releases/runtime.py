@@ -17,8 +17,6 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stack
 
-_IPEX = "intel_extension_for_pytorch"
-
 
 class Runtime(Record):
     """Absolute paths, equal on all hosts of an installation. ``mpiexec`` is empty where only the hosts have an MPI.
@@ -37,27 +35,22 @@ class Runtime(Record):
     impi: bool = False  # it holds impi_torch
 
 
-def site_packages_path(python: str) -> str:
-    """The directory of packages below an environment of that Python ("3.11")."""
-    return f"lib/python{python}/site-packages"
-
-
-def _mpi_roots(stack: Stack) -> dict[MpiKind, str]:
-    site = site_packages_path(stack.python)
-    return {"binding": f"{site}/{stack.release.module}", "ipex": f"{site}/{_IPEX}", "impi-rt": "."}
+def _mpi_prefix(stack: Stack) -> str:
+    """The directory of the wheel with the MPI, below the environment: ends with a slash, or is the environment."""
+    modules: dict[MpiKind, str] = {"binding": stack.release.module, "ipex": "intel_extension_for_pytorch"}
+    return f"lib/python{stack.python}/site-packages/{modules[stack.mpi]}/" if stack.mpi in modules else ""
 
 
 def list_layout_paths(stack: Stack) -> tuple[str, ...]:
     """Paths below the environment whose presence identifies the layout; see `detect_layout`."""
     if stack.mpi == "system":
         return ()
-    root = _mpi_roots(stack)[stack.mpi]
     names = (
         "bin/mpiexec.hydra", "opt/mpi/bin/mpiexec.hydra", "lib/libmpi.so.12", "opt/mpi/lib/libmpi.so.12",
         "lib/libccl.so.1", "lib/libccl.so.1.0", "lib/libfabric.so.1", "lib/libfabric/libfabric.so.1",
         "lib/libfabric/prov", "lib/prov", "opt/mpi/libfabric/lib/libfabric.so.1", "opt/mpi/libfabric/lib/prov",
     )  # fmt: skip
-    return tuple(name if root == "." else f"{root}/{name}" for name in names)
+    return tuple(f"{_mpi_prefix(stack)}{name}" for name in names)
 
 
 def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
@@ -67,11 +60,11 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     """
     if stack.mpi == "system":
         return MpiLayout("system", stack.mpi_version)
-    root = _mpi_roots(stack)[stack.mpi]
-    present = {name.removeprefix(f"{root}/") for name in seen} if root != "." else set(seen)
+    prefix = _mpi_prefix(stack)
+    present = {name.removeprefix(prefix) for name in seen}
 
     def below(name: str) -> str:
-        return name if root == "." else (f"{root}/{name}" if name else root)
+        return f"{prefix}{name}".rstrip("/")
 
     def first(*names: str) -> str:
         return next((name for name in names if name in present), "")
@@ -85,10 +78,10 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     if missing:
         raise UsageError(
             f"the environment has no usable MPI: {' and '.join(missing)} not found",
-            reasons=(f"expected from {stack.mpi} below {root}",),
+            reasons=(f"expected from {stack.mpi} below {below('') or '.'}",),
             exit=Exit.STEP,
         )
-    providers = first(f"{posixpath.dirname(fabric)}/prov") if fabric else ""
+    providers = first(f"{posixpath.dirname(fabric)}/prov")
     bins = [posixpath.dirname(mpiexec)] + (["bin"] if mpiexec.startswith("opt/") else [])
     libs = [posixpath.dirname(name) for name in (libccl, libmpi, fabric) if name]
     return MpiLayout(
