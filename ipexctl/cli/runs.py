@@ -65,8 +65,7 @@ def logs(context: Context, hosts: HostSelection, flags: LogsFlags) -> Workflow:
     ranks = parse_cpu_list(flags.rank)  # numbers and ranges, as those of ranks
     if flags.rank is not None and not ranks:
         raise UsageError(f"--rank takes numbers and ranges such as 3,5-7, not {flags.rank!r}")
-    chosen = None if ranks is None else frozenset(ranks)
-    return logs(flags.run, hosts.inventory(), context, chosen, follow=flags.follow)
+    return logs(flags.run, hosts.inventory(), context, frozenset(ranks or ()), follow=flags.follow)
 
 
 @command(app, "replay", examples=("", "1120-083015-k7 --output json"))

@@ -159,8 +159,7 @@ class Board:
                 self.stopping = ""
             case e.StepStarted(host=host, step=step):
                 view = self._host(host)
-                view.step, view.outcome, view.since = step, "", at
-                view.done, view.total, view.unit, view.detail = 0, 0, "B", ""
+                self.hosts[host] = HostView(host, step, since=at, ended=view.ended, failure=view.failure)
             case e.Progress(host=host, step=step):
                 view = self._host(host)
                 if view.step != step:
@@ -171,7 +170,6 @@ class Board:
                 view = self._host(host)
                 view.step, view.outcome, view.detail = step, outcome, detail
                 view.ended += 1
-                view.done, view.total = 0, 0
             case e.HostFailed(failure=failure) if failure.host:
                 self._host(failure.host).failure = failure
             case e.RunStarted(ranks=ranks, title=title):
@@ -203,8 +201,6 @@ class Board:
                 self.over = event
             case e.Answer() | e.Ended():
                 self.ended = True
-            case _:
-                pass
 
     @property
     def took(self) -> float:

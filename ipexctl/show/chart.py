@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from xml.sax.saxutils import escape
 
 Bars = Sequence[tuple[str, float | None, str]]  # label, value or None, what stands there instead
@@ -36,11 +35,6 @@ def draw(title: str, groups: Mapping[str, Bars], unit: str) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {area} font-family="sans-serif" font-size="13">'
     back = f'<rect width="{width}" height="{y}" fill="white"/>'
     return "\n".join([head, back, _text(10, 20, title, weight="bold"), *parts, "</svg>", ""])
-
-
-def save(path: Path, picture: str) -> None:
-    """Raises OSError."""
-    path.write_text(picture, encoding="utf-8")
 
 
 def _text(x: int, y: int, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222") -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ipexctl.model.answers import DoctorAnswer, SpeedCheck
 from ipexctl.model.facts import Facts
-from ipexctl.model.findings import Finding, Level
+from ipexctl.model.findings import Finding
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases
@@ -43,15 +43,14 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
         items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
     # What keeps a host from being probed is counted with the hosts, not once more with the errors.
-    counts = Counter(finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed})
-    parts = [pluralize(counts[level], level) for level in _COUNTED if counts[level]]
+    counts: Counter[str] = Counter(
+        finding.level for finding in findings if not finding.hosts or not {*finding.hosts} <= {*unprobed}
+    )
+    parts = [pluralize(counts[level], level) for level in ("error", "warning") if counts[level]]
     parts += [f"{pluralize(len(unprobed), 'host')} could not be looked at"] if unprobed else []
     fit = bool(rows) and not counts["error"] and not unprobed
     count = (", ".join(parts) or "no error, no warning", BAD if not fit else WARN if counts["warning"] else GOOD)
     return [*items, labelled("fit" if fit else "not fit", count)]
-
-
-_COUNTED: tuple[Level, ...] = ("error", "warning")
 
 
 def _cells(facts: Facts) -> tuple[str, ...]:

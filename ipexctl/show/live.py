@@ -133,11 +133,8 @@ class View:
         grid = Table.grid(padding=(0, 1, 0, 0))
         names = min(max((cell_len(visible(host.name or _HERE)) for host in hosts), default=0), 24)
         bar = 20 if any(host.state == "busy" and host.total > 0 for host in hosts) else 0
-        grid.add_column(width=1)
-        grid.add_column(width=names, no_wrap=True, overflow="ellipsis")
-        if bar:
-            grid.add_column(width=bar)
-        grid.add_column(width=max(width - names - bar - 5, 8), no_wrap=True, overflow="ellipsis")
+        for cells_wide in (1, names, *([bar] if bar else []), max(width - names - bar - 5, 8)):
+            grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
         for host in hosts:
             mark, state = self._host_state(host, now)
             cells: list[RenderableType] = [mark, text(host.name or (_HERE, QUIET))]
@@ -344,7 +341,6 @@ class Live:
         self._console = console if console is not None else typeset.console(out)
         self._keys = Keys()
         self._on_detach = on_detach
-        self._detached = False
         self.error: Exception | None = None  # why drawing stopped, if it did
         self._board = Board()
         self._dry = False
@@ -376,24 +372,18 @@ class Live:
             self._board.take(stamped)
             self._failures.note(event, self._last[1])
             match event:
-                case e.Output():
-                    pass
                 case e.Message(text=message, level=level, host=host):
                     mark: tuple[str, str] = ("! ", WARN) if level == "warning" else ("", "")
                     of = f"{host}: " if host else ""
                     self._show(typeset.message(of + message.replace("\n", f"\n{of}"), mark))
                 case e.Started():
                     self._headed = False
-                case e.Answer(value=value):
-                    self._dry = is_dry(value)
+                case e.Answer() | e.Ended():
                     self._head()
                     self._show_failures()
-                    self._above.append(screens.answer(value))
-                case e.Ended():
-                    self._head()
-                    self._show_failures()
-                case _:
-                    pass
+                    if isinstance(event, e.Answer):
+                        self._dry = is_dry(event.value)
+                        self._above.append(screens.answer(event.value))
         if self._thread is None and not self._closed:
             self._keys.open()
             self._view.keys = self._keys.active
@@ -415,7 +405,8 @@ class Live:
             self._show_failures()
             if report:
                 self._above.append([*screens.ending(report, dry=self._dry), *screens.saved(report)])
-        self._print_above()
+        while self._above:
+            typeset.put(self._console, self._out, self._above.popleft())
         self._out.flush()
 
     def _head(self) -> None:
@@ -436,10 +427,6 @@ class Live:
             self._talk.write("".join(f"{line.plain}\n" for line in lines))
             self._talk.flush()
 
-    def _print_above(self) -> None:
-        while self._above:
-            typeset.put(self._console, self._out, self._above.popleft())
-
     def _draw_all(self) -> None:
         try:
             with self._live:
@@ -453,9 +440,9 @@ class Live:
         for key in self._keys.poll():
             with self._lock:
                 asked = self._view.press(key) if self._board.run is not None else ""
-            if asked == "detach" and self._on_detach is not None and not self._detached:
-                self._detached = True
-                self._on_detach()
+            if asked == "detach" and self._on_detach is not None:
+                detach, self._on_detach = self._on_detach, None
+                detach()
 
     def _draw(self) -> None:
         width, height = self._console.size

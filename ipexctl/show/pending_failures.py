@@ -29,8 +29,6 @@ class PendingFailures:
                 self._explained = isinstance(event, e.Started) and event.verb == "doctor"
                 if isinstance(event, e.Answer):
                     self._failures = unexplained(self._failures, event.value)
-            case _:
-                pass
 
     def due(self, at: float) -> bool:
         """Whether they are to be shown now, although others may follow."""

@@ -12,23 +12,17 @@ from typing import IO, Any, TextIO
 class Pipe(io.TextIOBase):
     """Takes bytes and text, and drops them quietly once the reader is gone.
 
-    Text goes out in ``encoding``; what it cannot hold becomes a question mark. Also good as a file for Rich.
+    Text goes out in ``encoding``; what it cannot hold becomes a question mark. ``error`` is why nothing is written any
+    more: a broken pipe, a hung-up terminal, a full disk. Also good as a file for Rich.
     """
+
+    encoding: str = "utf-8"
+    error: OSError | ValueError | None = None
 
     def __init__(self, stream: TextIO | IO[bytes]) -> None:
         self._stream = stream
         self._out: Any = getattr(stream, "buffer", stream)
-        self._encoding: str = getattr(stream, "encoding", None) or "utf-8"
-        self.error: OSError | ValueError | None = None
-
-    @property
-    def gone(self) -> bool:
-        """Nothing is written any more. ``error`` says why: a broken pipe, a hung-up terminal, a full disk."""
-        return self.error is not None
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def writable(self) -> bool:
         return True
@@ -53,7 +47,7 @@ class Pipe(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        self.send(text.encode(self._encoding, "replace"))
+        self.send(text.encode(self.encoding, "replace"))
         return len(text)
 
     def send(self, data: bytes) -> None:
@@ -64,7 +58,7 @@ class Pipe(io.TextIOBase):
         self._attempt(self._out.flush)
 
     def _attempt(self, call: Callable[..., object], *data: bytes) -> None:
-        if self.gone:
+        if self.error is not None:
             return
         try:
             call(*data)

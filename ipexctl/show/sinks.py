@@ -257,13 +257,9 @@ class Answering(_Quiet):
         if report is not None and "hosts" not in value:
             value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
         if value:
-            block = ""
             for piece in event_json.document(value.get(self._only, value)):
-                block += piece
-                if len(block) > 1 << 16:
-                    self._out.send(block.encode())
-                    block = ""
-            self._out.send(block.encode() + b"\n")
+                self._out.send(piece.encode())
+            self._out.send(b"\n")
         super().close(report)
 
 

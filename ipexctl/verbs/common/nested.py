@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -89,9 +90,5 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
 def _parse_objects(data: bytes) -> Generator[JsonObject, None, None]:
     for line in data.decode("utf-8", "replace").splitlines():
         if line.startswith("{"):
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict):
-                yield value
+            with suppress(ValueError, RecursionError):
+                yield json.loads(line)

@@ -17,7 +17,7 @@ from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Event, FactsRead, StepOutcome
 from ipexctl.model.facts import Facts
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.text import printable
 
@@ -46,10 +46,8 @@ def probe_hosts(
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:
         nonce = secrets.token_hex(16)
-        paths = {
-            "venv": venv or link.host.vars.get("venv") or VENV,
-            "workdir": workdir or link.host.vars.get("workdir", ""),
-        }
+        own = link.host.vars
+        paths = {"venv": venv or own.get("venv") or VENV, "workdir": workdir or own.get("workdir", "")}
         begun = context.clock()
         completed = link.run(build_probe_command(text, nonce, **paths, names=names, limit=timeout))
         ended = context.clock()
@@ -57,14 +55,21 @@ def probe_hosts(
             link.close()
         bundle = parse_probe_output(completed.out, nonce, limit=timeout)
         if not bundle.commands:
-            return _make_no_probe_failure(link.host, completed.last_words(1))
-        facts = _measure_clock(parse_facts(bundle, uarchs), begun, ended)
+            said = completed.last_words(1)
+            what = "the login shell did not run the probe" + (f": {printable(said)}" if said else "")
+            return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
+        facts = parse_facts(bundle, uarchs)
+        if facts.clock is not None:  # the host read it somewhere between the two times of the controller's
+            facts = replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
         emit(FactsRead(link.host.name, facts))
         if bundles is not None:
             bundles[link.host.name] = bundle
         return facts
 
-    return (yield from run_on_hosts(context, inventory, "probe", probe_host, outcome=_describe_outcome))
+    def describe_outcome(facts: Facts) -> tuple[StepOutcome, str]:
+        return "ok", "; ".join(f"{item}: {why}" for item, why in facts.unread.items())
+
+    return (yield from run_on_hosts(context, inventory, "probe", probe_host, outcome=describe_outcome))
 
 
 def load_uarchs() -> Uarchs:
@@ -75,19 +80,3 @@ def load_uarchs() -> Uarchs:
 def load_releases() -> ReleaseTable:
     """The version table, ``data/stacks.toml``."""
     return parse_table(read_data("stacks.toml"))
-
-
-def _make_no_probe_failure(host: Host, output: str) -> Failure:
-    what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
-    return Failure(host.name, Kind.STEP, what, f"ssh {host.name} true", "no-probe")
-
-
-def _measure_clock(facts: Facts, begun: float, ended: float) -> Facts:
-    """The host read its clock somewhere between the two times of the controller's."""
-    if facts.clock is None:
-        return facts
-    return replace(facts, clock_offset=facts.clock - (begun + ended) / 2, clock_error=(ended - begun) / 2)
-
-
-def _describe_outcome(facts: Facts) -> tuple[StepOutcome, str]:
-    return "ok", "; ".join(f"{item}: {why}" for item, why in facts.unread.items())

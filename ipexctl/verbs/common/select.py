@@ -18,7 +18,6 @@ from ipexctl.model.text import join_names, printable
 _NONE: Mapping[str, str] = MappingProxyType({})
 FAILED = "@failed"
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
-_HINT = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
 
 
 def select_hosts(
@@ -133,7 +132,8 @@ def _read_default_hostfile(cwd: Path) -> Inventory:
     """``./hostfile``, unless every user of this machine could have put it there."""
     if not os.path.lexists(cwd / "hostfile"):
         reasons = ["looked at --hosts, --hostfile, IPEXCTL_HOSTFILE and ./hostfile"]
-        raise UsageError("no hosts were given", reasons=reasons, hint=_HINT)
+        hint = "ipexctl doctor -f HOSTFILE, or --hosts node0,node1"
+        raise UsageError("no hosts were given", reasons=reasons, hint=hint)
     if is_writable_by_all(cwd):
         reasons = ["./hostfile is ignored: everyone can write to the directory it lies in"]
         raise UsageError("no hosts were given", reasons=reasons, hint="name it, if it is yours: -f hostfile")

@@ -34,14 +34,8 @@ class Attempt:
     watcher: RunWatcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watcher = RunWatcher(
-            self.context,
-            self.launch.running,
-            self.identity.nonce,
-            self.run_dirs,
-            detach=self.task.detach,
-            timings=self.specs[self.launch.head.host].timings,
-        )
+        launch, nonce, timings = self.launch, self.identity.nonce, self.specs[self.launch.head.host].timings
+        self.watcher = RunWatcher(self.context, launch.running, nonce, self.run_dirs, self.task.detach, timings=timings)
 
     def execute(self) -> Generator[Event, None, bool]:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Collection, Generator
+from functools import partial
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -34,19 +35,9 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
 
 
 def _list_run(run: DiscoveredRun) -> ListedRun:
-    row = run.row
-    return ListedRun(
-        run=row.run,
-        state=row.state,
-        title=row.title,
-        ranks=row.size,
-        hosts=tuple(row.hosts),
-        head=run.head,
-        started=_format_time(row.started),
-        owner=row.owner,
-        watchers=row.watchers,
-        reason=row.reason or None,
-    )
+    row, hosts, started, reason = run.row, tuple(run.row.hosts), _format_time(run.row.started), run.row.reason or None
+    head, ranks, watchers = run.head, run.row.size, run.row.watchers
+    return ListedRun(row.run, row.state, row.title, ranks, hosts, head, started, row.owner, watchers, reason)
 
 
 def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
@@ -92,12 +83,7 @@ def _format_time(seconds: float) -> str:
 
 
 def logs(
-    prefix: str | None,
-    inventory: Inventory,
-    context: Context,
-    ranks: frozenset[int] | None = None,
-    *,
-    follow: bool = False,
+    prefix: str | None, inventory: Inventory, context: Context, ranks: Collection[int] = (), *, follow: bool = False
 ) -> Workflow:
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
 
@@ -107,12 +93,12 @@ def logs(
     if watcher is None:
         return
     run, size = discovered.row.run, discovered.row.size
-    if unknown := sorted(rank for rank in ranks or () if rank >= size):
+    if unknown := sorted(rank for rank in ranks if rank >= size):
         reasons = [f"it has {pluralize(size, 'rank')}, counted from 0"]
         raise UsageError(f"run {run} has no rank {join_names([str(rank) for rank in unknown], 4)}", reasons=reasons)
     for event in watcher.read_files(follow=follow):
         if isinstance(event, RunStarted | Message | HostFailed) or (
-            isinstance(event, Output) and (ranks is None or event.rank in ranks)
+            isinstance(event, Output) and (not ranks or event.rank in ranks)
         ):
             yield event
     if not follow and not discovered.over:
@@ -133,7 +119,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
-        results = yield from run_on_hosts(context, inventory, "reap", _reaper(run, directories))
+        results = yield from run_on_hosts(context, inventory, "reap", partial(_reap_host, run, directories))
         reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
         unknown += [host for host in results if host not in reaped]
         for host, (_, pids) in reaped.items():
@@ -163,17 +149,14 @@ def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict
     return chosen
 
 
-def _reaper(run: str, directories: dict[str, str]) -> Callable[[Link, Emit], tuple[bool, tuple[int, ...]]]:
-    def reap_host(link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
-        """Whether a process of the run was running there, and the ids of those that could not be ended."""
-        run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
-        was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
-        left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
-        if run_dir.directory and not left:
-            run_control.remove(link, run_dir)
-        return was_running, left
-
-    return reap_host
+def _reap_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+    """Whether a process of the run was running there, and the ids of those that could not be ended."""
+    run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
+    was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
+    left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
+    if run_dir.directory and not left:
+        run_control.remove(link, run_dir)
+    return was_running, left
 
 
 def _find_watcher(

@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import UsageError
@@ -80,32 +79,28 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             reasons=[f"{EVENTS}: {(error.strerror or str(error)).lower()}"],
             hint="ipexctl replay last",
         ) from None
-    with os.fdopen(number, "rb") as lines:
-        yield from _read_events(directory, lines)
-
-
-def _read_events(directory: Path, lines: Any) -> Iterator[Stamped]:
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0
-    for count, raw in enumerate(lines, 1):
-        if not raw.endswith(b"\n"):
-            yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
-            break
-        try:
-            line = _parse_object(raw)
-            if line.get("event") == "gap":
-                yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
-                continue
-            if "offset" in line:
-                yield from ranks.read(line)
-            else:
-                stamped = event_json.decode(line)
-                at, ended = stamped.at, isinstance(stamped.event, e.Ended)
-                yield stamped
-            shown += 1
-        except event_json.DamagedRecordError as error:
-            yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
+    with os.fdopen(number, "rb") as lines:
+        for count, raw in enumerate(lines, 1):
+            if not raw.endswith(b"\n"):
+                yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
+                break
+            try:
+                line = _parse_object(raw)
+                if line.get("event") == "gap":
+                    yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    continue
+                if "offset" in line:
+                    yield from ranks.read(line)
+                else:
+                    stamped = event_json.decode(line)
+                    at, ended = stamped.at, isinstance(stamped.event, e.Ended)
+                    yield stamped
+                shown += 1
+            except event_json.DamagedRecordError as error:
+                yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
     if not shown:
         raise UsageError(f"{visible(str(directory))} holds no event that can be read")
     yield from ranks.read_unreferenced(at)
@@ -141,7 +136,7 @@ class _RankFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._shown: dict[tuple[int, str], int] = {}
+        self._shown: dict[tuple[int, e.Stream], int] = {}
         self._hosts: dict[int, str] = {}
 
     def read(self, line: JsonObject) -> Iterator[Stamped]:
@@ -175,7 +170,7 @@ class _RankFiles:
             size = (self._directory / f"{rank}.{stream}").stat().st_size
             yield _warn(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
             for _, data in self._pieces((rank, stream), shown, size):
-                yield Stamped(at, e.Output(rank, self._hosts[rank], _STREAMS[stream], data, partial=True))
+                yield Stamped(at, e.Output(rank, self._hosts[rank], stream, data, partial=True))
 
     def _pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of one file and where each begins; they end with a line where they can."""
@@ -189,6 +184,3 @@ class _RankFiles:
                     data = data[: data.rfind(b"\n") + 1 or len(data)]
                 yield offset, data
                 offset += len(data)
-
-
-_STREAMS: dict[str, e.Stream] = {"out": "out", "err": "err"}

@@ -154,17 +154,9 @@ def make_attempt(
     runtimes = {host.name: _host_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
     pythons = {host: runtime.runtime.python for host, runtime in runtimes.items()}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
-    launch = build_launch(
-        task,
-        name,
-        identity.nonce,
-        hosts,
-        runtimes,
-        _remote_script(task, prepared.script),
-        {**prepared.settings, **restarts},
-        config=prepared.config,
-        options=parse_options(read_data("options.toml")),
-    )
+    script, settings = _remote_script(task, prepared.script), {**prepared.settings, **restarts}
+    config, options = prepared.config, parse_options(read_data("options.toml"))
+    launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, pythons[plan.host])
         for plan in launch.nodes

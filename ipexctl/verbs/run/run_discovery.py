@@ -90,14 +90,9 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
     """
     about = run_control.describe(context.links.open(inventory[discovered.head]), discovered.row.directory)
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
-    running = Running(
-        run=about.run,
-        head=about.host,
-        hosts=tuple(by_rank[rank] for rank in sorted(by_rank)),
-        labels={node.label: name for name, node in about.hosts.items()},
-        command=" ".join(about.argv),
-        title=about.title,
-    )
+    hosts = tuple(by_rank[rank] for rank in sorted(by_rank))
+    labels = {node.label: name for name, node in about.hosts.items()}
+    running = Running(about.run, about.host, hosts, labels, " ".join(about.argv), about.title)
     names = {name: name for name in about.hosts if name in set(inventory.names)} | {about.host: discovered.head}
     run_dirs = {
         name: RemoteRunDir(inventory[local], about.hosts[name].directory, about.hosts[name].python)

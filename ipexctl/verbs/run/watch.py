@@ -21,6 +21,7 @@ from ipexctl.model.links import Link, LinkError
 from ipexctl.protocol import frames
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.protocol.timings import Timings
+from ipexctl.verbs.common.nested import run_nested
 
 
 @contextmanager
@@ -187,13 +188,9 @@ class RunWatcher:
             name = link.host.name
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
-        try:
-            with closing(
-                run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
-            ) as events:
-                for event in events:
-                    if not isinstance(event, HostFailed):  # `CleanupChecked` names the hosts that do not answer
-                        yield event
+        sweeping = run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
+        try:  # `CleanupChecked` names the hosts that do not answer
+            yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
         except Interrupted as interrupted:
             self.interrupted = interrupted
         left = {name: pids for name, pids in survivors.items() if pids}
