@@ -2,11 +2,12 @@
 
 import json
 import typing
+from functools import lru_cache
 from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, Union
 
 T = TypeVar("T")
 KIND = "kind"  # the key of each object that names its type: the class's name
-_HINTS: "Dict[Any, Dict[str, Any]]" = {}  # type → its fields' types, once resolved
+_resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)
 
 
 class DamagedError(ValueError):
@@ -41,11 +42,8 @@ def load_object(data: bytes) -> "Dict[str, Any]":
     return value
 
 
-class Unreadable(NamedTuple):
-    """What stands for a value that cannot be read: damaged, or of a kind this version does not know."""
-
-    kind: str
-    why: str
+# What stands for a value that cannot be read: damaged, or of a kind this version does not know.
+Unreadable = NamedTuple("Unreadable", [("kind", str), ("why", str)])
 
 
 class Kinds(Generic[T]):
@@ -71,9 +69,9 @@ class Kinds(Generic[T]):
     def from_object(self, value: "Dict[str, Any]") -> "Union[T, Unreadable]":
         name = value.get(KIND)
         kind = self.types.get(name) if isinstance(name, str) else None
-        if kind is None:
-            return Unreadable("%.80s" % name, "unknown kind")
         try:
+            if kind is None:
+                raise DamagedError("unknown kind")
             return typing.cast(T, _decode(kind, value))
         except DamagedError as error:
             return Unreadable("%.80s" % name, str(error))
@@ -111,8 +109,7 @@ def _key(kind: "Any", key: str) -> "Any":
 
 
 def _named(kind: "Any", value: "Dict[str, Any]") -> "Any":
-    hints = _HINTS.get(kind) or typing.get_type_hints(kind)
-    _HINTS[kind] = hints
+    hints = _resolve_hints(kind)
     missing = [name for name in kind._fields if name not in value and name not in kind._field_defaults]
     if missing:
         raise DamagedError("%s without %s" % (kind.__name__, ", ".join(missing)))

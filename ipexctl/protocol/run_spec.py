@@ -6,12 +6,8 @@ from typing import Dict, List, NamedTuple, Optional
 from ipexctl.protocol.codec import encode
 from ipexctl.protocol.timings import Timings
 
-
-class Library(NamedTuple):
-    """A library to preload."""
-
-    name: str
-    path: str
+# A library to preload.
+Library = NamedTuple("Library", [("name", str), ("path", str)])
 
 
 class RankSpec(NamedTuple):
@@ -24,13 +20,8 @@ class RankSpec(NamedTuple):
     env: "Dict[str, str]" = {}
 
 
-class NodeSpec(NamedTuple):
-    """A host as the keeper knows it. ``label`` is its name for the MPI launcher."""
-
-    label: str
-    ranks: "List[int]"
-    directory: str
-    python: str
+# A host as the keeper knows it. The label is its name for the MPI launcher.
+NodeSpec = NamedTuple("NodeSpec", [("label", str), ("ranks", List[int]), ("directory", str), ("python", str)])
 
 
 class HeadSpec(NamedTuple):

@@ -70,23 +70,10 @@ class Inspection(NamedTuple):
     unreachable: List[str] = []  # host:port of indexes that this host cannot reach
 
 
-class LockOwner(NamedTuple):
-    """Who holds the lock of an environment, as its file says."""
-
-    user: str
-    host: str
-    pid: int
-    since: float  # seconds since the epoch
-
-
-class Shortage(NamedTuple):
-    """Bytes that a build needs, and those that are free, at a path."""
-
-    need: int
-    free: int
-    at: str
-
-
+# Who holds the lock of an environment, as its file says; since when, in seconds since the epoch.
+LockOwner = NamedTuple("LockOwner", [("user", str), ("host", str), ("pid", int), ("since", float)])
+# Bytes that a build needs, and those that are free, at a path.
+Shortage = NamedTuple("Shortage", [("need", int), ("free", int), ("at", str)])
 DownloadRate = NamedTuple("DownloadRate", [("rate", float)])  # bytes a second, 0: the host cannot download
 SeenTokens = NamedTuple("SeenTokens", [("seen", List[str])])
 Cleaned = NamedTuple("Cleaned", [("removed", int)])
@@ -130,9 +117,9 @@ class Attempt(NamedTuple):
 Attempts = NamedTuple("Attempts", [("attempts", List[Attempt])])
 MarkedDirectories = NamedTuple("MarkedDirectories", [("directories", List[str])])
 SeenMarkerFiles = NamedTuple("SeenMarkerFiles", [("seen", Dict[str, List[str]])])  # their names, by directory
+
+
 # Answers: bench.
-
-
 class Figures(NamedTuple):
     """Gflop/s of products, bytes a second of memory; ``spread`` by figure: by what share the median turn was slower."""
 
@@ -148,10 +135,5 @@ class Figures(NamedTuple):
 
 LaunchRequests = NamedTuple("LaunchRequests", [("commands", Dict[str, List[str]])])  # words of a shell, by label
 Executables = NamedTuple("Executables", [("executable", Dict[str, bool])])
-
-
-class PingPong(NamedTuple):
-    """Latency in seconds and the best rate in bytes a second; None where the time was over before."""
-
-    latency: Optional[float]
-    rate: Optional[float]
+# Latency in seconds and the best rate in bytes a second; None where the time was over before.
+PingPong = NamedTuple("PingPong", [("latency", Optional[float]), ("rate", Optional[float])])

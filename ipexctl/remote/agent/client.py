@@ -47,10 +47,9 @@ def order(argv: "List[str]") -> int:
     except (OSError, ValueError) as error:
         print(KINDS.write(messages.AgentFailed(str(error))).decode())
         return 3
-    if status is None:
-        return 3
-    print(KINDS.write(status).decode())
-    return 0
+    if status:
+        print(KINDS.write(status).decode())
+    return 0 if status else 3
 
 
 def _ask(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
@@ -150,12 +149,10 @@ def list_runs(argv: "List[str]") -> int:
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
         if state == "running":
-            try:
+            with suppress(OSError, ValueError):
                 status = _ask(directory, spec, messages.Inspect())
-            except (OSError, ValueError):
-                status = None
-            if status:
-                row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
+                if status:
+                    row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
             end = journal.KINDS.from_object(files.read(directory, paths.END))
             row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")

@@ -5,22 +5,16 @@ import os
 import re
 import signal
 from contextlib import suppress
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict
 
 from ipexctl.protocol.hooks import ERROR, RANKS, STACKS
-from ipexctl.remote.agent import files
+from ipexctl.protocol.journal import RankEnded
+from ipexctl.remote.agent import files, procs
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 TEXT = 20000  # letters kept of a traceback
+FATAL = "Fatal Python error"  # how faulthandler's last words begin
 LINES = 5000  # of the kernel's log that are read
-
-
-class RankDeath(NamedTuple):
-    """What tells why a rank died, each "" if there is none: its exception, its stacks, a line of the kernel's log."""
-
-    error: str = ""
-    traceback: str = ""
-    kernel: str = ""
 
 
 class KernelLog:
@@ -48,22 +42,23 @@ class KernelLog:
         return last_line
 
 
-def describe_rank_death(
-    directory: str, rank: int, pid: int, number: int, kernel: "KernelLog", elastic: str
-) -> "RankDeath":
-    """Why the rank ended. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
+def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: KernelLog, elastic: str) -> RankEnded:
+    """The rank's end with its exception, its stacks and the line of the kernel's log that tell of it, each "" if there
+    is none. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
     only where nothing else tells, and not for a script that a signal ended.
     """
-    base = os.path.join(directory, RANKS, "%d" % rank)
+    base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _uncaught(base)
-    report = _of_script(exceptions, pid) or _elastic(elastic) or ({} if number else next(iter(exceptions.values()), {}))
+    of_helper = {} if end.signal else next(iter(exceptions.values()), {})
+    report = _of_script(exceptions, pid) or _elastic(elastic) or of_helper
     trace = str(report.get("traceback", ""))
-    if number in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
-        trace = _fatal(base + STACKS)
-    kernel_line = kernel.line_about(pid) if number else ""
-    return RankDeath(str(report.get("error", "")), trace, kernel_line)
+    if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
+        _, fatal, stacks = procs.read_file(base + STACKS)[-TEXT:].decode("utf-8", "replace").rpartition(FATAL)
+        trace = fatal and fatal + stacks
+    line = kernel.line_about(pid) if end.signal else ""
+    return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 
 def _uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
@@ -81,29 +76,15 @@ def _of_script(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, 
     """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
     Accelerate does of the user's script), that command's."""
     own = exceptions.get(pid, {})
-    return next(
-        (exception for exception in exceptions.values() if "of" in own and exception.get("argv") == own["of"]), own
-    )
+    return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
 
 
 def _written(path: str) -> float:
     """When, in Unix seconds; 0 when the file is gone by now."""
     try:
-        return os.stat(path).st_mtime
+        return os.path.getmtime(path)
     except OSError:
         return 0.0
-
-
-def _fatal(path: str) -> str:
-    """faulthandler's last words: from "Fatal Python error" on."""
-    try:
-        with open(path, "rb") as text:
-            text.seek(max(0, os.fstat(text.fileno()).st_size - TEXT))
-            data = text.read(TEXT).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    at = data.rfind("Fatal Python error")
-    return data[at:] if at >= 0 else ""
 
 
 def _elastic(path: str) -> "Dict[str, Any]":
@@ -114,6 +95,6 @@ def _elastic(path: str) -> "Dict[str, Any]":
         return {}
     if not isinstance(value, dict):
         return {"error": str(value)[:2000]}
-    extra: Optional[Any] = value.get("extraInfo")
+    extra: Any = value.get("extraInfo")
     trace = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
     return {"error": str(value.get("message", ""))[:2000], "traceback": trace[-TEXT:]}

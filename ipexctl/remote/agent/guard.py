@@ -6,6 +6,7 @@ processes of the run on this host by itself. It is the sub-reaper of all it star
 
 import fcntl
 import os
+import resource
 import select
 import shutil
 import signal
@@ -91,9 +92,8 @@ class Guard:
 
     def watch(self) -> None:
         procs.become_reaper()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a polite stop of the run is not for its guard
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM):  # a polite stop of the run is not for its guard
+            signal.signal(number, signal.SIG_IGN)
         last = time.monotonic()
         while True:
             select.select(self.list_wakers(), [], [], self.spec.timings.tick)
@@ -167,8 +167,6 @@ class Guard:
                 signal.signal(number, signal.SIG_DFL)
             self.keeper.sock.close()
             if self.spec.nofile:
-                import resource
-
                 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             os.execve("/bin/sh", ["sh", "-c", "exec " + " ".join(words)], self.spec.proxy_env)

@@ -71,8 +71,7 @@ class Keeper:
         self.unstored = 0
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
-        timings = spec.timings
-        self.monitor = ProgressMonitor(spec.nonce, timings.stall_warn, timings.straggler_warn)
+        self.monitor = ProgressMonitor(spec.nonce, spec.timings.stall_warn, spec.timings.straggler_warn)
         files.reserve(directory)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -117,10 +116,9 @@ class Keeper:
                 self.drop(link)
         if self.terminated:
             self.handle(messages.StopRun("SIGTERM to the keeper"))
-        if self.launcher and self.run.launched and self.run.launcher_ended is None:
-            status = self.launcher.poll()
-            if status is not None:
-                self.handle(keeper_state.LauncherEnded(status))
+        awaited = self.run.launched and self.run.launcher_ended is None
+        if self.launcher and awaited and self.launcher.poll() is not None:
+            self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
         if running:
             for alarm in self.monitor.poll(now):
                 self.handle(alarm)
@@ -246,13 +244,11 @@ class Keeper:
     def receive(self, link: "rpc.Wire") -> None:
         for message in link.take():
             if not link.role:
-                if not rpc.believe(link, message, self.spec.token):
+                role = rpc.believe(link, message, self.spec.token)
+                if not role or (role == Role.GUARD and link.name not in self.spec.keeper.hosts):
                     link.close()
                     break
-                if link.role == Role.GUARD and isinstance(message, messages.Hello):
-                    if link.name not in self.spec.keeper.hosts:
-                        link.close()
-                        break
+                if role == Role.GUARD and isinstance(message, messages.Hello):
                     self.guards[link.name] = link
                     self.handle(keeper_state.GuardConnected(link.name, message.clock))
             elif link.role == Role.GUARD:
@@ -310,9 +306,8 @@ class Keeper:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
         self.wires.discard(link)
         link.close()
-        for key in list(self.selector.get_map().values()):
-            if key.fileobj is link.sock:
-                self.selector.unregister(key.fileobj)
+        with suppress(KeyError, ValueError):  # it was dropped before
+            self.selector.unregister(link.sock)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
             why = "a line on the connection to its guard is not authentic" if link.tampered else "its guard ended"
             self.handle(keeper_state.GuardLost(link.name, why, link.tampered))

@@ -43,12 +43,8 @@ TRANSITIONS: "Dict[State, FrozenSet[State]]" = {
 BEFORE_THE_END = (State.GATHERING, State.LAUNCHING, State.RUNNING)
 
 
-class Moment(NamedTuple):
-    """``steady`` is the monotonic clock, by which times are kept; ``clock`` Unix seconds, for records."""
-
-    steady: float
-    clock: float
-
+# ``steady`` is the monotonic clock, by which times are kept; ``clock`` Unix seconds, for records.
+Moment = NamedTuple("Moment", [("steady", float), ("clock", float)])
 
 # What can happen. Also the messages of guards (`FromGuard`) and of the user (`StopRun`, `KillRun`), and what the
 # progress monitor finds (`Stall`, `Straggling`, `Resumed`).
@@ -96,11 +92,8 @@ class Doubt(NamedTuple):
     until: float
 
 
-class Inquiry(NamedTuple):
-    """Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady)."""
-
-    hosts: "FrozenSet[str]"
-    until: float
+# Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady).
+Inquiry = NamedTuple("Inquiry", [("hosts", FrozenSet[str]), ("until", float)])
 
 
 class HostClock(NamedTuple):
@@ -148,10 +141,9 @@ def next_step(run: "Run", what: "Input", now: "Moment") -> "Step":
     if run.state is State.DONE:
         return run, ()
     run, actions = _HANDLERS[type(what)](run, what, now)
-    due = _DUE.get(run.state)
-    if due is None:
+    if run.state not in _DUE:
         return run, actions
-    run, more = due(run, now)
+    run, more = _DUE[run.state](run, now)
     return run, actions + more
 
 

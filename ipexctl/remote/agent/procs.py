@@ -193,10 +193,8 @@ def reap() -> "List[int]":
     """Collects ended children: their ids."""
     ended: List[int] = []
     with suppress(OSError):  # there is none any more
-        pid, _status = os.waitpid(-1, os.WNOHANG)
-        while pid:
+        for pid in iter(lambda: os.waitpid(-1, os.WNOHANG)[0], 0):
             ended.append(pid)
-            pid, _status = os.waitpid(-1, os.WNOHANG)
     return ended
 
 

@@ -14,16 +14,11 @@ from typing import Iterator, Optional, Union
 from ipexctl.protocol import seal
 from ipexctl.protocol.codec import DamagedError, Unreadable, load_object
 from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Tampered, Welcome
-from ipexctl.protocol.timings import Timings
 
 Received = Union[Message, Unreadable]
 
 LINE = 1 << 20  # longest message, bytes
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
-
-
-class AuthenticationError(OSError):
-    """The other side is not ours, or does not believe us."""
 
 
 class Wire:
@@ -129,9 +124,8 @@ class Wire:
             return None
 
 
-def connect(address: str, port: int, token: str, role: str, name: str, timeout: float = Timings().connect) -> "Wire":
-    """A connection to the keeper on which both sides are proved. Raises OSError (also AuthenticationError) within
-    about `timeout` seconds."""
+def connect(address: str, port: int, token: str, role: str, name: str, timeout: float) -> "Wire":
+    """A connection to the keeper on which both sides are proved. Raises OSError within about `timeout` seconds."""
     sock = socket.create_connection((address, port), timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -139,16 +133,16 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
     message = wire.wait(timeout)
     if not isinstance(message, Challenge):
         wire.close()
-        raise AuthenticationError("%s:%d is not this run's keeper" % (address, port))
+        raise OSError("%s:%d is not this run's keeper" % (address, port))
     greeting = seal.Greeting(message.challenge, os.urandom(16).hex(), role, name, time.time())
     wire.send(Hello(*greeting[1:], proof=seal.prove(token, seal.CALLER, greeting)))
     message = wire.wait(timeout)
     if not isinstance(message, Welcome):
         wire.close()
-        raise AuthenticationError("the keeper at %s:%d does not know this run's token" % (address, port))
+        raise OSError("the keeper at %s:%d does not know this run's token" % (address, port))
     if not seal.believe(token, seal.KEEPER, greeting, message.proof):
         wire.close()
-        raise AuthenticationError("%s:%d does not prove to be this run's keeper" % (address, port))
+        raise OSError("%s:%d does not prove to be this run's keeper" % (address, port))
     wire.prove(token, seal.CALLER, greeting)
     return wire
 

@@ -6,16 +6,16 @@ again, a mark tells how much is missing, and what follows begins at a whole tag.
 
 import os
 from contextlib import suppress
-from typing import Any, BinaryIO, List, Optional
+from typing import BinaryIO, List, Optional
 
 SEGMENT = 1 << 26  # bytes
 LEAST = 1 << 20
 SPARE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
 
 
-def size_of(cap: "Any") -> int:
-    """Bytes of a segment under this cap (0 or None: no cap)."""
-    return max(LEAST, min(SEGMENT, int(cap) // 8)) if cap else SEGMENT
+def size_of(cap: int) -> int:
+    """Bytes of a segment under this cap (0: no cap)."""
+    return max(LEAST, min(SEGMENT, cap // 8)) if cap else SEGMENT
 
 
 def segment(base: str, number: int) -> str:
@@ -30,9 +30,9 @@ def numbers(base: str) -> "List[int]":
 
 
 class Spool:
-    def __init__(self, base: str, cap: "Any", opening: bytes) -> None:
+    def __init__(self, base: str, cap: int, opening: bytes) -> None:
         self.base = base
-        self.cap = int(cap or 0)
+        self.cap = cap
         self.size = size_of(cap)
         self.opening = opening  # of a tag or a frame
         self.offset = 0
@@ -93,7 +93,7 @@ class Spool:
 class Tail:
     """Reads what a spool holds from an offset on; ``offset`` jumps where segments are gone."""
 
-    def __init__(self, base: str, cap: "Any", offset: int) -> None:
+    def __init__(self, base: str, cap: int, offset: int) -> None:
         self.base = base
         self.size = size_of(cap)
         self.offset = offset

@@ -109,17 +109,11 @@ def _has_open(pid: int, path: str) -> bool:
 def _spied(program: str, pid: int, patience: float) -> str:
     if patience <= 0 or not os.access(program, os.X_OK):
         return ""
+    line, quiet = [program, "dump", "--nonblocking", "--pid", str(pid)], subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=patience,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.check_output(line, stdin=quiet, stderr=quiet, timeout=patience).decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
 def _wchan(pid: int) -> str:
@@ -130,6 +124,6 @@ def _wchan(pid: int) -> str:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return os.path.getsize(path)
     except OSError:
         return 0

@@ -20,6 +20,7 @@ import termios
 import threading
 import time
 from contextlib import suppress
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Dict, Iterable, List
 
 from ipexctl.protocol import paths
@@ -55,10 +56,10 @@ def main(argv: "List[str]") -> int:
     if unwritten:
         return _print_error("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
     notes = Notes(directory, rank, spec.host)
-    environment = _environment(directory, spec, place, rank)
+    env = _environment(directory, spec, place, rank)
     preload = _loadable(spec.preload, spec.argv[0], notes)
     if preload:
-        environment["LD_PRELOAD"] = ":".join(preload)
+        env["LD_PRELOAD"] = ":".join(preload)
     _bind(place, notes)
     frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
     began, before, kernel = time.time(), _memory(), death_report.KernelLog()
@@ -67,17 +68,11 @@ def main(argv: "List[str]") -> int:
         record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
         files.write_record(directory, files.END, record)
         return 128 + signal.SIGTERM
-    pipe = subprocess.PIPE if frames else None
+    pipe = PIPE if frames else None
     try:
         # PMI's connection is an inherited descriptor, so descriptors stay open.
         child = subprocess.Popen(
-            spec.argv,
-            env=environment,
-            cwd=spec.workdir,
-            close_fds=False,
-            preexec_fn=_in_child,
-            stdout=pipe,
-            stderr=pipe,
+            spec.argv, env=env, cwd=spec.workdir, close_fds=False, preexec_fn=_in_child, stdout=pipe, stderr=pipe
         )
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
@@ -86,7 +81,7 @@ def main(argv: "List[str]") -> int:
         child.send_signal(stopped[0])
     started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
     files.write_record(directory, files.START, started)
-    watch = threading.Timer(spec.timings.settle, _drifted, (child.pid, place, environment, notes))
+    watch = threading.Timer(spec.timings.settle, _drifted, (child.pid, place, env, notes))
     watch.daemon = True
     watch.start()
     status = frames.carry(child) if frames else child.wait()
@@ -95,9 +90,9 @@ def main(argv: "List[str]") -> int:
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
     if status:
-        elastic = environment["TORCHELASTIC_ERROR_FILE"]
-        death = death_report.describe_rank_death(directory, rank, child.pid, record.signal, kernel, elastic)
-        record = record._replace(error=death.error, traceback=death.traceback, kernel=death.kernel, unheard=_unheard())
+        elastic = env["TORCHELASTIC_ERROR_FILE"]
+        record = death_report.describe_rank_death(directory, record, child.pid, kernel, elastic)
+        record = record._replace(unheard=_unheard())
     if status >= 0:
         record = record._replace(status=status)
     for stream in (sys.stdout, sys.stderr):
@@ -218,16 +213,11 @@ class Frames:
 def _loadable(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
+    line = [python, "-I", "-S", "-c", ""]
     for library in libraries:
+        env = {"LD_PRELOAD": ":".join([*good, library.path])}
         try:
-            done = subprocess.run(
-                [python, "-I", "-S", "-c", ""],
-                env={"LD_PRELOAD": ":".join([*good, library.path])},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=20,
-            )
+            done = subprocess.run(line, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=20)
             why = done.stdout.decode("utf-8", "replace").strip()
             why = why or ("" if done.returncode == 0 else "the interpreter ends with status %d" % done.returncode)
         except (OSError, subprocess.TimeoutExpired) as error:

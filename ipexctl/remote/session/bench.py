@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, PingPong, SessionError
 from ipexctl.remote.agent import procs
-from ipexctl.remote.session.loop import serve_requests
+from ipexctl.remote.session.loop import call_by_name, serve_requests
 
 ARRAY = 64 << 20  # bytes of one array: more than any cache of its share
 SIDE = 2048  # of the matrices
@@ -191,15 +191,6 @@ def find_executables(paths: List[str]) -> Executables:
     return Executables({path: os.access(path, os.X_OK) for path in paths})
 
 
-COMMANDS: Dict[str, Callable[..., Any]] = {
-    command.__name__: command
-    for command in (compute, start_mpiexec, start_rank, wait_pingpong, find_executables, finish)
-}
-
-
-def main() -> None:
-    serve_requests(lambda command, arguments: COMMANDS[command](**arguments), finish)
-
-
 if __name__ == "__main__":
-    main()
+    functions = (compute, start_mpiexec, start_rank, wait_pingpong, find_executables, finish)
+    serve_requests(call_by_name(*functions), finish)

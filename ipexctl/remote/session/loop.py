@@ -51,6 +51,12 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
         clear()
 
 
+def call_by_name(*functions: Callable[..., Any]) -> Run:
+    """For programs whose requests are called as these functions."""
+    by_name = {function.__name__: function for function in functions}
+    return lambda command, arguments: by_name[command](**arguments)
+
+
 def _answer(run: Run, command: str, arguments: Dict[str, Any]) -> Message:
     try:
         answer = run(command, arguments)

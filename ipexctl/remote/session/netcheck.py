@@ -12,10 +12,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ipexctl.protocol.session import Attempt, Attempts, MarkedDirectories, Ports, SeenMarkerFiles
-from ipexctl.remote.session.loop import serve_requests
+from ipexctl.remote.session.loop import call_by_name, serve_requests
 
 LARGE = 64 << 10  # bytes that no single packet holds
 MOST = 16 << 20  # bytes of one measurement of the rate
@@ -215,14 +215,6 @@ def remove_marker_files() -> None:
             os.unlink(path)
 
 
-COMMANDS: Dict[str, Callable[..., Any]] = {
-    command.__name__: command for command in (listen, try_targets, leave_marker_file, find_marker_files)
-}
-
-
-def main() -> None:
-    serve_requests(lambda command, arguments: COMMANDS[command](**arguments), remove_marker_files)
-
-
 if __name__ == "__main__":
-    main()
+    functions = (listen, try_targets, leave_marker_file, find_marker_files)
+    serve_requests(call_by_name(*functions), remove_marker_files)

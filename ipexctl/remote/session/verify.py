@@ -10,20 +10,15 @@ import json
 import subprocess
 import sys
 import time
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, Callable, Dict
 
 
 def preloaded(path: str) -> str:
     """Why a library cannot be loaded before all others, as a rank would; empty where it can."""
+    line, env = [sys.executable, "-I", "-S", "-c", ""], {"LD_PRELOAD": path}
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", ""],
-            env={"LD_PRELOAD": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=20,
-        )
+        done = subprocess.run(line, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
@@ -31,7 +26,7 @@ def preloaded(path: str) -> str:
 
 
 def read_mpi_version(mpiexec: str) -> str:
-    completed = subprocess.run([mpiexec, "-V"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+    completed = subprocess.run([mpiexec, "-V"], stdout=PIPE, stderr=STDOUT, timeout=30)
     text = completed.stdout.decode("utf-8", "replace").strip().splitlines()
     if completed.returncode:
         raise OSError("status %d: %s" % (completed.returncode, text[-1] if text else ""))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act import agent
+from ipexctl.protocol.journal import RankEnded
 from ipexctl.remote.agent import death_report
 
 STACKS = "Current thread\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  <no Python frame>\n"
@@ -24,8 +25,9 @@ def ranks(tmp_path: Path) -> Path:
     return tmp_path / "ranks"
 
 
-def told(ranks: Path) -> death_report.RankDeath:
-    return death_report.describe_rank_death(str(ranks.parent), 3, 1, signal.SIGABRT, death_report.KernelLog(), "")
+def told(ranks: Path, number: int = signal.SIGABRT, pid: int = 1) -> RankEnded:
+    end = RankEnded(3, "node0", signal=number)
+    return death_report.describe_rank_death(str(ranks.parent), end, pid, death_report.KernelLog(), "")
 
 
 def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
@@ -36,7 +38,9 @@ def test_a_crash_is_told_with_the_stacks_it_left(ranks: Path) -> None:
 def test_an_exception_is_told_although_the_process_aborted_at_its_exit(ranks: Path) -> None:
     noted = {"error": "ValueError: no", "traceback": 'Traceback\n  File "a.py", line 1\nValueError: no\n'}
     (ranks / "3.1.error").write_text(json.dumps(noted))
-    assert told(ranks)._asdict() == {**noted, "kernel": ""}
+    end = told(ranks)
+    assert {"error": end.error, "traceback": end.traceback} == noted
+    assert end.kernel == ""
 
 
 HELPER = "subprocess.run([sys.executable, '-c', 'import no_such_module'], stderr=subprocess.DEVNULL, check={check})"
@@ -57,17 +61,17 @@ HANDLED = "import os, signal, subprocess, sys; " + HELPER.format(check=False)
 )
 def test_the_exception_of_a_helper_counts_only_where_the_script_has_none(ranks: Path, script: str, error: str) -> None:
     done, pid = ended(ranks, script)
-    told = death_report.describe_rank_death(str(ranks.parent), 3, pid, max(0, -done), death_report.KernelLog(), "")
-    assert told.error.startswith(error)
-    assert bool(told.error) == bool(told.traceback) == bool(error)
-    assert told.kernel == ""
+    end = told(ranks, max(0, -done), pid)
+    assert end.error.startswith(error)
+    assert bool(end.error) == bool(end.traceback) == bool(error)
+    assert end.kernel == ""
 
 
 def test_exceptions_of_helpers_fill_no_disk(ranks: Path) -> None:
     many = "import os\nfor _ in range(30):\n    if not os.fork(): raise KeyError(1)\n    os.wait()\n"
     _, pid = ended(ranks, many + "raise ValueError('no')")
     assert len(list(ranks.glob("3.*.error"))) == 8
-    assert death_report.describe_rank_death(str(ranks.parent), 3, pid, 0, death_report.KernelLog(), "").error == OWN
+    assert told(ranks, 0, pid).error == OWN
 
 
 def ended(ranks: Path, script: str) -> tuple[int, int]:
