@@ -88,9 +88,8 @@ class Option(NamedTuple):
         word = "--" + self.key.replace("_", "-")
         if kind is bool and (default or optional):
             word += f"/--no-{word[2:]}"
-        short = [name for name in self.flag.names if not name.startswith("--")]
-        long = [name for name in self.flag.names if name.startswith("--")]
-        info = typer.Argument(**shown) if self.flag.argument else typer.Option(*short, word, *long, **shown)
+        words = sorted([word, *self.flag.names], key=lambda name: name.startswith("--"))  # short ones first
+        info = typer.Argument(**shown) if self.flag.argument else typer.Option(*words, **shown)
         annotation = Annotated[kind if default is not None else kind | None, info]  # type: ignore[valid-type]
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -37,11 +37,3 @@ class Tree(Record):
     origin: str
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries if entry.kind == "f")
-
-    @property
-    def files(self) -> int:
-        return sum(entry.kind != "d" for entry in self.entries)

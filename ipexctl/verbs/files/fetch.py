@@ -110,11 +110,11 @@ def _fetch_files(
         saved = 0
         try:
             with ResultsDir(into, host) as results:
-                items = list(plan.items)
-                if plan.by_rsync:
+                items, rsynced = plan.items, set(plan.by_rsync)
+                if rsynced:
                     try:
                         saved = _fetch_by_rsync(link, plan, results, progress, bad)
-                        items = [item for item in items if item not in set(plan.by_rsync)]
+                        items = tuple(item for item in items if item not in rsynced)
                     except rsync.RsyncError as why:
                         emit(Message(f"{why}; fetched without rsync", "warning", host, "no-rsync"))
                 missing = _fetch_whole(link, plan.path, items, results, progress, bad)
@@ -203,9 +203,8 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
     absent = sorted(names - set(inventory.names))
     if unknown or len(absent) == len(names):
         reasons = [f"the run had ranks 0 to {len(rank_hosts) - 1}, not {number}" for number in unknown]
-        raise UsageError(
-            f"--from {task.from_} does not fit", reasons=[*reasons, *(f"no host is called {n}" for n in absent)]
-        )
+        reasons += [f"no host is called {name}" for name in absent]
+        raise UsageError(f"--from {task.from_} does not fit", reasons=reasons)
     return [host for host in inventory if host.name in names]
 
 

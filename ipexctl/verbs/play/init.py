@@ -74,11 +74,8 @@ def init(
     target: Target,
     context: Context,
     ask: Ask | None,
-    *,
-    environ: Mapping[str, str] | None = None,
 ) -> Generator[Event, None, None]:
-    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files. ``environ``
-    (default: the process's) has pip's and uv's settings.
+    """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files.
 
     Raises `UsageError` before any host is contacted if a file exists already or the script does not exist.
     """
@@ -96,16 +93,13 @@ def init(
     whys: dict[str, str] = {}
     for question in planning.list_questions(answers, inventory, facts, config, scripts):
         answers = _ask_question(answers, question, ask, whys)
-    environ = os.environ if environ is None else environ
-    stack = yield from _choose_stack(answers, facts, context, environ)
+    stack = yield from _choose_stack(answers, facts, context)
     if answers.backend is None:
         answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
-        stack = yield from _choose_stack(answers, facts, context, environ)
-    name = answers.script or ""
-    script = planning.read_script(*_read_script(Path(target.playbook.parent, name)))
-    hosts = target.hosts or target.hostfile.name
+        stack = yield from _choose_stack(answers, facts, context)
+    script = planning.read_script(*_read_script(Path(target.playbook.parent, answers.script or "")))
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
-    named = {"hosts": hosts, "name": target.playbook.name, "when": when}
+    named = {"hosts": target.hosts or target.hostfile.name, "name": target.playbook.name, "when": when}
     template = read_data("playbook.j2")
     text = planning.format_playbook(template, answers, script, stack, inventory, facts, whys=whys, **named)
     written = {target.playbook: text}
@@ -162,13 +156,11 @@ def _ask_question(answers: Answers, question: Question, ask: Ask | None, whys: d
         asked = replace(question, why=result)
 
 
-def _choose_stack(
-    answers: Answers, facts: Mapping[str, Facts], context: Context, environ: Mapping[str, str]
-) -> Generator[Event, None, Stack]:
+def _choose_stack(answers: Answers, facts: Mapping[str, Facts], context: Context) -> Generator[Event, None, Stack]:
     """The stack that install would choose. Raises `UsageError` if none fits the hosts and the answers."""
     backend = answers.backend or "auto"
     request = StackRequest(track="ipex" if answers.ipex else "native", torch=answers.torch, backend=backend)  # type: ignore[arg-type]
-    return (yield from resolve_available(request, facts, load_releases(), Install(), context, environ, Limits()))
+    return (yield from resolve_available(request, facts, load_releases(), Install(), context, os.environ, Limits()))
 
 
 def _find_scripts(directory: Path) -> list[str]:
