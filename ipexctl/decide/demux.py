@@ -9,9 +9,8 @@ whole. A `Demux` takes tags or frames; the first frame decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ipexctl.protocol import frames
 
@@ -20,30 +19,24 @@ Piece = tuple[int | None, str, bytes]
 LONGEST = 1 << 16  # bytes of one line that are kept back; a longer one is passed on in pieces
 
 
-@dataclass(slots=True)
 class Demux:
     """Takes one of mpirun's outputs in pieces of any size; gives (rank, stream, bytes), rank None for the launcher
     itself. ``stream`` is the output's own name ("o" or "e"), which frames may contradict."""
 
-    nonce: str
-    stream: str = "o"
-    _tag: re.Pattern[bytes] = field(init=False)
-    _opening: bytes = field(init=False)
-    _held: bytes = b""  # what may be the beginning of a tag
-    _rank: int | None = None
-    _fresh: bool = True  # at the start of a line
-    _frame: re.Pattern[bytes] = field(init=False)
-    _framed: bool = False  # a frame was seen
-    _within: tuple[int, str] = (0, "")  # rank and stream of the frame that goes on
-    _left: int = 0  # its bytes still to come
-
-    def __post_init__(self) -> None:
-        self._opening = frames.opening(self.nonce)
-        self._tag, self._frame = frames.match_tag(self.nonce), frames.match_frame(self.nonce)
+    def __init__(self, nonce: str, stream: str = "o") -> None:
+        self.stream = stream
+        self._opening, self._frame_opening = frames.opening(nonce), frames.frame_opening(nonce)
+        self._tag, self._frame = frames.match_tag(nonce), frames.match_frame(nonce)
+        self._held = b""  # what may be the beginning of a tag
+        self._rank: int | None = None
+        self._fresh = True  # at the start of a line
+        self._framed = False  # a frame was seen
+        self._within = (0, "")  # rank and stream of the frame that goes on
+        self._left = 0  # its bytes still to come
 
     def feed(self, data: bytes) -> list[Piece]:
         data = self._held + data
-        if self._framed or frames.frame_opening(self.nonce) in data:
+        if self._framed or self._frame_opening in data:
             self._framed, self._held = True, b""
             return self._unframe(data)
         cut = self._unfinished(data)

@@ -177,11 +177,6 @@ class Launch(Record):
         return tuple(sorted((p for node in self.nodes for p in node.ranks), key=lambda place: place.rank))
 
     @property
-    def rank_env(self) -> dict[int, Mapping[str, str]]:
-        """What each rank sees beyond the environment of its host."""
-        return {place.rank: place.env for place in self.places}
-
-    @property
     def size(self) -> int:
         return sum(len(node.ranks) for node in self.nodes)
 

@@ -66,7 +66,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
         launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity, dict.fromkeys(homes, runtime.python), launch.rank_env)
+        told = specs(launch, task, identity)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
         made.append(Attempt(task, launch, identity, sites, told, context))
         return made[-1]

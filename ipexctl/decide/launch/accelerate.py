@@ -150,9 +150,8 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
     """What a run does otherwise than its configuration says."""
     if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
         return []
-    settings_text = f"num_machines {config.hosts} and num_processes {config.ranks}"
-    text = f"the Accelerate configuration says {settings_text}; this run has {hosts} and {ranks}"
-    return [Note("accelerate-config", text)]
+    said = f"num_machines {config.hosts} and num_processes {config.ranks}"
+    return [Note("accelerate-config", f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}")]
 
 
 def build_rank_words(
@@ -192,9 +191,8 @@ def start_with_accelerate(
     workers: int,
 ) -> Launch:
     """The same launch with mpirun started by Accelerate on the head. Raises `UsageError` where it cannot say that."""
-    version = packages.get("accelerate", "")
-    sentence = "Accelerate starts mpirun with as many ranks on every host"
-    require_equal_ppn(launch, sentence, "give --ppn, or a configuration without mpirun_config")
+    version, hint = packages.get("accelerate", ""), "give --ppn, or a configuration without mpirun_config"
+    require_equal_ppn(launch, "Accelerate starts mpirun with as many ranks on every host", hint)
     if launch.dialect != "impi":
         what = f"Accelerate starts Intel MPI's mpirun here, not that of {launch.launcher}"
         raise UsageError(what, hint="leave out --mpi, or give a configuration without mpirun_config", exit=Exit.STEP)

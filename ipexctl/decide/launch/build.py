@@ -151,10 +151,8 @@ def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ..
     """Warn of ambiguous names: oneCCL takes the first interface whose name *contains* the configured one."""
     name = host_runtime.interface.name
     others = [other.name for other in host_runtime.facts.interfaces if name in other.name and other.name != name]
-    if not others:
-        return ()
     text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
-    return (Note("ccl-interface", text, (host,)),)
+    return (Note("ccl-interface", text, (host,)),) if others else ()
 
 
 def _packages(facts: Facts) -> Mapping[str, str]:

@@ -29,19 +29,9 @@ def read_timings(environ: Mapping[str, str]) -> Timings:
     return Timings(**json.loads(environ.get("IPEXCTL_TIMINGS", "{}")))
 
 
-def specs(
-    launch: Launch,
-    task: Run,
-    identity: Identity,
-    pythons: Mapping[str, str],
-    of_rank: Mapping[int, Mapping[str, str]],
-    timings: Timings = Timings(),
-) -> dict[str, RunSpec]:
+def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timings()) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
-
-    ``pythons`` are the interpreters per host, ``of_rank`` what each rank sees beyond its host's environment. The user's
-    timings replace those of ``timings``.
-    """
+    The user's timings replace those of ``timings``."""
     timings = timings._replace(
         node_lease=task.node_lease,
         grace=task.grace,
@@ -54,7 +44,7 @@ def specs(
         address=launch.head.address,
         port=launch.port,
         hosts={
-            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, pythons[node.host])
+            node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python)
             for node in launch.nodes
         },
         mpiexec=list(launch.mpiexec),
@@ -66,7 +56,7 @@ def specs(
     )
     result = {}
     for node in launch.nodes:
-        python, env = pythons[node.host], {name: setting.value for name, setting in node.env.items()}
+        env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
             **identity._asdict(),
             run=launch.run,
@@ -76,17 +66,17 @@ def specs(
             size=launch.size,
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
-            argv=[python, *launch.argv[1:]],
+            argv=[node.python, *launch.argv[1:]],
             workdir=node.workdir,
             env=env,
-            ranks={place.rank: _rank_spec(place, launch.membind, of_rank[place.rank]) for place in node.ranks},
+            ranks={place.rank: _rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={
                 **{name: env[name] for name in env if name in _PROXY_NAMES and env[name]},
                 **node.proxy_env,
                 paths.RUN_ENV: launch.run,
                 paths.NODE_ENV: f"{launch.run}:{node.label}",
                 paths.DIRECTORY_ENV: node.directory,
-                paths.PYTHON_ENV: python,
+                paths.PYTHON_ENV: node.python,
                 paths.AGENT_ENV: f"{node.directory}/{paths.AGENT}",
             },
             preload=[Library(library.name, library.path) for library in node.preload],
@@ -100,6 +90,6 @@ def specs(
     return result
 
 
-def _rank_spec(place: RankPlacement, membind: bool, env: Mapping[str, str]) -> RankSpec:
+def _rank_spec(place: RankPlacement, membind: bool) -> RankSpec:
     nodes = list(place.nodes) if membind else []
-    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, dict(env))
+    return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, dict(place.env))

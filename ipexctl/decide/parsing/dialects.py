@@ -75,13 +75,12 @@ def _write_lines(tool: str, write: Callable[[Host], str], carried: Set[str], inv
         missing = [f"{key}={value}" for key, value in lost.items() if value is not None and key not in carried]
         if ":" in host.address and write is _format_mpi:
             missing.insert(0, "IPv6 (Hydra reads an address up to its first colon)")
-        if not host.slots and write is _format_deepspeed:
-            warnings.append(f"{host.name}: its slots are not known: 1 is written for {tool}")
-            lines.append(f"# {printable(warnings[-1], 500)}")
-        if missing:
-            warnings.append(f"{host.name}: no field of {tool} holds {', '.join(missing)}")
-            lines.append(f"# {printable(warnings[-1], 500)}")
+        guessed = not host.slots and write is _format_deepspeed
+        of_host = [f"{host.name}: its slots are not known: 1 is written for {tool}"] if guessed else []
+        of_host += [f"{host.name}: no field of {tool} holds {', '.join(missing)}"] if missing else []
+        lines += [f"# {printable(warning, 500)}" for warning in of_host]
         lines.append(write(host) + (f"  # {host.name}" if host.name != host.address else ""))
+        warnings += of_host
     return DialectOutput("\n".join(lines) + "\n", tuple(warnings))
 
 

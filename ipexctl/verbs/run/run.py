@@ -152,16 +152,14 @@ def make_attempt(
     hosts = tuple(host for host in prepared.inventory if host.name not in without)
     # A home directory may be shared by all hosts: each has a directory of its own in it.
     runtimes = {host.name: _host_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
-    pythons = {host: runtime.runtime.python for host, runtime in runtimes.items()}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
     script, settings = _remote_script(task, prepared.script), {**prepared.settings, **restarts}
     config, options = prepared.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
     run_dirs = {
-        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, pythons[plan.host])
-        for plan in launch.nodes
+        plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
-    host_specs = specs(launch, task, identity, pythons, launch.rank_env, prepared.timings)
+    host_specs = specs(launch, task, identity, prepared.timings)
     return Attempt(task, launch, identity, run_dirs, host_specs, context)
 
 

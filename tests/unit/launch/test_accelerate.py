@@ -242,7 +242,5 @@ def test_arguments_that_the_installed_trainer_does_not_know_are_warned_of() -> N
 @pytest.mark.parametrize(("config", "alone"), [(AccelerateConfig(), True), (AccelerateConfig(ranks=2, hosts=2), False)])
 def test_one_rank_alone_is_no_distributed_training(config: AccelerateConfig, alone: bool) -> None:
     task, made = Run(script="train.py", launcher="accelerate"), launch(config)
-    told = specs(made, task, Identity(NONCE, "token", "me", 0.0), {seat.host: "python" for seat in made.nodes}, {
-        place.rank: {} for place in made.places
-    })  # fmt: skip
+    told = specs(made, task, Identity(NONCE, "token", "me", 0.0))
     assert {host.alone for host in told.values()} == {alone}

@@ -66,8 +66,7 @@ def test_instances_have_nothing_to_find_each_other_by() -> None:
     text = str(two)
     assert "backend none: instances are independent of each other" in text
     assert "no RANK, WORLD_SIZE, MASTER_ADDR" in text
-    pythons, envs = dict.fromkeys(("node0", "node1"), "python"), {place.rank: place.env for place in two.places}
-    told = specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0), pythons, envs)
+    told = specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0))
     assert all(spec.independent and spec.fail_fast for spec in told.values())
 
 

@@ -421,7 +421,7 @@ def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
 
 def told(of: Launch) -> dict[str, RunSpec]:
     identity = Identity(NONCE, "token", "alice", 0.0)
-    return specs(of, run(), identity, {seat.host: seat.python for seat in of.nodes}, of.rank_env)
+    return specs(of, run(), identity)
 
 
 def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> None:
