@@ -27,7 +27,8 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
-from ipexctl.decide.releases import Runtime, build_runtime, resolve
+from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
 from ipexctl.model.facts import Facts

@@ -12,7 +12,7 @@ import pytest
 
 from ipexctl.act.context import Context
 from ipexctl.act.packages.sources import Limits
-from ipexctl.decide.releases import ReleaseTable
+from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link

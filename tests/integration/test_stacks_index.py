@@ -18,9 +18,8 @@ import pytest
 from ipexctl.act.packages.resolve import find_uv, resolve_wheels
 from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
-from ipexctl.decide.releases import parse_table
 from ipexctl.decide.releases.resolve import resolve
-from ipexctl.decide.releases.table import minor_version, parse_version
+from ipexctl.decide.releases.table import minor_version, parse_table, parse_version
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.toml import parse_toml

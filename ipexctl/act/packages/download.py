@@ -32,12 +32,12 @@ class _Http:
     """One connection pool; proxies and certificate authorities from the environment."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, limits = sources, sources.limits
+        self._sources, self.limits = sources, sources.limits
         context = ssl.create_default_context()
         for file in (sources.certificate, sources.environ.get("SSL_CERT_FILE")):
             if file and Path(file).is_file():
                 context.load_verify_locations(file)
-        self._timeout = urllib3.Timeout(connect=limits.probe * 2, read=limits.stall / limits.tries)
+        self._timeout = urllib3.Timeout(connect=self.limits.probe * 2, read=self.limits.stall / self.limits.tries)
         self._options: dict[str, Any] = {"ssl_context": context, "maxsize": 8, "retries": False}
         self._direct = urllib3.PoolManager(**self._options)
         self._proxies = urllib.request.getproxies()
@@ -117,7 +117,7 @@ def cache_path(cache: Path, wheel: Wheel) -> Path:
 
 
 def download_wheels(
-    wheels: Sequence[Wheel], cache: Path, sources: Sources, tell: Tell, stop: threading.Event
+    wheels: Sequence[Wheel], cache: Path, sources: Sources, stop: threading.Event, tell: Tell
 ) -> dict[str, Path]:
     """Downloads every wheel into the cache and checks its hash; path by package name.
 
@@ -135,7 +135,7 @@ def download_wheels(
                 done[wheel.filename] = have
                 tell(sum(done.values()), total, wheel.filename)
 
-        return _Download(http, wheel, cache_path(cache, wheel), sources.limits, report, stop).run()
+        return _Download(http, wheel, cache_path(cache, wheel), report, stop).run()
 
     with ThreadPoolExecutor(4) as pool:
         problems = [problem for problem in pool.map(obtain, wheels) if problem]
@@ -151,7 +151,6 @@ class _Download:
     http: _Http
     wheel: Wheel
     path: Path
-    limits: Limits
     report: Callable[[int], None]
     stop: threading.Event
 
@@ -165,7 +164,7 @@ class _Download:
                 return f"{name}: {'changed since it was locked' if self.path.exists() else 'no longer exists'}"
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_name(f".{name}.part")
-            with _hold_part(part, self.report, self.limits, self.stop):
+            with _hold_part(part, self.report, self.http.limits, self.stop):
                 # Another process may just have finished it.
                 return None if self._is_whole() else self._try_often(part)
         except OSError as error:
@@ -179,7 +178,7 @@ class _Download:
 
     def _try_often(self, part: Path) -> str | None:
         wheel, problem = self.wheel, ""
-        for attempt in range(self.limits.tries):
+        for attempt in range(self.http.limits.tries):
             if attempt:
                 self.stop.wait(0.5 * attempt)
             if self.stop.is_set():
@@ -213,7 +212,7 @@ class _Download:
                 start = 0
             length = response.headers.get("Content-Length")
             have, counted, since = start, start, time.monotonic()
-            patience = self.limits.stall / self.limits.tries
+            patience = self.http.limits.stall / self.http.limits.tries
             with part.open("ab" if start else "wb") as file:
                 for piece in response.stream(1 << 18):
                     file.write(piece)

@@ -68,7 +68,7 @@ def find_uv_for_hosts(
     path = cache / "uv" / tool.version / "uv"
     if not path.is_file():
         wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources)
-        wheel = download_wheels(wheels, cache, sources, lambda *_: None, threading.Event())["uv"]
+        wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".uv.{os.getpid()}")
         with zipfile.ZipFile(wheel) as archive:

@@ -123,9 +123,8 @@ def find_pip_files(environ: Mapping[str, str]) -> list[Path]:
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
-    site = [
-        Path(place) / "pip" / "pip.conf" for place in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if place
-    ]
+    places = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+    site = [Path(place) / "pip" / "pip.conf" for place in places if place]
     user = [home / ".pip" / "pip.conf", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
     return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
 

@@ -39,26 +39,25 @@ def resolve(
     Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it.
     """
     releases = _select_releases(request, table)
-    if request.python and not any(request.python in release.pythons for release in releases):
+    fitting = [release for release in releases if request.python in {None, *release.pythons}]
+    if not fitting:
         raise UsageError(
             f"there are no wheels of {releases[0].name} for Python {request.python}",
             reasons=(f"it has wheels for Python {_join_words(releases[0].pythons)}",),
             hint=_suggest_release_for_python(request, table),
         )
-    notes: list[Note] = []
     refusals: list[tuple[StackRelease, tuple[Note, ...]]] = []
-    for release in releases:
-        if request.python and request.python not in release.pythons:
-            continue
+    for release in fitting:
         reasons, python = _check_release(release, request, facts)
         if not reasons and offer and parse_version(release.oneccl) > parse_version(offer.newest):
             reasons = (Note("not-offered", offer.why),)
         if not reasons:
-            if refusals:
-                skipped, because = refusals[0]
-                text = f"not {skipped.name}: {'; '.join(map(str, because))}; taking {release.name}"
-                notes.append(Note("older-release", text))
-            return _build_stack(release, request, python, facts, table, notes)
+            stack = _build_stack(release, request, python, facts, table)
+            if not refusals:
+                return stack
+            skipped, because = refusals[0]
+            text = f"not {skipped.name}: {'; '.join(map(str, because))}; taking {release.name}"
+            return replace(stack, notes=(Note("older-release", text), *stack.notes))
         refusals.append((release, reasons))
     release, reasons = refusals[0]
     if request.python and not _check_release(release, replace(request, python=None), facts)[0]:
@@ -336,12 +335,7 @@ def _describe_pythons(fact: Facts) -> str:
 
 
 def _build_stack(
-    release: StackRelease,
-    request: StackRequest,
-    python: str,
-    facts: Mapping[str, Facts],
-    table: ReleaseTable,
-    notes: Sequence[Note],
+    release: StackRelease, request: StackRequest, python: str, facts: Mapping[str, Facts], table: ReleaseTable
 ) -> Stack:
     glibcs = [fact.glibc for fact in facts.values() if fact.glibc]
     glibc = min(glibcs, key=parse_version) if glibcs else ""
@@ -358,24 +352,24 @@ def _build_stack(
     pins = [*(f"{name}=={pinned}" for name, pinned in packages.items() if pinned), *release.requires]
     if not any(pin.startswith("numpy") for pin in pins):  # torch does not require it, but works badly without it
         pins.append("numpy")
-    stack_notes = list(notes)
+    notes: list[Note] = []
     if release.unconfirmed:
         words = {"ipex": f"IPEX {release.ipex}", "oneccl": f"oneccl_bind_pt {release.oneccl or '(none)'}"}
         members = " and ".join(words[member] for member in release.unconfirmed)
         text = f"unconfirmed: no source of Intel lists {members} with torch {release.torch}"
-        stack_notes.append(Note("unconfirmed", text))
+        notes.append(Note("unconfirmed", text))
     if release.yanked:
         text = f"intel_extension_for_pytorch {release.ipex} is yanked ({release.yanked}): only an exact pin gets it"
-        stack_notes.append(Note("yanked", text))
+        notes.append(Note("yanked", text))
     if mpi == "impi-rt" and old:
         text = f"impi-rt {version}, because glibc {glibc} is older than {table.impi['newest_glibc']}"
-        stack_notes.append(Note("older-impi-rt", text))
+        notes.append(Note("older-impi-rt", text))
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if release.oneccl else "gloo"
     if request.backend in {"auto", "impi"} and not release.oneccl and _supports_impi(release):
         backend = "impi"
         pins.append(_MPI4PY)
         if request.backend == "auto":
-            stack_notes.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
+            notes.append(Note("backend-impi", f"backend impi: there is no oneccl_bind_pt in {release.name}"))
     return Stack(
         release=release,
         backend=backend,
@@ -386,7 +380,7 @@ def _build_stack(
         indexes=tuple(table.indexes[name] for name in release.indexes),
         interpreters={host: _list_usable(fact)[python] for host, fact in facts.items()},
         glibc=glibc,
-        notes=(*stack_notes, *(Note("release", text) for text in release.notes)),
+        notes=(*notes, *(Note("release", text) for text in release.notes)),
     )
 
 

@@ -61,11 +61,8 @@ def parse_table(text: str) -> ReleaseTable:
     data = parse_toml(text)
     indexes = {name: Index(name, item["url"], item["kind"]) for name, item in data["index"].items()}
     patches = {(item["package"], item["version"]): item for item in data.get("release", ())}
-    wrong = tuple(
-        KnownMismatch(item["torch"], item["oneccl"], item["instead"], item["why"])
-        for item in data["wrong"]
-        if "oneccl" in item
-    )
+    pairs = [item for item in data["wrong"] if "oneccl" in item]
+    wrong = tuple(KnownMismatch(item["torch"], item["oneccl"], item["instead"], item["why"]) for item in pairs)
     releases = tuple(
         _parse_release(item, data["family"][minor_version(item["torch"])], patches) for item in data["row"]
     )

@@ -156,9 +156,7 @@ class InstallSession:
             info = os.lstat(base)
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
                 kind, why = "foreign", "%s is not a directory of %s" % (base, login())
-        leftovers: Set[str] = set()
-        if kind == "ours":
-            leftovers = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active}
+        leftovers: Set[str] = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active} if kind == "ours" else set()
         if leftovers:
             leftovers -= set(self.find_used().used)
         return messages.Inspection(
@@ -188,11 +186,10 @@ class InstallSession:
         begun, received = time.time(), 0
         try:
             with urllib.request.urlopen(request, timeout=seconds + 2) as answer:
-                while received < most and time.time() - begun < seconds:
-                    piece = answer.read(64 << 10)
-                    if not piece:
-                        break
+                for piece in iter(lambda: answer.read(64 << 10), b""):
                     received += len(piece)
+                    if received >= most or time.time() - begun > seconds:
+                        break
         except (OSError, ValueError):
             return messages.DownloadRate(0.0)
         return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
@@ -622,17 +619,12 @@ def fsync_directory(path: str) -> None:
 # programs.
 
 
-def tie_child() -> None:
-    """In a new child: a process group of its own, killed when this process dies."""
-    os.setsid()
-    procs.die_with_parent()
-
-
 def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, timeout: float) -> Tuple[int, str, str]:
     """Runs a program to its end; returns (status, output, errors). Ended when the controller is gone, after
     ``timeout`` seconds, or when ``watch`` has seen no progress for ``stall`` seconds."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=tie_child)
+        files: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        child = subprocess.Popen(argv, env=env, **files, start_new_session=True, preexec_fn=procs.die_with_parent)
         began = moved = beat = time.time()
         last = None
         reason = None

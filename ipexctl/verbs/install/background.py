@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,9 +58,7 @@ def fetch_wheels(
     failure."""
     yield StepStarted("", FETCH)
     try:
-        return (
-            yield from run_in_background(FETCH, lambda tell: download_wheels(wheels, cache, sources, tell, stop), stop)
-        )
+        return (yield from run_in_background(FETCH, partial(download_wheels, wheels, cache, sources, stop), stop))
     except UsageError as error:
         failures = [Failure("", Kind.STEP, reason, code="wheel") for reason in error.reasons]
         yield from map(HostFailed, failures)

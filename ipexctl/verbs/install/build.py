@@ -19,9 +19,8 @@ from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
-from ipexctl.decide.releases import build_runtime
 from ipexctl.decide.releases.resolve import suggest_library_package
-from ipexctl.decide.releases.runtime import Runtime, detect_layout, list_layout_paths
+from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
 from ipexctl.model.json_values import Record, to_json
@@ -221,8 +220,7 @@ def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[s
     owner = protocol.LockOwner(getuser(), socket.gethostname(), os.getpid(), time.time())._asdict()
     order = sorted(leaders)
     for names in (order[:1], order[1:]):
-        if names:
-            yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
+        yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
         if job.failed.keys() & set(names) and not job.task.partial:
             return None
     alive = [name for name in leaders if name not in job.failed]

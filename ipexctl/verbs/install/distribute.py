@@ -52,15 +52,13 @@ def distribute(
             if giver:
                 keys = ("target", "sha256", "size", "mode")
                 base, token = offers[giver]
-                fetched = sessions.call(
-                    name,
-                    "fetch",
-                    Fetched,
-                    base=base,
-                    token=token,
-                    files=[{key: getattr(artifact, key) for key in keys} for artifact in missing],
-                    progress=lambda done, _: emit(Progress(name, _STEP, done, total, "B", f"from {giver}")),
-                ).files
+                files = [{key: getattr(artifact, key) for key in keys} for artifact in missing]
+
+                def report(done: int, _: int) -> None:
+                    emit(Progress(name, _STEP, done, total, "B", f"from {giver}"))
+
+                request = {"base": base, "token": token, "files": files}
+                fetched = sessions.call(name, "fetch", Fetched, progress=report, **request).files
                 missing = [artifact for artifact in missing if artifact.target not in fetched]
                 if not fetched:  # a firewall at the giver, most likely: no other host needs to try it
                     offers.pop(giver, None)

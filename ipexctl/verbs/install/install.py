@@ -25,15 +25,14 @@ from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, state_from_facts
-from ipexctl.decide.releases import resolve
-from ipexctl.decide.releases.resolve import use_host_mpi
+from ipexctl.decide.releases.resolve import resolve, use_host_mpi
 from ipexctl.decide.releases.table import minor_version
 from ipexctl.model import events
 from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, UsageError, worst
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
@@ -141,7 +140,9 @@ def _observe(
     results = yield from probe_hosts(inventory, context, venv=task.venv)
     failed.update({name: result for name, result in results.items() if isinstance(result, Failure)})
     facts = {name: result for name, result in results.items() if isinstance(result, Facts)}
-    named = {name: path for name in facts if (path := _interpreter(task, inventory[name])) is not None}
+    # An interpreter that somebody named by its path, for all hosts or for this one.
+    asked = {name: inventory[name].vars.get("python") if task.python is None else task.python for name in facts}
+    named = {name: path for name, path in asked.items() if path and (task.python is None or "/" in path)}
     if not named:
         return facts
 
@@ -160,13 +161,6 @@ def _observe(
         else:
             facts[name] = replace(facts[name], pythons=(python,))
     return facts
-
-
-def _interpreter(task: Install, host: Host) -> str | None:
-    """The interpreter somebody named by path, for all hosts or for this one."""
-    if task.python and "/" in task.python:
-        return task.python
-    return host.vars.get("python") if task.python is None else None
 
 
 def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:

@@ -17,8 +17,7 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.releases import resolve
-from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo
+from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo, resolve
 from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, StepEnded, StepStarted
@@ -185,12 +184,8 @@ def choose_mpi(lock: Lock, asked: str) -> str:
 def build_request(lock: Lock, request: StackRequest) -> StackRequest:
     """What a lock asks of the table. Raises `UsageError` (exit 2) for a request that asks for something else."""
     versions = lock.packages
-    known = {
-        "torch": versions.get("torch"),
-        "ipex": versions.get("intel-extension-for-pytorch"),
-        "oneccl": versions.get("oneccl-bind-pt"),
-        "python": lock.python,
-    }
+    members = {"torch": "torch", "ipex": "intel-extension-for-pytorch", "oneccl": _BINDING}
+    known = {word: versions.get(package) for word, package in members.items()} | {"python": lock.python}
     reasons = [
         f"{word} {asked} is asked for, the lock has {have or 'none'}"
         for word, have in known.items()
@@ -201,7 +196,7 @@ def build_request(lock: Lock, request: StackRequest) -> StackRequest:
         raise UsageError(
             "the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the versions"
         )
-    torch, ipex, oneccl = (public_version(known[word] or "") or None for word in ("torch", "ipex", "oneccl"))
+    torch, ipex, oneccl = (public_version(known[word] or "") or None for word in members)
     track: Track = "ipex" if ipex else "native"
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in versions else "gloo"
     return StackRequest(track, torch, ipex, oneccl, backend, lock.python)

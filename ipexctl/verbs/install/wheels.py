@@ -14,7 +14,7 @@ from ipexctl.act.packages.download import cache_path
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.releases import resolve
+from ipexctl.decide.releases.resolve import resolve
 from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnded

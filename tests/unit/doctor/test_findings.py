@@ -15,7 +15,7 @@ from ipexctl.decide.checks.cluster import Cluster
 from ipexctl.decide.checks.processor import find_common_level, recommend_settings
 from ipexctl.decide.checks.run_checks import run_checks
 from ipexctl.decide.facts.isa import find_isa_level
-from ipexctl.decide.releases import parse_table as parse_table
+from ipexctl.decide.releases.table import parse_table as parse_table
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.facts import Core, Disk, Facts, Installed, Interface, NumaNode, Python
 from ipexctl.model.findings import Finding

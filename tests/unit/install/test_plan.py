@@ -18,8 +18,9 @@ from ipexctl.decide.planning.install import (
     list_origins,
     plan,
 )
-from ipexctl.decide.releases import parse_table, resolve
+from ipexctl.decide.releases.resolve import resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
+from ipexctl.decide.releases.table import parse_table
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.stack import MpiLayout, Stack, StackRequest, read_marker

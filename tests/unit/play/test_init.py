@@ -22,7 +22,7 @@ from ipexctl.decide.planning.init import (
     list_questions,
     read_script,
 )
-from ipexctl.decide.releases import resolve
+from ipexctl.decide.releases.resolve import resolve
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host, Inventory

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.decide.releases import explain_request, parse_table, resolve
 from ipexctl.decide.releases.listing import format_releases, list_releases
-from ipexctl.decide.releases.table import ReleaseTable, parse_version
+from ipexctl.decide.releases.resolve import explain_request, resolve
+from ipexctl.decide.releases.table import ReleaseTable, parse_table, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import BindingOffer, StackRequest
