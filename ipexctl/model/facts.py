@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from ipexctl.model.stack import InstallMarker
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 
 
-def cpu_list(cpus: tuple[int, ...]) -> str:
+def cpu_list(cpus: Iterable[int]) -> str:
     """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
     parts: list[list[int]] = []
     for cpu in sorted(set(cpus)):

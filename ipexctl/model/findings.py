@@ -6,7 +6,7 @@ from typing import Literal
 
 from ipexctl.model.json_values import Record
 
-Level = Literal["error", "warning", "info"]
+Level = Literal["error", "warning", "info"]  # the gravest first
 
 
 class Finding(Record):

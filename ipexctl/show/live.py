@@ -24,6 +24,7 @@ from rich.text import Text
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.events import Stamped
+from ipexctl.model.facts import cpu_list
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
@@ -265,7 +266,7 @@ class View:
 
     def _odd_lines(self, most: int) -> list[Text]:
         # Lines that few ranks printed say more than those of all, and new ones more than old ones.
-        odd = [(phrases.ranges(line.ranks), line.text, line.count) for line in self.board.odd.values()][-most:]
+        odd = [(cpu_list(line.ranks), line.text, line.count) for line in self.board.odd.values()][-most:]
         odd += [("mpirun", line, 1) for line in list(self.board.launcher)[-2:]]
         label = min(max((len(who) for who, _, _ in odd), default=0), 16)
         lines = [
@@ -287,7 +288,7 @@ class View:
 
 
 def _numbers(group: list[RankView]) -> str:
-    return phrases.ranges(rank.rank for rank in group)
+    return cpu_list(rank.rank for rank in group)
 
 
 def _row(*parts: Part) -> Text:

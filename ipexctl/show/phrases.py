@@ -52,14 +52,9 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """``0-8,10-31``."""
-    return cpu_list(tuple(numbers))
-
-
 def ranks(numbers: Sequence[int]) -> str:
     """``rank 5``, ``ranks 0-3,7``."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(numbers)}"
 
 
 def hosts(names: Iterable[str], most: int = 6) -> str:
@@ -84,7 +79,7 @@ def _ranged(key: tuple[str, str, int], numbers: list[int]) -> str:
         return visible(head)
     if len(numbers) == 1:
         return visible(f"{head}{numbers[0]:0{width}d}{tail}")
-    spans = (span.split("-") for span in ranges(numbers).split(","))
+    spans = (span.split("-") for span in cpu_list(numbers).split(","))
     inner = ",".join("-".join(f"{int(end):0{width}d}" for end in span) for span in spans)
     return visible(f"{head}[{inner}]{tail}")
 

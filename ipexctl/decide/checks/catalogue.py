@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
 
 from ipexctl.model.errors import UsageError
 from ipexctl.model.findings import Level
+from ipexctl.model.json_values import Record, parse_json
 from ipexctl.model.text import printable
 from ipexctl.model.toml import parse_toml
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueEntry:
+class CatalogueEntry(Record):
     """The catalogue entry of one code. ``title`` and ``fix`` contain {placeholders} that the check fills."""
 
     code: str
     level: Level
     title: str
     fix: str
-    story: str
+    story: Annotated[str, StringConstraints(strip_whitespace=True)]
     upstream: tuple[str, ...] = ()
-    safe: str = ""  # who may fix it after confirmation: "root", "install", "": nobody
+    safe: Literal["", "root", "install"] = ""  # who may fix it after confirmation: "root", "install", "": nobody
     do: str = ""  # the shell commands of the fix
     action: bool = True  # False: nothing has to be done
 
@@ -33,17 +35,12 @@ Catalogue = Mapping[str, CatalogueEntry]
 
 def parse_catalogue(text: str) -> Catalogue:
     """Raises `ValueError` for a malformed table (a bug: the table is part of the program)."""
-    catalogue = {}
-    for code, item in parse_toml(text).items():
-        if item["level"] not in get_args(Level):
-            raise ValueError(f"{code}: level {item['level']!r}")
-        upstream = tuple(item.get("upstream", ()))
-        safe, do = item.get("safe", ""), item.get("do", "")
-        if safe not in ("", "root", "install") or (safe == "root") != bool(do):
-            raise ValueError(f"{code}: safe {safe!r} with do {do!r}")
-        title, fix, story, action = item["title"], item["fix"], item["story"].strip(), item.get("action", True)
-        catalogue[code] = CatalogueEntry(code, item["level"], title, fix, story, upstream, safe, do, action)
-    return catalogue
+    items = parse_toml(text)
+    entries = parse_json(dict[str, CatalogueEntry], json.dumps({code: {"code": code, **items[code]} for code in items}))
+    for entry in entries.values():
+        if (entry.safe == "root") != bool(entry.do):
+            raise ValueError(f"{entry.code}: safe {entry.safe!r} with do {entry.do!r}")
+    return entries
 
 
 def show_placeholders(template: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
@@ -45,10 +46,9 @@ class ConnectivityReport:
         met = [pair for pair in self.pairs if pair.error is None]
         rtts = [pair.rtt for pair in met if pair.rtt is not None]
         rates = [pair.rate for pair in met if pair.rate is not None]
-        failed = ((pair.source, pair.target, pair.error) for pair in self.pairs)
         return NetworkCheck(
             tried=len(self.pairs),
-            failed=tuple(FailedConnection(source, target, error) for source, target, error in failed if error),
+            failed=tuple(FailedConnection(pair.source, pair.target, pair.error) for pair in self.pairs if pair.error),
             rtt=median(rtts) if rtts else None,
             rtt_worst=max(rtts, default=None),
             rate=median(rates) if rates else None,
@@ -121,13 +121,9 @@ def _check_refusals(cluster: Cluster, report: ConnectivityReport) -> Iterator[Ch
 
 def _find_isolated(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
     """Hosts of which all attempts failed, two at least (a single failure does not show which side is at fault)."""
-    names = {getattr(pair, side) for pair in failed}
-    return {
-        name
-        for name in names
-        if (count := sum(getattr(pair, side) == name for pair in every)) > 1
-        and count == sum(getattr(pair, side) == name for pair in failed)
-    }
+    tries = Counter(getattr(pair, side) for pair in every)
+    failures = Counter(getattr(pair, side) for pair in failed)
+    return {name for name, count in failures.items() if count == tries[name] > 1}
 
 
 def _join_errors(pairs: Iterable[Pair]) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
+from ipexctl.decide.facts.numbers import parse_interface
 from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.notes import Note
 
@@ -70,15 +70,6 @@ def is_one_machine(facts: Mapping[str, Facts]) -> bool:
 def _list_addresses(fact: Facts) -> list[_HostAddress]:
     words = ((interface, parse_interface(text)) for interface in fact.interfaces for text in interface.addresses)
     return [_HostAddress(interface, word) for interface, word in words if word]
-
-
-@lru_cache(4096)  # several checks look at the same addresses, and to read one is much work
-def parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
-    """An address, with or without a prefix; None for a text that is none."""
-    try:
-        return ip_interface(text)
-    except ValueError:
-        return None
 
 
 def _list_usable_addresses(fact: Facts) -> list[_HostAddress]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import get_args
 
 from ipexctl.decide.checks import processor, software, system
 from ipexctl.decide.checks.catalogue import Catalogue
@@ -39,27 +38,30 @@ CLUSTER_CHECKS: tuple[Callable[[Cluster], Iterator[CheckHit]], ...] = (  # hosts
     software.check_pythons,
     software.check_installed_stack,
 )
-_GRAVITY: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
+_GRAVITY = get_args(Level)
 _EVIDENCE = 6  # lines shown of one finding
 _LONGEST = 500  # characters of one of them
 
 
 def run_checks(cluster: Cluster, catalogue: Catalogue, hits: Iterable[CheckHit] = ()) -> tuple[Finding, ...]:
     """All findings, the gravest first. ``hits`` are those of checks between hosts."""
-    groups: dict[tuple[Any, ...], _Group] = {}
+    groups: dict[tuple[str, Level, str, tuple[tuple[str, str], ...], bool], dict[str, list[str]]] = {}
     of_hosts = (check(host, fact) for check in HOST_CHECKS for host, fact in cluster.facts.items())
     of_clusters = (check(cluster) for check in CLUSTER_CHECKS)
     for hit in chain(*of_hosts, *of_clusters, hits):
         entry = catalogue[hit.code]
-        level = hit.level or entry.level
         words = {key: printable(str(value), _LONGEST) for key, value in hit.values.items()}
         title = entry.title.format_map(_Placeholders(words))
-        key = (hit.code, level, title, tuple(sorted(words.items())))
-        group = groups.setdefault(key, _Group(hit.code, level, title, entry.fix, words, entry.action and hit.action))
-        lines = group.evidence.setdefault(hit.host, [])
+        key = (hit.code, hit.level or entry.level, title, tuple(sorted(words.items())), entry.action and hit.action)
+        lines = groups.setdefault(key, {}).setdefault(hit.host, [])
         lines += [line for line in hit.evidence.splitlines() if line not in lines]
-    ordered = sorted(groups.values(), key=lambda group: (_GRAVITY[group.level], group.code))
-    return tuple(group.finding() for group in ordered)
+    findings = []
+    for (code, level, title, pairs, action), evidence in groups.items():
+        hosts = tuple(evidence)
+        out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
+        fix = catalogue[code].fix.format_map(_Placeholders({**dict(pairs), "host": hosts[0], "out": out}))
+        findings.append(Finding(code, level, hosts, title, _merge_evidence(evidence), fix, action))
+    return tuple(sorted(findings, key=lambda finding: (_GRAVITY.index(finding.level), finding.code)))
 
 
 class _Placeholders(dict[str, str]):
@@ -69,30 +71,14 @@ class _Placeholders(dict[str, str]):
         return "{" + key + "}"
 
 
-@dataclass(slots=True)
-class _Group:
-    code: str
-    level: Level
-    title: str
-    fix: str
-    words: Mapping[str, str]
-    action: bool
-    evidence: dict[str, list[str]] = field(default_factory=dict)  # host → its evidence, in lines
-
-    def finding(self) -> Finding:
-        hosts = tuple(self.evidence)
-        out = ",".join(f"!{host}" for host in hosts) if len(hosts) <= 8 else "!HOST,…"
-        fix = self.fix.format_map(_Placeholders({**self.words, "host": hosts[0] if hosts else "HOST", "out": out}))
-        return Finding(self.code, self.level, hosts, self.title, self._merge_evidence(), fix, self.action)
-
-    def _merge_evidence(self) -> str:
-        """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
-        places = ((printable(line, _LONGEST), host) for host, lines in self.evidence.items() for line in lines)
-        evidence_lines = [
-            line
-            if len(hosts) == len(self.evidence) or all(host in line for host in hosts)
-            else f"{join_names(hosts, 3)}: {line}"
-            for line, hosts in group_pairs(places).items()
-        ]
-        more = len(evidence_lines) - _EVIDENCE
-        return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)
+def _merge_evidence(lines_by_host: Mapping[str, Sequence[str]]) -> str:
+    """Each line once, with the hosts it is true of, unless that is all of them or the line names them itself."""
+    places = ((printable(line, _LONGEST), host) for host, lines in lines_by_host.items() for line in lines)
+    evidence_lines = [
+        line
+        if len(hosts) == len(lines_by_host) or all(host in line for host in hosts)
+        else f"{join_names(hosts, 3)}: {line}"
+        for line, hosts in group_pairs(places).items()
+    ]
+    more = len(evidence_lines) - _EVIDENCE
+    return "\n".join([*evidence_lines[:_EVIDENCE], f"and {more} more"] if more > 0 else evidence_lines)

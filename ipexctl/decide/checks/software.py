@@ -169,13 +169,6 @@ def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 
 def _detect_mpi_flavour(version_output: str) -> str:
-    for word, flavour in (
-        ("Open MPI", "Open MPI"),
-        ("OpenRTE", "Open MPI"),
-        ("prte", "Open MPI"),
-        ("Intel", ""),
-        ("HYDRA", "MPICH"),
-    ):
-        if word in version_output:
-            return flavour
-    return "another MPI" if version_output else ""
+    words = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "prte": "Open MPI", "Intel": "", "HYDRA": "MPICH"}
+    other = "another MPI" if version_output else ""
+    return next((flavour for word, flavour in words.items() if word in version_output), other)

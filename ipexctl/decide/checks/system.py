@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
-from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces, is_loopback, parse_interface
+from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces, is_loopback
+from ipexctl.decide.facts.numbers import parse_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host
 from ipexctl.model.text import format_size, join_names
 
@@ -52,13 +54,9 @@ def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:
 
 def check_duplicates(cluster: Cluster) -> Iterator[CheckHit]:
     """Hosts of one lab are one machine on purpose."""
-    machines: dict[tuple[str, str], list[str]] = {}
-    for host in cluster.inventory:
-        fact = cluster.facts.get(host.name)
-        if fact is not None and fact.machine_id is not None:
-            lab = host.vars.get("lab")
-            machines.setdefault((fact.machine_id, f"{lab}/{host.name}" if lab else ""), []).append(host.name)
-    for (machine, _), hosts in machines.items():
+    labs = {host.name: f"{host.vars['lab']}/{host.name}" for host in cluster.inventory if host.vars.get("lab")}
+    ids = cluster.known(lambda fact: fact.machine_id)
+    for (machine, _), hosts in group_pairs(((ids[host], labs.get(host)), host) for host in ids).items():
         for name in hosts if len(hosts) > 1 else ():
             same = f"{join_names(hosts, 4, ' and ')}: host name {cluster.facts[name].hostname}"
             yield CheckHit("DUP001", name, {"machine": machine}, same)
@@ -148,9 +146,8 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def _list_interface_addresses(fact: Facts) -> str:
-    words = [
-        f"{card.name} {' '.join(card.addresses)}" for card in fact.interfaces if card.addresses and card.name != "lo"
-    ]
+    cards = [card for card in fact.interfaces if card.addresses and card.name != "lo"]
+    words = [f"{card.name} {' '.join(card.addresses)}" for card in cards]
     return ", ".join(words[:6]) or "none"
 
 

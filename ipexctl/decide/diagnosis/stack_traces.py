@@ -173,7 +173,7 @@ def _split_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], Stack
 
 
 def _name_ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(tuple(numbers))}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(numbers)}"
 
 
 def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -55,19 +55,19 @@ def read_cgroup(bundle: ProbeOutput) -> CgroupLimits:
     return CgroupLimits(min(quotas, default=None), cpuset, min(memory, default=None), tuple(malformed))
 
 
-def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> Iterator[str]:
-    """The directories of our own groups and their parents. Inside a container the path may be that of the host; then
-    the root is our own group."""
-    own_groups = {""}
-    for path in paths:
-        parts = path.strip("/").split("/")
-        own_groups |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
-    seen = set()
-    for file in bundle.files:
-        match = re.fullmatch(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+", file)
-        if match and match[2] in own_groups and (directory := match[1] + match[2]) not in seen:
-            seen.add(directory)
-            yield directory
+def _list_directories(bundle: ProbeOutput, paths: Iterable[str]) -> list[str]:
+    """The directories of our own groups and their parents."""
+    own_groups = _list_groups(paths)
+    fits = re.compile(r"(/sys/fs/cgroup(?:/(?:cpu|cpu,cpuacct|cpuacct,cpu|memory))?)(|/.*)/[^/]+").fullmatch
+    matches = (match for match in map(fits, bundle.files) if match and match[2] in own_groups)
+    return list(dict.fromkeys(match[1] + match[2] for match in matches))
+
+
+def _list_groups(paths: Iterable[str]) -> set[str]:
+    """Groups and those above them. The root ("") always: inside a container a path may be that of the host; then the
+    root is our own group."""
+    parts = [path.strip("/").split("/") for path in paths]
+    return {"", *("/" + "/".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1) if part[0])}
 
 
 def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] | None:
@@ -79,9 +79,8 @@ def _read_cpuset(bundle: ProbeOutput, paths: Iterable[str]) -> tuple[int, ...] |
     mounts = "\n".join(bundle.files.get(path, "") for path in ("/proc/self/mountinfo", "/proc/mounts"))
     mounted = [in_mountinfo or in_mounts for in_mountinfo, in_mounts in _MOUNT.findall(mounts)]
     roots = dict.fromkeys([_ROOT, f"{_ROOT}/cpuset", "/dev/cpuset", *mounted])
-    groups = [path.strip("/").split("/") for path in [bundle.file("/proc/self/cpuset") or "", *paths]]
-    above = {"/".join(["", *group[:depth]]) for group in groups for depth in range(1, len(group) + 1) if group[0]}
-    for group in [*sorted(above, key=lambda path: (-path.count("/"), path)), ""]:
+    groups = _list_groups([bundle.file("/proc/self/cpuset") or "", *paths])
+    for group in sorted(groups, key=lambda path: (-path.count("/"), path)):
         for root, name in product(roots, _CPUSET_FILES):
             if cpus := parse_cpu_list(bundle.file(f"{root}{group}/{name}")):
                 return cpus

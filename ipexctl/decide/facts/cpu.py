@@ -77,15 +77,9 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     sockets = len(set(packages)) if None not in packages else None
     numa = find_numa_domains(read_numa_nodes(bundle, {}) or ())
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
-    return Topology(
-        sockets=sockets,
-        cores_per_socket=max(Counter(packages).values()) if sockets else None,
-        threads_per_core=_count_threads(cores),
-        physical_cores=len(cores),
-        online=online,
-        offline=_find_offline_cpus(bundle, online, off, processors),
-        cores=cores,
-    )
+    per_socket = max(Counter(packages).values()) if sockets else None
+    offline = _find_offline_cpus(bundle, online, off, processors)
+    return Topology(sockets, per_socket, _count_threads(cores), len(cores), online, offline, cores)
 
 
 def _count_threads(cores: Sequence[Core]) -> int | None:
@@ -170,11 +164,8 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     first = processors[0] if processors else {}
     siblings, per_socket = _parse_count(first.get("siblings")), _parse_count(first.get("cpu cores"))
     threads = siblings // per_socket if siblings and per_socket and siblings % per_socket == 0 else None
-    complete = all(
-        _parse_count(block.get("siblings")) == len(of_package)
-        for of_package in packages.values()
-        for block in of_package
-    )
+    sizes = {package: len(of_package) for package, of_package in packages.items()}
+    complete = all(_parse_count(block.get("siblings")) == sizes[block.get("physical id", "?")] for block in processors)
     if not processors or not complete or len(numbers) < len(processors) or not per_socket:
         return Topology(cores_per_socket=per_socket, threads_per_core=threads)
     counted = [
@@ -184,16 +175,10 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
         else len({block.get("core id") for block in of_package})
         for of_package in packages.values()
     ]
-    cores = _group_cores(packages, sum(counted))
+    cores = _group_cores(processors, sum(counted))
     uniform = len({(block.get("siblings"), block.get("cpu cores")) for block in processors}) == 1
-    return Topology(
-        sockets=len(packages),
-        cores_per_socket=max(counted),
-        threads_per_core=_count_threads(cores) if cores else threads if uniform else None,  # the latter is a mean
-        physical_cores=sum(counted),
-        online=tuple(sorted(numbers)),
-        cores=cores,
-    )
+    threads = _count_threads(cores) if cores else threads if uniform else None  # the latter is a mean
+    return Topology(len(packages), max(counted), threads, sum(counted), tuple(sorted(numbers)), None, cores)
 
 
 def _read_numbers(processors: list[dict[str, str]]) -> list[int]:
@@ -201,12 +186,10 @@ def _read_numbers(processors: list[dict[str, str]]) -> list[int]:
     return [number for number in numbers if number is not None]
 
 
-def _group_cores(packages: Mapping[str, list[dict[str, str]]], physical: int) -> tuple[Core, ...]:
+def _group_cores(processors: list[dict[str, str]], physical: int) -> tuple[Core, ...]:
     """Only if core ids tell them all apart (two dies of one package may repeat them)."""
     groups = group_pairs(
-        ((package, block.get("core id", "?")), int(block["processor"]))
-        for package, of_package in packages.items()
-        for block in of_package
+        ((block.get("physical id", "?"), block.get("core id", "?")), int(block["processor"])) for block in processors
     )
     if len(groups) != physical:
         return ()

@@ -1,8 +1,10 @@
-"""Parse numbers from untrusted text: None for malformed input."""
+"""Parse numbers and addresses from untrusted text: None for malformed input."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 MOST_CPUS = 16384  # the kernel's own limit is 8192
 _WHOLE = re.compile(r"[0-9]{1,20}")
@@ -41,3 +43,12 @@ def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
         return None
     bits = int("".join(word.zfill(8) for word in words), 16)
     return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)
+
+
+@lru_cache(4096)  # many look at the same addresses, and to read one is much work
+def parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
+    """An address, with or without a prefix."""
+    try:
+        return ip_interface(text)
+    except ValueError:
+        return None

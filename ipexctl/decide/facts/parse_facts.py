@@ -54,6 +54,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     disks = system.read_disks(bundle)
     load = bundle.search("/proc/loadavg", r"^([0-9]{1,6}\.[0-9]{1,3}) ")
     hostname = bundle.file("/proc/sys/kernel/hostname")
+    boot_text = bundle.file("/proc/sys/kernel/random/boot_id")
+    boot = hash_text(boot_text) if boot_text else None
     resolved = system.read_resolved_names(bundle)
     return Facts(
         arch=arch,
@@ -89,8 +91,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         user=environ.get("user"),
         home=environ.get("HOME"),
         shell=environ.get("SHELL"),
-        machine_id=_hash_machine_id(bundle),
-        boot_id=_hash_boot_id(bundle),
+        machine_id=_hash_machine_id(bundle, boot) if boot else None,
+        boot_id=boot,
         kernel=bundle.file("/proc/sys/kernel/osrelease") or bundle.search("/proc/version", r"^Linux version (\S+)"),
         distribution=system.read_distribution(bundle),
         glibc=system.read_glibc(bundle),
@@ -128,11 +130,8 @@ def _get_field(fields: Mapping[str, str], name: str) -> str | None:
 def _detect_arch(
     bundle: ProbeOutput, fields: Mapping[str, str], processors: list[dict[str, str]], flags: frozenset[str]
 ) -> str | None:
-    if (
-        known := bundle.file("/proc/sys/kernel/arch")
-        or _get_field(fields, "Architecture")
-        or bundle.command("uname -m").strip()
-    ):
+    known = bundle.file("/proc/sys/kernel/arch") or _get_field(fields, "Architecture")
+    if known := known or bundle.command("uname -m").strip():
         return known
     if flags & {"lm", "tsc", "sse", "avx2"}:  # ARM, s390x and LoongArch have flags too
         return "x86_64" if "lm" in flags else "i686"
@@ -178,16 +177,8 @@ def _detect_vm(flags: frozenset[str], hypervisor: str | None, fields: Mapping[st
     return True if hypervisor else None
 
 
-def _hash_boot_id(bundle: ProbeOutput) -> str | None:
-    text = bundle.file("/proc/sys/kernel/random/boot_id")
-    return hash_text(text) if text else None
-
-
-def _hash_machine_id(bundle: ProbeOutput) -> str | None:
+def _hash_machine_id(bundle: ProbeOutput, boot: str) -> str:
     """One booted kernel and one network of its own: two entries with the same are the same machine to a run. (Clones of
     one image share /etc/machine-id, containers of one computer share the boot.)"""
-    boot = _hash_boot_id(bundle)
     network = re.search(r"net:\[([0-9]+)\]", bundle.command("ls -l /proc/self/ns"))
-    if not boot:
-        return None
     return hash_text(f"{boot} {network[1] if network else ''}")

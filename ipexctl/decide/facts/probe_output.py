@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import printable
 
 _LINES = 4096
@@ -45,8 +47,7 @@ class ProbeOutput:
 
     def file(self, path: str) -> str | None:
         """The content without the blanks around it; None for a file that is absent or empty."""
-        text = self.files.get(path)
-        return text.strip() or None if text is not None else None
+        return self.files.get(path, "").strip() or None
 
     def command(self, name: str) -> str:
         return self.commands.get(name, "")
@@ -142,7 +143,7 @@ def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
             unread[name] = why
         text = _decode_body(body, cap)
         if kind == "grep":
-            _add_grep_lines(files, name, text)
+            files |= _read_grep_lines(name, text)
         elif kind == "file":
             files[name] = text
         elif (kind, name) == ("command", "left"):
@@ -211,11 +212,8 @@ def _find_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
     return f"malformed: not text: {start}" if b"\x00" in body else ""
 
 
-def _add_grep_lines(files: dict[str, str], directory: str, text: str) -> None:
-    """``path:line`` lines; a path without any text is a path that exists."""
-    lines: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        path, colon, content = line.partition(":")
-        if colon and path:
-            lines.setdefault(path if path.startswith("/") else f"{directory.rstrip('/')}/{path}", []).append(content)
-    files.update({path: "\n".join(content) + "\n" for path, content in lines.items()})
+def _read_grep_lines(directory: str, text: str) -> dict[str, str]:
+    """Files from ``path:line`` lines; a path without any text is a path that exists."""
+    parts = (line.partition(":") for line in text.splitlines())
+    lines = group_pairs((posixpath.join(directory, path), content) for path, colon, content in parts if colon and path)
+    return {path: "\n".join(content) + "\n" for path, content in lines.items()}

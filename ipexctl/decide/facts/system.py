@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_interface
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Interface
 
-from ipexctl.decide.facts.numbers import parse_integer
+from ipexctl.decide.facts.numbers import parse_integer, parse_interface
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
 from ipexctl.model.grouping import group_pairs
@@ -82,7 +82,7 @@ def _parse_ip_addr(text: str) -> _Links:
             addresses = []
             up = "UP" in flags and ("LOWER_UP" in flags or "NO-CARRIER" not in flags)
             links[head[1]] = (int(head[3]), up, addresses)
-        elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and _is_address(body[1]):
+        elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and parse_interface(body[1]):
             addresses.append(body[1])
     return links
 
@@ -98,7 +98,7 @@ def _parse_ifconfig(text: str) -> _Links:
         masks = re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
         lengths = re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block)
         words = [f"{address}/{_count_bits(mask)}" for address, mask in masks] + ["/".join(pair) for pair in lengths]
-        addresses = [word for word in words if _is_address(word)]
+        addresses = [word for word in words if parse_interface(word)]
         links[head[1]] = (int(mtu[1]) if mtu else None, bool(re.search(r"\bUP\b", block)), addresses)
     return links
 
@@ -111,24 +111,14 @@ def _count_bits(mask: str) -> int | str:
         return "?"
 
 
-def _is_address(text: str) -> bool:
-    try:
-        return bool(ip_interface(text))
-    except ValueError:
-        return False
-
-
 def parse_ssh_address(connection: str | None) -> str | None:
     """SSH_CONNECTION is: client, its port, our address, our port."""
     words = (connection or "").split()
-    if len(words) != 4:
+    address = parse_interface(words[2].partition("%")[0]) if len(words) == 4 else None
+    if address is None:
         return None
-    try:
-        address = ip_address(words[2].partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
+    mapped = address.ip.ipv4_mapped if isinstance(address, IPv6Interface) else None
+    return str(mapped or address.ip)
 
 
 def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
@@ -139,7 +129,7 @@ def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
         queried_name, tab, answer = line.partition("\t")
         name, answer = (queried_name, answer) if tab else (name, line)
         word = answer.split()[0] if answer.split() else ""
-        if name and word and _is_address(word):
+        if name and word and parse_interface(word):
             found.append((name, word))
     return {name: tuple(addresses) for name, addresses in group_pairs(found).items()}
 
@@ -290,15 +280,11 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
             elif room := re.fullmatch(r".*?\s([0-9]+)\s+-?[0-9]+\s+(-?[0-9]+)\s+(?:[0-9]+%|-)\s+(/.*)", line):
                 sizes[room[3]] = (int(room[1][:18]) << 10, max(int(room[2][:18]), 0) << 10)
         for path, (existing_path, writable) in requested_paths.items():
-            mount = _find_mount(existing_path, sizes)
+            above = [at for at in sizes if existing_path == at or existing_path.startswith(at.rstrip("/") + "/")]
+            mount = max(above, key=len, default="")
             size, free = sizes.get(mount, (None, None))
             disks.setdefault(path, Disk(path, free, mount, types.get(mount, ""), size, writable))
     return tuple(disks.values())
-
-
-def _find_mount(path: str, mounts: Iterable[str]) -> str:
-    above = [mount for mount in mounts if path == mount or path.startswith(mount.rstrip("/") + "/")]
-    return max(above, key=len, default="")
 
 
 _LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlock", "stack size": "stack"}
@@ -335,11 +321,10 @@ _YOUNG = re.compile(r"(00:)*0?0:0\d")
 def read_busy(bundle: ProbeOutput) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
     than ten seconds do not count: nearly all of them belong to the probe."""
-    processes: list[tuple[float, str]] = []
-    for share, age, who, name in _HEAVY.findall(bundle.command("ps")):
-        if float(share) >= 50 and not _YOUNG.fullmatch(age):
-            processes.append((float(share), f"{who} {name.strip()[:40]} ({float(share):.0f} %)"))
-    return tuple(text for _, text in sorted(processes, reverse=True)[:8])
+    lines = _HEAVY.findall(bundle.command("ps"))
+    old = [(float(share), who, name) for share, age, who, name in lines if not _YOUNG.fullmatch(age)]
+    heavy = sorted(((share, f"{who} {name.strip()[:40]}") for share, who, name in old if share >= 50), reverse=True)
+    return tuple(f"{what} ({share:.0f} %)" for share, what in heavy[:8])
 
 
 def read_ports(bundle: ProbeOutput) -> tuple[int, int] | None:
