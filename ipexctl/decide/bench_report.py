@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 from ipexctl.model.answers import BenchResult
 from ipexctl.model.json_values import JsonObject
@@ -15,29 +16,24 @@ _BAR = 24  # cells of the longest bar
 def build_rows(
     modes: Sequence[str],
     ways: Sequence[tuple[str, str]],
-    alone: Iterable[tuple[str, JsonObject]],
-    together: Iterable[tuple[str, JsonObject]],
+    alone: Sequence[tuple[str, JsonObject]],
+    together: Sequence[tuple[str, JsonObject]],
     missing: Mapping[str, str],
 ) -> tuple[BenchResult, ...]:
     """A row for each form of ``ways`` (engine, how), measured or not. ``alone`` and ``together`` are (host, line);
     ``missing`` says of an engine why it was not measured. The inference of a cluster is the sum of its hosts'."""
-    single, joint = list(alone), list(together)
     made: list[BenchResult] = []
-    for mode in modes:
-        for engine, how in ways:
-            for dtype in ("fp32", "bf16"):
-                key = (mode, engine, how, dtype)
-                mine = [(host, line) for host, line in single if _row_key(line) == key]
-                all_of = [line for _, line in joint if _row_key(line) == key]
-                hosts = {host: rate for host, line in mine if (rate := _read_rate(line)) is not None}
-                whole = next((rate for line in all_of if (rate := _read_rate(line)) is not None), None)
-                if mode == "infer" and len(hosts) > 1:
-                    whole = sum(hosts.values())
-                reasons = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
-                why = missing.get(engine) or (
-                    f"not measured: {reasons[0]}" if reasons else "" if hosts else "not measured"
-                )
-                made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None))
+    for mode, (engine, how), dtype in product(modes, ways, ("fp32", "bf16")):
+        key = (mode, engine, how, dtype)
+        mine = [(host, line) for host, line in alone if _row_key(line) == key]
+        all_of = [line for _, line in together if _row_key(line) == key]
+        hosts = {host: rate for host, line in mine if (rate := _read_rate(line)) is not None}
+        whole = next((rate for line in all_of if (rate := _read_rate(line)) is not None), None)
+        if mode == "infer" and len(hosts) > 1:
+            whole = sum(hosts.values())
+        reasons = [str(line["why"]) for line in [*(line for _, line in mine), *all_of] if line.get("why")]
+        why = missing.get(engine) or (f"not measured: {reasons[0]}" if reasons else "" if hosts else "not measured")
+        made.append(BenchResult(mode, engine, how, dtype, hosts, whole, why or None))
     return tuple(made)
 
 

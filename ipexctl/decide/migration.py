@@ -59,15 +59,14 @@ def find_hits(text: str, file: str, known: Sequence[MigrationRule]) -> tuple[Scr
     Raises `UsageError` for Python that does not parse.
     """
     hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known)
-    lines = text.splitlines()
     rules = {(line, name): rule for line, name, rule in hits}  # each name once a line
-
-    def make_use(line: int, name: str, rule: MigrationRule) -> ScriptUse:
-        shown = printable(lines[line - 1].strip(), _WIDTH) if line <= len(lines) else ""
-        idle = rule.idle or None
-        return ScriptUse(line, name, shown, rule.of, rule.last, idle, rule.gone, rule.instead, rule.source)
-
-    return tuple(make_use(line, name, rule) for (line, name), rule in sorted(rules.items(), key=lambda item: item[0]))
+    shown = dict(enumerate((printable(line.strip(), _WIDTH) for line in text.splitlines()), 1))
+    uses: list[ScriptUse] = []
+    for line, name in sorted(rules):
+        it = rules[line, name]
+        place = (line, name, shown.get(line, ""))
+        uses.append(ScriptUse(*place, it.of, it.last, it.idle or None, it.gone, it.instead, it.source))
+    return tuple(uses)
 
 
 def format_report(uses: Sequence[ScriptUse], file: str) -> str:

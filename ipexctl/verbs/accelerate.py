@@ -39,9 +39,8 @@ def accelerate_config(
     host is contacted: ranks come from flags and hostfile, and IPEX is assumed to be installed. Raises `UsageError`
     before the first event for invalid input."""
     if version is not None and not _VERSION.fullmatch(version):
-        raise UsageError(
-            f"--accelerate-version {printable(version)} is not a version", hint="--accelerate-version 1.7.0"
-        )
+        hint = "--accelerate-version 1.7.0"
+        raise UsageError(f"--accelerate-version {printable(version)} is not a version", hint=hint)
     yield Started("accelerate config", f"for {pluralize(len(inventory), 'host')}", inventory.names)
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n

@@ -32,20 +32,13 @@ class Comparison:
     args: Sequence[str]
 
 
-def load_rules() -> tuple[migration.MigrationRule, ...]:
-    """All migration rules: those of migrate.toml, and the options that have changed."""
-    return (
-        *migration.parse_rules(read_data("migrate.toml")),
-        *migration.rules_from_options(parse_options(read_data("options.toml"))),
-    )
-
-
 def migrate(
     file: str, comparison: Comparison | None, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, None]:
     """Yields a `MigrateAnswer` with the uses in ``file`` and, with ``comparison``, the times of both runs."""
     text = read_input(file).text
-    hits = migration.find_hits(text, file, load_rules())
+    changed_options = migration.rules_from_options(parse_options(read_data("options.toml")))
+    hits = migration.find_hits(text, file, (*migration.parse_rules(read_data("migrate.toml")), *changed_options))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)
     exit = Exit.OK
@@ -72,14 +65,10 @@ def _compare(
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(comparison.args), ppn=comparison.ppn, venv=venv, backend="gloo")
         metrics: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))
-        rows.append(_make_compared_run(name, script, venv, metrics))
+        rates = (line.get("samples_per_s") for _, line in reversed(metrics.lines))
+        rate = next((rate for rate in rates if isinstance(rate, int | float)), None)
+        rows.append(answers.ComparedRun(name, script, venv, metrics.good, metrics.seconds, rate))
         exit = metrics.exit
         if not metrics.good:
             break
     return migration.compare(head.name, rows), exit
-
-
-def _make_compared_run(name: str, script: str, venv: str | None, metrics: RunMetrics) -> answers.ComparedRun:
-    values = (line.get("samples_per_s") for _, line in metrics.lines)
-    rates = [value for value in values if isinstance(value, int | float)]
-    return answers.ComparedRun(name, script, venv, metrics.good, metrics.seconds, rates[-1] if rates else None)

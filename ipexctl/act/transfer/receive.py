@@ -11,9 +11,10 @@ import errno
 import io
 import os
 import secrets
+import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -110,18 +111,13 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
         self.close()
 
 
-def stat_local_files(into: Path, host: str) -> Callable[[str], tuple[int, int] | None]:
-    """A function from path below ``into/host`` to size and mtime (whole seconds) of a regular file, else None."""
-    root = into / host
-
-    def stat_file(local: str) -> tuple[int, int] | None:
-        try:
-            status = os.lstat(os.path.join(root, local))  # noqa: PTH118 - names that are not UTF-8
-        except OSError:
-            return None
-        return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
-
-    return stat_file
+def stat_local_file(root: Path, local: str) -> tuple[int, int] | None:
+    """Size and mtime (whole seconds) of the regular file ``local`` below ``root``, else None."""
+    try:
+        status = os.lstat(os.path.join(root, local))  # noqa: PTH118 - names that are not UTF-8
+    except OSError:
+        return None
+    return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
 
 
 def folds_case(into: Path) -> bool:
@@ -258,16 +254,7 @@ def _remove_stale(root: int) -> None:
 
 def _remove_tree(root: int, name: str) -> None:
     """Removes a directory and its contents; no symbolic link is followed."""
-    with contextlib.suppress(OSError):
-        for _, inner, files, at in os.fwalk(name, topdown=False, dir_fd=root):
-            for file in files:
-                os.unlink(file, dir_fd=at)
-            for directory in inner:
-                try:
-                    os.rmdir(directory, dir_fd=at)
-                except NotADirectoryError:  # a link
-                    os.unlink(directory, dir_fd=at)
-        os.rmdir(name, dir_fd=root)
+    shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

@@ -91,14 +91,11 @@ def _run_rsync(
     if program is None:
         raise RsyncError("rsync is not installed on this machine")
     with contextlib.ExitStack() as ending:
-        names_file = ending.enter_context(tempfile.TemporaryFile())
-        names_file.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
-        names_file.seek(0)
         stderr_file = ending.enter_context(tempfile.TemporaryFile())
         local_end, remote_end = socket.socketpair(socket.AF_UNIX)
         ending.enter_context(local_end)
         with remote_end:
-            process = _start_rsync([program, *_OPTIONS], words, root, remote_end, names_file, stderr_file)
+            process = _start_rsync(program, words, root, names, remote_end, stderr_file)
         ending.callback(_end_process, process)
         remote_words, source, sink = _receive_pipes(local_end, process, stderr_file)
         ending.enter_context(source)
@@ -167,27 +164,25 @@ def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, received:
 
 
 def _start_rsync(
-    program: Sequence[str],
-    words: Sequence[str],
-    root: Path,
-    remote_end: socket.socket,
-    names_file: IO[bytes],
-    stderr_file: IO[bytes],
+    program: str, words: Sequence[str], root: Path, names: Sequence[str], remote_end: socket.socket, stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     proxy = [sys.executable, "-I", "-S", str(Path(__file__).with_name("rsync_shell.py")), str(remote_end.fileno())]
     shell = " ".join('"' + word.replace('"', '""') + '"' for word in proxy)
     # Nothing of the user's environment: rsync reads RSYNC_…, and aliases from the home directory.
     env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent", "LC_ALL": "C"}
-    return subprocess.Popen(
-        [*program, "--rsh", shell, *words],
-        stdin=names_file,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr_file,
-        cwd=root,
-        env=env,
-        pass_fds=(remote_end.fileno(),),
-        start_new_session=True,
-    )
+    with tempfile.TemporaryFile() as names_file:
+        names_file.write(b"".join(os.fsencode("./" + name) + b"\0" for name in names))
+        names_file.seek(0)
+        return subprocess.Popen(
+            [program, *_OPTIONS, "--rsh", shell, *words],
+            stdin=names_file,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            cwd=root,
+            env=env,
+            pass_fds=(remote_end.fileno(),),
+            start_new_session=True,
+        )
 
 
 def _receive_pipes(
@@ -203,14 +198,13 @@ def _receive_pipes(
     for _, kind, rights in more:
         if kind == socket.SCM_RIGHTS:
             pipes.frombytes(rights[: len(rights) - len(rights) % pipes.itemsize])
-    files = [os.fdopen(number, mode, buffering=0) for number, mode in zip(pipes, ("rb", "wb"), strict=False)]
     words = data.split(b"\0")
-    if len(files) == 2 and words[:2] == [b"rsync", b"--server"] and all(map(_WORD.fullmatch, words)):
-        for file in files:
-            os.set_blocking(file.fileno(), True)
-        return tuple(map(os.fsdecode, words)), files[0], files[1]
-    for file in files:
-        file.close()
+    if len(pipes) == 2 and words[:2] == [b"rsync", b"--server"] and all(map(_WORD.fullmatch, words)):
+        for pipe in pipes:
+            os.set_blocking(pipe, True)
+        return tuple(map(os.fsdecode, words)), os.fdopen(pipes[0], "rb", 0), os.fdopen(pipes[1], "wb", 0)
+    for pipe in pipes:
+        os.close(pipe)
     if data:
         raise RsyncError("the local rsync wants to run an unknown command")
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,7 @@ from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
 
+Archive = Iterable[bytes] | Callable[[str], Iterable[bytes]]  # pieces, or what makes them
 Emit = Callable[[Event], None]
 
 _CHUNK = 1 << 20  # bytes per write to the link
@@ -43,16 +45,16 @@ def write_files(
     ``modes``, else ``mode``, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
     a symbolic link, belongs to another user or can be written by others.
     """
-    file_modes = modes or {}
     archive = bytearray(tar_directory("tree"))
     parents = {""}
     for name in sorted(files):
-        _require_relative(name)
+        if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
+            raise ValueError(f"not a plain relative path: {name!r}")
         for parent in reversed(Path(name).parents):
             if (path := "" if str(parent) == "." else str(parent)) not in parents:
                 parents.add(path)
                 archive += tar_directory(f"tree/{path}")
-        archive += tar_file(f"tree/{name}", files[name], file_modes.get(name, mode))
+        archive += tar_file(f"tree/{name}", files[name], (modes or {}).get(name, mode))
     return install_tree(link, directory, [bytes(archive)], own=f"put-{secrets.token_hex(8)}")
 
 
@@ -80,36 +82,24 @@ def send_file(
         with source.open("rb") as file:
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            answer = _stream(link, words, _without_greeting(progress.count_chunks(chunks)))
+            answer = _stream(link, words, progress.count_chunks(chunks))
         if answer != "partial":
             return True
     raise _step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
 
 
-def install_tree(link: Link, directory: str, archive: Iterable[bytes], *, own: str, old: Sequence[str] = ()) -> str:
+def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old: Sequence[str] = ()) -> str:
     """Unpacks a tar stream (in pieces, with names ``tree/…``) into ``directory`` and returns its absolute path.
 
     ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
-    ``archive`` raises, the host's files are unchanged.
+    ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
+    (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
+    stream, if the stream contains their names (``merged``) and hashes (``sums``).
     """
-    return _stream(link, ("place", directory, PART + own, *old), _without_greeting(_with_end_marker(archive)))
-
-
-def merge_tree(
-    link: Link, directory: str, archive: Callable[[str], Iterable[bytes]], *, own: str, old: Sequence[str] = ()
-) -> str:
-    """As `install_tree`, but ``archive`` is called with a private directory on the host (absolute), two levels below
-    ``directory``. Files that rsync has written there are installed with those of the stream, if the stream contains
-    their names (``merged``) and hashes (``sums``).
-    """
-    return _stream(
-        link, ("merge", directory, PART + own, *old), lambda into: _with_end_marker(archive(into)), greeted=True
-    )
-
-
-def _with_end_marker(archive: Iterable[bytes]) -> Iterator[bytes]:
-    yield from archive
-    yield tar_file("whole", b"", 0o600) + bytes(1024)
+    end = tar_file("whole", b"", 0o600) + bytes(1024)
+    if callable(archive):
+        return _stream(link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [end]))
+    return _stream(link, ("place", directory, PART + own, *old), chain(archive, [end]))
 
 
 def list_tree(link: Link, directory: str) -> bytes:
@@ -196,21 +186,17 @@ def _run(link: Link, *words: str) -> Completed:
     return completed
 
 
-def _stream(
-    link: Link, words: Sequence[str], pieces: Callable[[str], Iterable[bytes]], *, greeted: bool = False
-) -> str:
-    """Writes the pieces to the host's script and returns its output.
-
-    With ``greeted`` the script first prints a line, which ``pieces`` is called with; making them may take any time.
-    """
+def _stream(link: Link, words: Sequence[str], pieces: Archive) -> str:
+    """Writes the pieces to the host's script and returns its output. A function that makes them is called with the line
+    that the script first prints, and may take any time."""
     output = {"out": bytearray(), "err": bytearray()}
     sent = 0
     with link.stream(script_command("receive_tree.sh", *words)) as channel, StallTimer(channel.close) as watch:
-        greeting = _read_greeting(channel, output) if greeted else ""
+        greeting = _read_greeting(channel, output) if callable(pieces) else ""
         try:
             if greeting is not None:
                 watch.moved(math.inf)
-                for piece in _rechunk(pieces(greeting)):
+                for piece in _rechunk(pieces(greeting) if callable(pieces) else pieces):
                     channel.write(piece)
                     watch.moved()
                     sent += len(piece)
@@ -235,10 +221,6 @@ def _stream(
     if status:
         raise _remote_error(link, status, bytes(output["err"]))
     return os.fsdecode(bytes(output["out"])).removesuffix("\n")
-
-
-def _without_greeting(pieces: Iterable[bytes]) -> Callable[[str], Iterable[bytes]]:
-    return lambda _: pieces
 
 
 def _read_greeting(channel: Channel, output: dict[str, bytearray]) -> str | None:
@@ -276,12 +258,6 @@ def _remote_error(link: Link, status: int, err: bytes) -> LinkError:
 
 def _step_error(link: Link, what: str, code: str) -> LinkError:
     return LinkError(Failure(link.host.name, Kind.STEP, what, code=code))
-
-
-def _require_relative(name: str) -> None:
-    parts = name.split("/")
-    if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
-        raise ValueError(f"not a plain relative path: {name!r}")
 
 
 def _mb(size: int) -> str:

@@ -84,23 +84,20 @@ def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
 
 def find_changed(tree: Tree, entries: Sequence[Entry]) -> list[str]:
     """The paths of the entries that have changed since they were read."""
-    changed: list[str] = []
-    for entry in entries:
-        path = os.path.join(tree.root, entry.path)  # noqa: PTH118 - names that are not UTF-8
-        try:
-            status = os.lstat(path)
-            same = (
-                stat.S_ISDIR(status.st_mode)
-                if entry.kind == "d"
-                else os.readlink(path) == entry.target  # noqa: PTH115
-                if entry.kind == "l"
-                else stat.S_ISREG(status.st_mode) and _stamp(status) == entry.stamp
-            )
-        except OSError:
-            same = False
-        if not same:
-            changed.append(entry.path)
-    return changed
+    return [entry.path for entry in entries if not _is_unchanged(tree.root, entry)]
+
+
+def _is_unchanged(root: Path, entry: Entry) -> bool:
+    path = os.path.join(root, entry.path)  # noqa: PTH118 - names that are not UTF-8
+    try:
+        status = os.lstat(path)
+        if entry.kind == "l":
+            return os.readlink(path) == entry.target  # noqa: PTH115
+    except OSError:
+        return False
+    if entry.kind == "d":
+        return stat.S_ISDIR(status.st_mode)
+    return stat.S_ISREG(status.st_mode) and _stamp(status) == entry.stamp
 
 
 class Packer:
@@ -190,12 +187,11 @@ class Packer:
         with os.fdopen(handle, "rb", buffering=0) as file:
             if _stamp(os.fstat(file.fileno())) != entry.stamp:
                 raise SourceChangedError([entry.path])
-            while left:
-                chunk = file.read(min(_CHUNK, left))
-                if not chunk:
-                    raise SourceChangedError([entry.path])
+            while left and (chunk := file.read(min(_CHUNK, left))):
                 left -= len(chunk)
                 yield chunk
+        if left:
+            raise SourceChangedError([entry.path])
 
 
 def _join_names(paths: Sequence[str]) -> bytes:

@@ -57,7 +57,10 @@ def doctor(
     Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted.
     """
     if task.explain is not None:
-        yield from explain(task.explain)
+        text = explain_finding(task.explain, load_catalogue())
+        yield Started("doctor", f"explain {task.explain}", ())
+        yield Answer(answers.ExplainAnswer(task.explain.upper(), text))
+        yield Ended("doctor", Exit.OK)
         return
     if task.recorded:
         paths = _name_probes(task.recorded)
@@ -147,14 +150,6 @@ def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) 
         yield FactsRead(name, result) if isinstance(result, Facts) else HostFailed(result)
     cluster = _make_cluster(inventory, results, live=False)
     yield from _report(cluster, _make_answer(cluster, run_checks(cluster, load_catalogue()), ConnectivityReport()))
-
-
-def explain(code: str) -> Generator[Event, None, None]:
-    """Explains one finding. Raises `UsageError` for a code that does not exist."""
-    text = explain_finding(code, load_catalogue())
-    yield Started("doctor", f"explain {code}", ())
-    yield Answer(answers.ExplainAnswer(code.upper(), text))
-    yield Ended("doctor", Exit.OK)
 
 
 def load_catalogue() -> Catalogue:

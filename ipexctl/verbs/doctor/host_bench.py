@@ -23,7 +23,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, Nothing, PingPong
-from ipexctl.verbs.doctor.host_sessions import HostSessions, NotReached, find_pythons
+from ipexctl.verbs.doctor.host_sessions import HostSessions, find_pythons
 
 TURN = 1.2  # seconds of each of the three figures of a host
 _TALK = 2.0  # seconds of IMB-MPI1's own time
@@ -85,10 +85,10 @@ def _measure_links(
     for pairs in rounds(ready):
         partner = dict(pairs)
 
-        def measure(first: str, session: Session, partner: Mapping[str, str] = partner) -> LinkSpeed | NotReached:
+        def measure(first: str, session: Session, partner: Mapping[str, str] = partner) -> LinkSpeed:
             second = partner[first]
             if runtimes[first].mpiexec != runtimes[second].mpiexec:
-                return NotReached(f"another environment than {second}'s")
+                raise RemoteError("other-env", f"another environment than {second}'s", {})
             pair = (first, second)
             rdma = has_rdma(facts[host] for host in pair)
             envs = [_build_environment(runtimes[host], facts[host], choices[host], rdma) for host in pair]
@@ -156,14 +156,7 @@ def _build_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
         why = "no environment there: no matrix products"
     elif why:
         why = f"torch does not load: {why}"
-    return HostSpeed(
-        host,
-        threads=figures.threads,
-        torch=printable(figures.torch, 80) if figures.torch else None,
-        fp32=figures.fp32,
-        bf16=figures.bf16,
-        memory=figures.memory,
-        spread={name: value for name, value in figures.spread.items() if name in FIGURES},
-        method="triad" if figures.method == "triad" else "copy",
-        why=why,
-    )
+    torch = printable(figures.torch, 80) if figures.torch else None
+    method = "triad" if figures.method == "triad" else "copy"
+    spread = {name: value for name, value in figures.spread.items() if name in FIGURES}
+    return HostSpeed(host, **figures._replace(torch=torch, method=method, spread=spread, why=why)._asdict())

@@ -11,19 +11,12 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Failure
-from ipexctl.model.events import Event, StepOutcome
+from ipexctl.model.events import Event
 from ipexctl.model.facts import OLDEST_PYTHON, Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class NotReached:
-    """A host that could not take part."""
-
-    why: str
 
 
 @dataclass
@@ -45,11 +38,10 @@ class HostSessions:
             session.close()
 
     def run(
-        self, hosts: Iterable[Host], step: str, work: Callable[[str, Session], T | NotReached]
+        self, hosts: Iterable[Host], step: str, work: Callable[[str, Session], T]
     ) -> Generator[Event, None, tuple[dict[str, T], dict[str, str]]]:
         """Calls ``work`` with the name and the session of each host; returns the answers, and why other hosts that
-        could be connected to gave none."""
-
+        could be connected to gave none: `RemoteError`, which ``work`` may raise as well, and `LinkError`."""
         answers: dict[str, T] = {}
 
         def find_reason(link: Link, emit: Emit) -> str:
@@ -59,21 +51,16 @@ class HostSessions:
                 if host not in self.sessions:
                     program = load_program(self.program)
                     self.sessions[host] = Session.start(link, self.pythons[host], program, silence=self.silence)
-                answer = work(host, self.sessions[host])
+                answers[host] = work(host, self.sessions[host])
             except (LinkError, RemoteError) as error:
                 return error.failure.what if isinstance(error, LinkError) else error.what
-            if isinstance(answer, NotReached):
-                return answer.why
-            answers[host] = answer
             return ""
 
-        results = yield from run_on_hosts(self.context, hosts, step, find_reason, outcome=_describe_outcome)
+        results = yield from run_on_hosts(
+            self.context, hosts, step, find_reason, outcome=lambda why: ("skipped" if why else "ok", why)
+        )
         reasons = {host: why for host, why in results.items() if why and not isinstance(why, Failure)}
         return {host: answers[host] for host in results if host in answers}, reasons
-
-
-def _describe_outcome(why: str) -> tuple[StepOutcome, str]:
-    return ("skipped", why) if why else ("ok", "")
 
 
 def find_pythons(facts: Mapping[str, Facts]) -> dict[str, str]:
@@ -81,10 +68,9 @@ def find_pythons(facts: Mapping[str, Facts]) -> dict[str, str]:
     oldest = parse_version(OLDEST_PYTHON)
     pythons: dict[str, str] = {}
     for host, fact in facts.items():
+        usable = (it.path for it in fact.pythons if it.usable and it.version and parse_version(it.version) >= oldest)
         if fact.installed and fact.installed.exists:
             pythons[host] = f"{fact.installed.venv}/bin/python"
-            continue
-        for python in fact.pythons:
-            if python.usable and python.version and parse_version(python.version) >= oldest:
-                pythons.setdefault(host, python.path)
+        elif path := next(usable, None):
+            pythons[host] = path
     return pythons

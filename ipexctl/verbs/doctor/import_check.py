@@ -11,8 +11,8 @@ from ipexctl.act.sessions import load_script
 from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import public_version
 from ipexctl.model.commands import Command
-from ipexctl.model.events import Event, StepOutcome
-from ipexctl.model.facts import Facts
+from ipexctl.model.events import Event
+from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import printable
@@ -30,17 +30,20 @@ def try_imports(
 
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt.
     """
-    hosts = [host for host in inventory if host.name in facts and _needs_trial(facts[host.name], everywhere)]
+    envs: dict[str, Installed] = {}
+    for name, fact in facts.items():
+        env = fact.installed
+        if env and env.exists and "torch" in env.packages and (everywhere or needs_import_check(env)):
+            envs[name] = env
+    hosts = [host for host in inventory if host.name in envs]
     if not hosts:
         return {}
     script = load_script("verify.py").encode()
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
-        installed = facts[link.host.name].installed
-        assert installed is not None  # or the host is not tried
-        ipex = public_version(installed.packages.get("intel-extension-for-pytorch", ""))
-        wanted = json.dumps({"ipex": ipex, "step": False})
-        argv = (f"{installed.venv}/bin/python", "-I", "-", wanted)
+        env = envs[link.host.name]
+        ipex = public_version(env.packages.get("intel-extension-for-pytorch", ""))
+        argv = (f"{env.venv}/bin/python", "-I", "-", json.dumps({"ipex": ipex, "step": False}))
         try:
             done = link.run(Command(argv, stdin=script, timeout=_PATIENCE))
         except LinkError as error:
@@ -54,14 +57,7 @@ def try_imports(
             return ("unexpected response of the import check",)
         return tuple(printable(problem, 300) for problem in report.problems)
 
-    done = yield from run_on_hosts(context, hosts, "import", attempt, outcome=_outcome)
+    done = yield from run_on_hosts(
+        context, hosts, "import", attempt, outcome=lambda problems: ("ok", problems[0] if problems else "")
+    )
     return {host: result for host, result in done.items() if isinstance(result, tuple)}
-
-
-def _needs_trial(fact: Facts, everywhere: bool) -> bool:
-    env = fact.installed
-    return bool(env and env.exists and "torch" in env.packages and (everywhere or needs_import_check(env)))
-
-
-def _outcome(problems: tuple[str, ...]) -> tuple[StepOutcome, str]:
-    return "ok", problems[0] if problems else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ipexctl.act.context import Context
@@ -65,7 +66,7 @@ def fetch(
                if listings and not any(number in listing.matched for listing in listings.values())]  # fmt: skip
     plans: dict[str, FetchPlan] = {}
     for name, listing in listings.items():
-        local_file = receive.stat_local_files(into, name)
+        local_file = partial(receive.stat_local_file, into / name)
         # rsync takes names below one directory; those a pattern names through a link are no matter: it follows links.
         both = local_rsync and listing.rsync and not (task.transfer == "auto" and inventory[name].is_local)
         plan = planning.plan_fetch(listing, local_file)

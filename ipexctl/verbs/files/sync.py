@@ -134,10 +134,8 @@ def _send_trees(
             yield from pack(rsynced)
 
         try:
-            if plan.by_rsync:
-                transfer.merge_tree(link, plan.path, pack_stream, own=_name_transfer(tree), old=plan.parts)
-            else:
-                transfer.install_tree(link, plan.path, pack(()), own=_name_transfer(tree), old=plan.parts)
+            archive = pack_stream if plan.by_rsync else pack(())
+            transfer.install_tree(link, plan.path, archive, own=_name_transfer(tree), old=plan.parts)
         except rsync.RsyncError as why:
             return Failure(link.host.name, Kind.STEP, str(why), code="rsync")
         except SourceChangedError as change:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, folds_case, stat_local_files
+from ipexctl.act.transfer.receive import ResultsDir, UnsafePathError, folds_case, stat_local_file
 from ipexctl.protocol.paths import PART
 
 
@@ -30,10 +30,9 @@ def test_a_file_lands_below_its_host_with_its_time_and_for_us_alone(tmp_path: Pa
     assert {path.name: stat.S_IMODE(path.lstat().st_mode) for path in place.rglob("*")} == {
         "out": 0o700, "deep": 0o700, "x.pt": 0o600, "run.sh": 0o700
     }  # fmt: skip
-    found = stat_local_files(tmp_path / "a/b", "n0")
-    assert found("out/deep/x.pt") == (3, 1_000_000)
-    assert found("out") is None
-    assert found("none") is None
+    assert stat_local_file(place, "out/deep/x.pt") == (3, 1_000_000)
+    assert stat_local_file(place, "out") is None
+    assert stat_local_file(place, "none") is None
 
 
 def test_a_link_here_is_never_followed(tmp_path: Path) -> None:
