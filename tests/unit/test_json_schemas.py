@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from ipexctl.act.context import Context
+from ipexctl.act.ssh import Links
 from ipexctl.decide.parsing import parse_list, playbook
 from ipexctl.model.answers import AnyAnswer, UnknownAnswer, answer_kind
 from ipexctl.model.events import Answer, Event, Stamped
 from ipexctl.model.json_values import to_json
 from ipexctl.model.stack import StackRequest
+from ipexctl.model.tasks import Doctor
 from ipexctl.show import event_json
 from ipexctl.show.record import REPORT, read_report
-from ipexctl.verbs.doctor.doctor import explain
+from ipexctl.verbs.doctor.doctor import doctor
 from ipexctl.verbs.hosts import hosts
 from ipexctl.verbs.install.list_releases import stacks, stacks_why
 from ipexctl.verbs.play.lint import lint
@@ -45,7 +48,7 @@ def real_answers(directory: Path) -> Iterator[AnyAnswer]:
     yield from answers(hosts(INVENTORY))
     yield from answers(stacks())
     yield from answers(stacks_why(StackRequest()))
-    yield from answers(explain("CPU001"))
+    yield from answers(doctor(Doctor(explain="CPU001"), INVENTORY, Context(Links(), directory, directory)))
     yield from answers(lint(["p.yaml"], environ={}, cwd=directory, variables={}))
     yield from answers(list_steps(book, INVENTORY, PlayOptions()))
     yield from answers(stamped.event for stamped in (*streams.doctor(3), *streams.install(2), *streams.run(2)))
