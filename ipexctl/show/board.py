@@ -80,9 +80,7 @@ class RankView:
     def feed(self, stream: str, data: bytes, at: float) -> None:
         """Bytes as they come. Long ones are not copied whole."""
         self.at = at
-        held = self.open.get(stream)
-        if held:
-            data = held + data
+        data = self.open.get(stream, b"") + data
         end = data.rfind(b"\n") + 1
         if end:
             self.lines += data.count(b"\n", 0, end)
@@ -118,8 +116,8 @@ class Odd:
     """An unusual line and the ranks that printed it."""
 
     text: str
-    ranks: set[int]
-    count: int = 1
+    ranks: set[int] = field(default_factory=set)
+    count: int = 0
 
 
 class Board:
@@ -230,18 +228,14 @@ class Board:
             self._window, self._budget = at, _LOOKED_AT
         data = event.data[-self._budget :] if self._budget else b""
         self._budget -= len(data)
-        if not data:
-            return
         lines = data.split(b"\n")[-51:] if event.stream == "err" else _odd_lines(data)
         for line in lines:
             key = line[:400].strip()
             if not key:
                 continue
-            known = self.odd.get(key)
-            if known is None:
-                self.odd[key] = Odd(shown(line[:400]), {event.rank})
+            if key not in self.odd:
+                self.odd[key] = Odd(shown(line[:400]))
                 if len(self.odd) > _UNUSUAL:
                     self.odd.popitem(last=False)
-            else:
-                known.ranks.add(event.rank)
-                known.count += 1
+            self.odd[key].ranks.add(event.rank)
+            self.odd[key].count += 1

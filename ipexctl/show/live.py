@@ -10,7 +10,6 @@ import atexit
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -346,7 +345,7 @@ class Live:
         self._board = Board()
         self._dry = False
         self._view = View(self._board, can_detach=on_detach is not None)
-        self._above: deque[list[RenderableType]] = deque()
+        self._above: list[RenderableType] = []
         self._failures = PendingFailures()
         self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
         self._lock = threading.Lock()
@@ -362,7 +361,6 @@ class Live:
         )
         self._still = False
         self._headed = True
-        self._closed = False
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
@@ -380,12 +378,15 @@ class Live:
                 case e.Started():
                     self._headed = False
                 case e.Answer() | e.Ended():
-                    self._head()
+                    if not self._headed and self._board.title:  # it stays above what a verb leaves on the screen
+                        took = phrases.duration(self._board.took)
+                        self._above.append(_ends(self._console.width, one_line(self._board.title), took))
+                    self._headed = True
                     self._show_failures()
                     if isinstance(event, e.Answer):
                         self._dry = is_dry(event.value)
-                        self._above.append(screens.answer(event.value))
-        if self._thread is None and not self._closed:
+                        self._above += screens.answer(event.value)
+        if self._thread is None and not self._stop.is_set():
             self._keys.open()
             self._view.keys = self._keys.active
             atexit.register(self.close)  # the cursor comes back whatever happens
@@ -394,9 +395,8 @@ class Live:
 
     def close(self, report: CommandReport | None = None) -> None:
         """Erases the live part and prints what stays. The terminal is as it was before."""
-        if self._closed:
+        if self._stop.is_set():
             return
-        self._closed = True
         atexit.unregister(self.close)
         self._stop.set()
         if self._thread is not None:
@@ -405,17 +405,9 @@ class Live:
         with self._lock:
             self._show_failures()
             if report:
-                self._above.append([*screens.ending(report, dry=self._dry), *screens.saved(report)])
-        while self._above:
-            typeset.put(self._console, self._out, self._above.popleft())
+                self._above += [*screens.ending(report, dry=self._dry), *screens.saved(report)]
+        typeset.put(self._console, self._out, self._above)
         self._out.flush()
-
-    def _head(self) -> None:
-        """The title stays above what a verb leaves on the screen."""
-        if not self._headed and self._board.title:
-            took = phrases.duration(self._board.took)
-            self._above.append([_ends(self._console.width, one_line(self._board.title), took)])
-        self._headed = True
 
     def _show_failures(self) -> None:
         if failures := self._failures.take():
@@ -423,7 +415,7 @@ class Live:
 
     def _show(self, lines: list[Line]) -> None:
         """Messages of ipexctl: above the live part, and where standard error goes if that is not this terminal."""
-        self._above.append([*lines])
+        self._above += lines
         if self._talk is not None:
             self._talk.write("".join(f"{line.plain}\n" for line in lines))
             self._talk.flush()
@@ -450,8 +442,7 @@ class Live:
         with self._lock:
             if self._failures.due(time.monotonic()):
                 self._show_failures()
-            above = [item for items in self._above for item in items]
-            self._above.clear()
+            above, self._above = self._above, []
             stamp, then = self._last
             # While paused, after one frame that says so, nothing is drawn: what is selected stays selected.
             still = self._view.paused and self._still and not above and not self._view.asking

@@ -54,10 +54,8 @@ def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     if program and option in {"auto", dialect}:
         return program, f"install --mpi {dialect}"
     if option == "impi" and recorded and recorded.kind == "system":
-        raise UsageError(
-            "the environment has no Intel MPI: it was installed for the hosts' own MPI",
-            reasons=[f"{recorded.name or dialect} at {program}"],
-            hint="run without --mpi, or ipexctl install --mpi wheel",
-            exit=Exit.STEP,
-        )
+        what = "the environment has no Intel MPI: it was installed for the hosts' own MPI"
+        reasons = [f"{recorded.name or dialect} at {program}"]
+        hint = "run without --mpi, or ipexctl install --mpi wheel"
+        raise UsageError(what, reasons=reasons, hint=hint, exit=Exit.STEP)
     return ("" if option in {"auto", "impi"} else option), f"--mpi {option}"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from ipexctl.act.inputs import is_writable_by_all, read_input
 from ipexctl.decide import parsing
@@ -15,7 +14,6 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.plays import Play
 from ipexctl.model.text import join_names, printable
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 FAILED = "@failed"
 _ABOUT_RUNS = {"ps", "attach", "logs", "stop", "reap"}  # not counted as the last command that worked on hosts
 
@@ -106,14 +104,14 @@ def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory
 
 
 def read_playbook(
-    path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] = _NONE, strict: bool = True
+    path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] | None = None, strict: bool = True
 ) -> Play:
     """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
     from ipexctl.decide.parsing import playbook
 
     file = read_input(path, cwd=cwd)
     base = str(file.path.parent.absolute())
-    play = playbook.parse(file.text, path, base=base, environ=environ, variables=variables, strict=strict)
+    play = playbook.parse(file.text, path, base=base, environ=environ, variables=variables or {}, strict=strict)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
 

@@ -41,11 +41,8 @@ def find_saved_run(runs: Path, word: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise UsageError(
-            f"no saved run is called {visible(word)}",
-            reasons=[f"saved in {visible(str(runs))}: {_list_names(every)}"],
-            hint="ipexctl replay last",
-        )
+        reasons = [f"saved in {visible(str(runs))}: {_list_names(every)}"]
+        raise UsageError(f"no saved run is called {visible(word)}", reasons=reasons, hint="ipexctl replay last")
     what = f"{visible(word)} matches {len(matches)} saved runs"
     raise UsageError(what, reasons=[_list_names(matches)], hint="write more of it")
 
@@ -74,11 +71,9 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     try:
         number = _open_regular_file(directory / EVENTS)
     except OSError as error:
-        raise UsageError(
-            f"{visible(str(directory))} is not a saved run",
-            reasons=[f"{EVENTS}: {(error.strerror or str(error)).lower()}"],
-            hint="ipexctl replay last",
-        ) from None
+        what = f"{visible(str(directory))} is not a saved run"
+        reasons = [f"{EVENTS}: {(error.strerror or str(error)).lower()}"]
+        raise UsageError(what, reasons=reasons, hint="ipexctl replay last") from None
     ranks = _RankFiles(directory / RANKS)
     at = 0.0
     shown = ended = 0

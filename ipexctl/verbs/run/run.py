@@ -168,19 +168,15 @@ def _find_script(task: Run) -> Path:
     if task.launcher == "module":
         base = Path(*task.script.split("."))
         if not base.with_suffix(".py").is_file() and not (base / "__main__.py").is_file():
-            raise UsageError(
-                f"the module {task.script} does not exist",
-                reasons=[f"neither {base}.py nor {base}/__main__.py is below {Path.cwd()}"],
-                hint="start ipexctl in the directory that holds it",
-            )
+            reasons = [f"neither {base}.py nor {base}/__main__.py is below {Path.cwd()}"]
+            hint = "start ipexctl in the directory that holds it"
+            raise UsageError(f"the module {task.script} does not exist", reasons=reasons, hint=hint)
         return Path()
     script = Path(task.script)
     if not script.is_file():
         what = f"{task.script} is {'a directory' if script.is_dir() else 'not a regular file'}"
-        raise UsageError(
-            what if script.exists() else f"the script {task.script} does not exist",
-            hint="give the path of a Python file on this machine",
-        )
+        what = what if script.exists() else f"the script {task.script} does not exist"
+        raise UsageError(what, hint="give the path of a Python file on this machine")
     return script
 
 
@@ -189,9 +185,8 @@ def _read_accelerate_config(task: Run, emit: str | None) -> accelerate.Accelerat
     if task.accelerate_config is None:
         return None
     if task.launcher != "accelerate":
-        raise UsageError(
-            "--accelerate-config is read with --launcher accelerate only", hint="add --launcher accelerate"
-        )
+        hint = "add --launcher accelerate"
+        raise UsageError("--accelerate-config is read with --launcher accelerate only", hint=hint)
     config = accelerate.read_config(read_input(task.accelerate_config).text, task.accelerate_config)
     return replace(config, hostfile="") if emit else config
 

@@ -62,12 +62,9 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
         exact = [run for run in survey.runs if run.row.run == prefix]
         matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]
     if len({run.row.run for run in matches}) > 1:
-        raise UsageError(
-            f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts",
-            reasons=[f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches],
-            hint="name one of them",
-            exit=Exit.STEP,
-        )
+        what = f"{len(matches)} runs match {prefix!r}" if prefix else f"{len(matches)} runs are kept on these hosts"
+        reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
+        raise UsageError(what, reasons=reasons, hint="name one of them", exit=Exit.STEP)
     if not matches:
         raise no_such_run(prefix, survey)
     return matches[0]
@@ -75,12 +72,10 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
 
 def no_such_run(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
-    return UsageError(
-        f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts",
-        reasons=[f"{host} did not answer" for host in survey.unreachable],
-        hint="ipexctl replay shows runs that were watched to their end",
-        exit=Exit.UNREACHABLE if survey.unreachable else Exit.STEP,
-    )
+    what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
+    reasons = [f"{host} did not answer" for host in survey.unreachable]
+    hint = "ipexctl replay shows runs that were watched to their end"
+    return UsageError(what, reasons=reasons, hint=hint, exit=Exit.UNREACHABLE if reasons else Exit.STEP)
 
 
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
