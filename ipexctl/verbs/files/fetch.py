@@ -15,7 +15,7 @@ from ipexctl.act.transfer.send import ProgressReporter
 from ipexctl.decide import parsing
 from ipexctl.decide.planning import fetch as planning
 from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
-from ipexctl.decide.planning.ignore import compile_ignore
+from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault, format_bytes
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
@@ -51,11 +51,7 @@ def fetch(
     yield Started("fetch", what, tuple(host.name for host in hosts))
 
     def list_host_files(link: Link, _: Emit) -> Listing | Failure:
-        data = receive.list_files(link, destinations[link.host.name], patterns)
-        try:
-            return planning.parse_listing(data, ignored, folds=folds)
-        except ValueError:
-            return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
+        return _list_files(link, destinations[link.host.name], patterns, ignored, folds=folds)
 
     probed = yield from run_on_hosts(context, hosts, "list files", list_host_files)
     failures = {host: failure for host, failure in probed.items() if isinstance(failure, Failure)}
@@ -124,7 +120,10 @@ def _fetch_files(
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
-        for path in _find_changed(link, plan, patterns):
+        listing = _list_files(link, plan.path, patterns, compile_ignore(()))
+        if isinstance(listing, Failure):
+            return listing
+        for path in _find_changed(plan, listing):
             text = f"{printable(path, 200)} changed while it was read: fetch it again"
             emit(Message(text, "warning", host, "changed"))
         bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
@@ -180,9 +179,18 @@ def _fetch_by_rsync(
     return max(0, progress.done - received)
 
 
-def _find_changed(link: Link, plan: FetchPlan, patterns: Sequence[str]) -> list[str]:
+def _list_files(
+    link: Link, where: str, patterns: Sequence[str], ignored: Ignored, *, folds: bool = False
+) -> Listing | Failure:
+    """The files of a host that the patterns match."""
+    try:
+        return planning.parse_listing(receive.list_files(link, where, patterns), ignored, folds=folds)
+    except ValueError:
+        return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
+
+
+def _find_changed(plan: FetchPlan, listing: Listing) -> list[str]:
     """Files that have changed on the host since they were listed."""
-    listing = planning.parse_listing(receive.list_files(link, plan.path, patterns), compile_ignore(()))
     current = {item.local: (item.size, item.mtime) for item in listing.items}
     return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]
 

@@ -37,14 +37,15 @@ LISTED = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0%s\0" % (size, name) for size, nam
 
 
 def fetched(
-    tmp_path: Path, sent: bytes, listed: bytes = LISTED, again: bytes = b""
+    tmp_path: Path, sent: bytes, listed: bytes = LISTED, again: bytes = b"", listed_after: bytes | None = None
 ) -> tuple[list[Event], Failure | str]:
-    """``again`` is what the host sends when it is asked once more, for what did not come."""
-    packs = [sent]
+    """``again`` is what the host sends when it is asked once more, for what did not come; ``listed_after`` is its list
+    when the files have come (default: the same)."""
+    packs, lists = [sent], [listed]
 
     def answer(_: Host, command: Command) -> Completed:
         if command.argv[4] == "list":
-            return Completed(0, listed)
+            return Completed(0, lists.pop() if lists else listed if listed_after is None else listed_after)
         return Completed(0, packs.pop() if packs else again)
 
     inventory = Inventory((Host("n0", "n0"),))
@@ -118,6 +119,13 @@ def test_a_list_without_end_or_sense_is_a_failure(tmp_path: Path) -> None:
     _, found = fetched(tmp_path, b"", b"/w\0\0rubbish")
     assert isinstance(found, Failure)
     assert found.code == "malformed"
+
+
+def test_a_second_list_without_sense_is_a_failure_of_that_host(tmp_path: Path) -> None:
+    events, found = fetched(tmp_path, tar(*GOOD), listed_after=b"/w\0\0rubbish")
+    assert isinstance(found, Failure)
+    assert found.code == "malformed"
+    assert events[-1] == Ended("fetch", Exit.STEP)
 
 
 def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
