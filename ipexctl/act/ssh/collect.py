@@ -7,6 +7,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from ipexctl.act.ssh.quoting import make_stop_script
@@ -159,7 +160,7 @@ class CommandLink(Link, Generic[AnyChannel]):
         """Stops a command on its host; returns what may still run, or ""."""
         if not channel.pid:
             return "" if channel.has_begun else "its login shell did not start the command"
-        command = Command(("/bin/sh", "-c", make_stop_script(channel.pid).decode()))
+        command = Command(("/bin/sh", "-c", make_stop_script(channel.pid)))
         try:
             with self._start(command, _STOPPING) as killer:
                 alive = b"alive" in _collect(killer, command, time.monotonic() + _STOPPING).out
@@ -227,9 +228,8 @@ def _collect(channel: CommandChannel, command: Command, deadline: float) -> Comp
 
 
 def _feed_input(channel: CommandChannel, data: bytes) -> None:
-    try:
+    # It may end without reading all: its status says how; a lost link is met by the reader.
+    with suppress(BrokenPipeError, LinkError, ValueError):
         if data:
             channel.write(data)
         channel.end_input()
-    except (BrokenPipeError, LinkError, ValueError):
-        pass  # it ended without reading all: its status says how; a lost link is met by the reader

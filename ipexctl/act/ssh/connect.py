@@ -13,6 +13,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host,
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import ConnectError, Transport, abort
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import LinkError
@@ -116,15 +118,11 @@ class Dialler:
 
     def _start_proxy_command(self, command: str) -> socket.socket:
         """Starts a ProxyCommand in a shell, as OpenSSH does; returns a socket to it."""
+        line, quiet = ("/bin/sh", "-c", f"exec {command}"), subprocess.DEVNULL
         local_end, remote_end = socket.socketpair()
         with remote_end:
-            process = subprocess.Popen(
-                ("/bin/sh", "-c", f"exec {command}"),
-                stdin=remote_end.fileno(),
-                stdout=remote_end.fileno(),
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            end = remote_end.fileno()
+            process = subprocess.Popen(line, stdin=end, stdout=end, stderr=quiet, start_new_session=True)
         with self._lock:
             self._proxies.append(process)
         return local_end
@@ -137,21 +135,22 @@ class Dialler:
             if jump is None or first:
                 jump = self._jumps[settings] = _JumpConnection()
         if first:
+            failure = ConnectError("jump", f"jump host {settings.name}: the connection was lost")
             try:
-                jump.transport = self._connect(replace(behind, settings=settings, opening=jump.opening))
+                jump.set_result(self._connect(replace(behind, settings=settings, opening=jump.opening)))
             except ConnectError as error:
                 named = error.code == "jump"  # a hop further on already says which one it is
                 what = error.what if named else f"jump host {settings.name}: {error.what}"
                 code = error.code if error.code.startswith("host-key") else "jump"
-                jump.error = ConnectError(code, what, error.hint)
+                failure = ConnectError(code, what, error.hint)
             finally:
                 jump.until = time.monotonic() + _REMEMBERED
-                jump.done.set()
-        if not jump.done.wait(behind.left):
-            raise ConnectError("jump", f"jump host {settings.name}: no answer within {behind.limit:g} s")
-        if jump.transport is None:
-            raise jump.error or ConnectError("jump", f"jump host {settings.name}: the connection was lost")
-        return jump.transport
+                if not jump.done():
+                    jump.set_exception(failure)
+        try:
+            return jump.result(behind.left)
+        except FutureTimeoutError:
+            raise ConnectError("jump", f"jump host {settings.name}: no answer within {behind.limit:g} s") from None
 
     def _log_in(self, sock: Any, attempt: _Attempt) -> Transport:
         """Exchanges keys, verifies the host's key and authenticates. Raises `EOFError` if the connection closes before
@@ -204,7 +203,7 @@ class Dialler:
             except paramiko.BadAuthenticationType as error:
                 accepts = printable(", ".join(error.allowed_types), 80)
                 raise ConnectError("auth", f"login as {user} refused: the host accepts only {accepts}") from None
-            except (paramiko.SSHException, EOFError, OSError) as error:
+            except LOSSES as error:
                 if not transport.is_active():
                     break
                 if isinstance(error, paramiko.AuthenticationException) and time.monotonic() >= attempt.deadline:
@@ -224,24 +223,18 @@ class Dialler:
         raise ConnectError("auth", f"no key to log in as {user} with", "ssh-keygen -t ed25519, then ssh-copy-id")
 
 
-class _JumpConnection:
+class _JumpConnection(Future[Transport]):
     """A connection to a jump host that many hosts share."""
 
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.transport: Transport | None = None
-        self.error: ConnectError | None = None
-        self.until = 0.0
-        self._socket: Any = None
+    until = 0.0  # the time, monotonic, from which another one is tried where this one failed
+    _socket: Any = None
 
     @property
     def is_unusable(self) -> bool:
         """The connection was lost, or failed more than `_REMEMBERED` seconds ago."""
-        if not self.done.is_set():
+        if not self.done():
             return False
-        if self.transport is None:
-            return time.monotonic() > self.until
-        return not self.transport.is_active()
+        return time.monotonic() > self.until if self.exception() else not self.result().is_active()
 
     def opening(self, sock: Any) -> None:
         self._socket = sock
@@ -262,7 +255,7 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
             raise ConnectError("jump", what, "AllowTcpForwarding on the jump host") from None
         why = printable(str(error.text), 80).lower()
         raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
-    except (paramiko.SSHException, EOFError, OSError):
+    except LOSSES:
         if jump.is_active():
             what = f"no answer within {attempt.limit:g} s through jump host {name} ({settings.at})"
             raise ConnectError("timeout", what) from None
@@ -307,12 +300,11 @@ def _explain_session_end(transport: Transport, attempt: _Attempt) -> Exception:
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return ConnectError("not-ssh", f"no common algorithm: {printable(str(error), 100)}")
     if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
-        if greeted:
-            return attempt.late_error("no key exchange within")
-        return attempt.late_error("no SSH banner within", "banner")
+        late = attempt.late_error
+        return late("no key exchange within") if greeted else late("no SSH banner within", "banner")
     if greeted:
         return ConnectError("lost", f"connection closed during the key exchange ({settings.at})")
     if settings.command:
-        what = f"the ProxyCommand ended without a connection ({printable(settings.command, 60)})"
-        return ConnectError("jump", what)
+        command = printable(settings.command, 60)
+        return ConnectError("jump", f"the ProxyCommand ended without a connection ({command})")
     return EOFError()

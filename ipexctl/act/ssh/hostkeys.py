@@ -129,18 +129,14 @@ class KnownHosts:
         A revoked key is refused even if another line accepts it; a host known by another key only has "changed".
         """
         entries = self.find_entries(name)
-        others = self.find_entries(also) if also else []
-        for entry in entries + others:
-            if entry.marker == "@revoked" and entry.blob == blob:
-                return Verdict("revoked", entry)
-        for entry in entries + others:
-            if not entry.marker and entry.blob == blob:
-                return Verdict("ok", entry)
-        for entry in entries:
-            if not entry.marker:
-                return Verdict("changed", entry)
-        authority = next((entry for entry in entries + others if entry.marker == "@cert-authority"), None)
-        return Verdict("certificate", authority) if authority else Verdict("unknown")
+        everything = entries + (self.find_entries(also) if also else [])
+        found: dict[KeyState, list[Entry]] = {  # the first that has an entry counts
+            "revoked": [entry for entry in everything if entry.marker == "@revoked" and entry.blob == blob],
+            "ok": [entry for entry in everything if not entry.marker and entry.blob == blob],
+            "changed": [entry for entry in entries if not entry.marker],
+            "certificate": [entry for entry in everything if entry.marker == "@cert-authority"],
+        }
+        return next((Verdict(state, matching[0]) for state, matching in found.items() if matching), Verdict("unknown"))
 
     def record_key(self, name: str, kind: str, blob: bytes) -> Path:
         """Appends the key of an unknown host to the first file and returns its path. Raises `OSError`."""
@@ -164,8 +160,7 @@ def format_known_host(name: str, kind: str, blob: bytes) -> str:
 
 
 def _is_key_blob(kind: str, blob: bytes) -> bool:
-    named = kind.encode()
-    head = len(named).to_bytes(4, "big") + named
+    head = len(kind).to_bytes(4, "big") + kind.encode()
     return bool(re.fullmatch(r"[a-zA-Z0-9@.-]+", kind)) and blob.startswith(head) and len(blob) > len(head) + 4
 
 

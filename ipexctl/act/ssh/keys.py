@@ -86,9 +86,8 @@ class Keys:
             if self._agent_keys is None:
                 try:
                     self._agent = SharedAgent()
-                    self._agent_keys = [
-                        Key(f"agent key {key.comment or key.get_name()}", key) for key in self._agent.get_keys()
-                    ]
+                    found = self._agent.get_keys()
+                    self._agent_keys = [Key(f"agent key {key.comment or key.get_name()}", key) for key in found]
                 except (paramiko.SSHException, OSError):
                     self._agent_keys = []  # an agent that does not answer is no agent
             return self._agent_keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import paramiko
@@ -12,7 +13,7 @@ from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog, mak
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, new_nonce, shell_line, wrap_command
-from ipexctl.act.ssh.transport import ConnectError, Transport, abort
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Stream
@@ -66,19 +67,19 @@ class SSHChannel(CommandChannel):
 
     def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
-        try:
+        with suppress(
+            *LOSSES
+        ):  # the acknowledgement could not be sent: the data is valid, the next read reports the loss
             if self._channel.recv_ready():
                 pieces.append(("out", self._splitters["out"].feed(self._channel.recv(_PIECE))))
             if self._channel.recv_stderr_ready():
                 pieces.append(("err", self._splitters["err"].feed(self._channel.recv_stderr(_PIECE))))
-        except (paramiko.SSHException, EOFError, OSError):
-            pass  # the acknowledgement could not be sent: the data is valid, the next read reports the loss
         return [(stream, data) for stream, data in pieces if data]
 
     def _check_end(self) -> None:
         """Raises `LinkError` if the outputs ended because the connection did, or before the command started."""
-        if self._channel.exit_status == -1 and not self._channel.get_transport().is_active():
-            raise self.lost_error()
+        if self._channel.exit_status == -1:
+            self._check_connection()
         if not self.has_begun:
             self._channel.status_event.wait(1.0)
             noise = b"\n".join(bytes(splitter.noise) for splitter in self._splitters.values())
@@ -95,40 +96,36 @@ class SSHChannel(CommandChannel):
         while remaining:
             try:
                 sent = self._channel.send(bytes(remaining[:_PACKET]))
-            except (paramiko.SSHException, EOFError, OSError):
+            except LOSSES:
                 sent = 0
             if not sent:
-                if not self._closed and not self._channel.get_transport().is_active():
-                    raise self.lost_error()
+                self._check_connection()
                 raise BrokenPipeError("the command's input has ended")
             remaining = remaining[sent:]
 
     def end_input(self) -> None:
-        try:
+        with suppress(*LOSSES):  # reading reports the loss
             self._channel.shutdown_write()
-        except (paramiko.SSHException, EOFError, OSError):
-            pass  # reading reports the loss
 
     def status(self) -> int:
         self._channel.status_event.wait()
         status = int(self._channel.exit_status)
-        if status >= 0:
-            return status
-        if not self._closed and not self._channel.get_transport().is_active():
-            raise self.lost_error()
-        return 255
+        if status < 0:
+            self._check_connection()
+        return status if status >= 0 else 255
 
-    def lost_error(self) -> LinkError:
-        return make_lost_error(self._host, _describe_loss(self._channel.get_transport()))
+    def _check_connection(self) -> None:
+        """Raises `LinkError` if it was lost and not closed by us."""
+        transport = self._channel.get_transport()
+        if not self._closed and not transport.is_active():
+            raise make_lost_error(self._host, _describe_loss(transport))
 
     def close(self) -> None:
         self._closed = True
         self._log.end(self._channel.exit_status)
         self._wake.set()
-        try:
+        with suppress(*LOSSES):
             self._channel.close()
-        except (paramiko.SSHException, EOFError, OSError):
-            pass
 
 
 class SSHLink(CommandLink[SSHChannel]):
@@ -188,7 +185,7 @@ class SSHLink(CommandLink[SSHChannel]):
             what = f"the host opens no further session: {printable(str(error.text), 60)}"
             hint = "raise MaxSessions in its sshd_config"
             raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
-        except (ConnectError, paramiko.SSHException, EOFError, OSError):  # Paramiko raises what ended it again
+        except (ConnectError, *LOSSES):  # Paramiko raises what ended it again
             raise self._lost_error(_describe_loss(transport)) from None
         if shell.stdin:
             channel.write(shell.stdin)

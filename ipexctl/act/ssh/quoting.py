@@ -109,7 +109,7 @@ class OutputSplitter:
         return output
 
 
-_STOP_SCRIPT = rb"""p=%d
+_STOP_SCRIPT = r"""p=%d
 alive() {
   kill -0 -- -$p 2>/dev/null || kill -0 $p 2>/dev/null || return 1
   for f in /proc/[0-9]*/stat; do
@@ -128,6 +128,6 @@ echo alive
 """
 
 
-def make_stop_script(pid: int) -> bytes:
+def make_stop_script(pid: int) -> str:
     """A script that stops the process group of ``pid``: SIGTERM, then SIGKILL. Prints "alive" if it still runs."""
     return _STOP_SCRIPT % pid

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ipexctl.act.ssh.settings import Settings
@@ -53,13 +54,9 @@ def _make_connect_error(error: OSError, settings: Settings) -> ConnectError:
 def _set_keepalive(sock: socket.socket) -> None:
     """The kernel, too, gives up on a host that does not acknowledge, also while data is being written."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_USER_TIMEOUT", LOST_AFTER * 1000),
-        ("TCP_KEEPIDLE", 10),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_QUICKACK", 1),
-    ):
+    seconds = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5}
+    options = {"TCP_USER_TIMEOUT": LOST_AFTER * 1000, **seconds, "TCP_KEEPCNT": 4, "TCP_QUICKACK": 1}
+    for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -67,23 +64,20 @@ def _set_keepalive(sock: socket.socket) -> None:
 def _resolve(settings: Settings, deadline: float) -> list[tuple[int, Any]]:
     """Addresses of a host. The resolver takes no deadline, so a late one is left behind in its thread."""
     numeric = settings.address.replace(".", "").isdigit() or ":" in settings.address
-    answer: list[Any] = []
+    answer: list[tuple[int, Any]] = []
 
     def ask() -> None:
-        try:
+        with suppress(OSError, UnicodeError):  # then it ends without an answer
             infos = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM)
             answer.extend((family, address) for family, _, _, _, address in infos)
-        except (OSError, UnicodeError) as error:
-            answer.append(error)
 
+    resolver = threading.Thread(target=ask, name=f"resolve {settings.address}", daemon=True)
     if numeric:
         ask()
     else:
-        resolver = threading.Thread(target=ask, name=f"resolve {settings.address}", daemon=True)
         resolver.start()
         resolver.join(max(0.1, deadline - time.monotonic()))
     if not answer:
-        raise ConnectError("dns", f"the name {settings.address} was not resolved in time")
-    if isinstance(answer[0], Exception):
-        raise ConnectError("dns", f"the name {settings.address} cannot be resolved")
+        why = "was not resolved in time" if resolver.is_alive() else "cannot be resolved"
+        raise ConnectError("dns", f"the name {settings.address} {why}")
     return answer

@@ -6,7 +6,10 @@ import logging
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+
+import paramiko
 
 from ipexctl.act.ssh.paramiko_internals import QuietTransport
 from ipexctl.model.errors import ConnectError as ConnectError
@@ -22,6 +25,7 @@ _WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gb
 _BANNER = 16 << 10  # bytes looked through for the banner
 _TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
 _KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
+LOSSES = (paramiko.SSHException, EOFError, OSError)  # what Paramiko raises where a connection is lost
 LOST_AFTER = 30  # seconds without any reply from a host, after which it is lost
 
 _log = logging.getLogger("ipexctl.ssh")
@@ -56,10 +60,8 @@ class Transport(QuietTransport):
 
     def end(self) -> None:
         """Ends the connection and wakes whoever waits on it."""
-        try:
+        with suppress(OSError, AttributeError, TypeError):  # never connected, or a channel through a jump host
             self.sock.shutdown(socket.SHUT_RDWR)
-        except (OSError, AttributeError, TypeError):
-            pass  # never connected, or a channel through a jump host
         self.close()
         self.sock.close()
         self.wake_waiters()
@@ -87,10 +89,8 @@ def abort(sock: Any) -> None:
     if isinstance(sock, Transport):
         sock.end()
     elif sock is not None:
-        try:
+        with suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         sock.close()
 
 
