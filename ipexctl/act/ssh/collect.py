@@ -83,6 +83,7 @@ class CommandLink(Link, Generic[AnyChannel]):
         self._closed = False
         self._connecting = threading.Lock()
         self._connected = False
+        self._notes: tuple[str, ...] = ()  # of connecting, for the user
         self._error: BaseException | None = None  # why it could not be connected
 
     @property
@@ -113,10 +114,15 @@ class CommandLink(Link, Generic[AnyChannel]):
         if self._error:
             raise self._error
 
-    @abstractmethod
-    def connect(self) -> None: ...
-    @abstractmethod
-    def _disconnect(self) -> None: ...
+    def notes(self) -> tuple[str, ...]:
+        notes, self._notes = self._notes, ()
+        return notes
+
+    def connect(self) -> None:
+        """Raises `LinkError`. There is nothing to do for this machine."""
+
+    def _disconnect(self) -> None:
+        """Ends what `connect` has made."""
 
     @abstractmethod
     def _start(self, command: Command, patience: float) -> AnyChannel:

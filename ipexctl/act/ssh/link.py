@@ -67,9 +67,7 @@ class SSHChannel(CommandChannel):
 
     def _read_available(self) -> list[tuple[Stream, bytes]]:
         pieces: list[tuple[Stream, bytes]] = []
-        with suppress(
-            *LOSSES
-        ):  # the acknowledgement could not be sent: the data is valid, the next read reports the loss
+        with suppress(*LOSSES):  # no acknowledgement could be sent: the data is valid, the next read reports the loss
             if self._channel.recv_ready():
                 pieces.append(("out", self._splitters["out"].feed(self._channel.recv(_PIECE))))
             if self._channel.recv_stderr_ready():
@@ -136,16 +134,10 @@ class SSHLink(CommandLink[SSHChannel]):
         self._dialler = dialler
         self._opening: Any = None  # the socket or transport being connected
         self._transport: Transport | None = None
-        self._notes: tuple[str, ...] = ()
 
     @property
     def alive(self) -> bool:
         return not self._closed and self._transport is not None and self._transport.is_active()
-
-    def notes(self) -> tuple[str, ...]:
-        """Notes of connecting for the user; returned once."""
-        output, self._notes = self._notes, ()
-        return output
 
     def connect(self) -> None:
         """Raises `LinkError` within the connect timeout."""

@@ -112,30 +112,20 @@ class LocalLink(CommandLink[LocalChannel]):
         super().__init__(host)
         self._env = dict(env) if env is not None else {key: os.environ[key] for key in _KEPT if key in os.environ}
 
-    def connect(self) -> None:
-        """Nothing to do here."""
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def _start(self, command: Command, patience: float) -> LocalChannel:
         way = fit_line(shell_line(command))
         log = CommandLog(self._host.name, command)
-        home = self._env.get("HOME", "/")
-        process = subprocess.Popen(  # without a shell of Python's: sh is a word like others, its line quoted by us
-            ("/bin/sh", "-c", way.line),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._env,
-            cwd=home if os.path.isdir(home) else "/",  # noqa: PTH112
-            start_new_session=True,
-            bufsize=0,
+        line = (
+            "/bin/sh",
+            "-c",
+            way.line,
+        )  # without a shell of Python's: sh is a word like others, its line quoted by us
+        home, pipe = self._env.get("HOME", "/"), subprocess.PIPE
+        cwd = home if os.path.isdir(home) else "/"  # noqa: PTH112
+        process = subprocess.Popen(
+            line, stdin=pipe, stdout=pipe, stderr=pipe, env=self._env, cwd=cwd, start_new_session=True, bufsize=0
         )
         channel = LocalChannel(process, log)
         if way.stdin:
             channel.write(way.stdin)
         return channel
-
-    def _disconnect(self) -> None:
-        """Nothing to do here."""

@@ -41,9 +41,7 @@ class ShellCommand:
 
 def fit_line(text: bytes) -> ShellCommand:
     """A line of sh of any length."""
-    if len(text) < _LONGEST:
-        return ShellCommand(text)
-    return _through_stdin(text)
+    return ShellCommand(text) if len(text) < _LONGEST else _through_stdin(text)
 
 
 def _through_stdin(text: bytes) -> ShellCommand:
@@ -63,10 +61,8 @@ def wrap_command(text: bytes, nonce: bytes) -> ShellCommand:
     """A line of sh through any login shell: prints nonce and process id, then runs ``text`` in the home directory."""
     greeting = b"printf '\\n%s %s\\n' " + nonce + b" $$"
     command = fit_line(b'cd "${HOME:-/}" 2>/dev/null; ' + greeting + b"; " + greeting + b" >&2; " + text)
-    line = b"exec /bin/sh -c " + _quote(command.line)
-    if len(line) < _LONGEST:
-        return ShellCommand(line, command.stdin)
-    command = _through_stdin(command.line)
+    if len(_quote(command.line)) >= _LONGEST:
+        command = _through_stdin(command.line)
     return ShellCommand(b"exec /bin/sh -c " + _quote(command.line), command.stdin)
 
 

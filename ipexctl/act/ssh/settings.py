@@ -98,10 +98,8 @@ class SSHSettings:
 
     def _list_known_hosts(self, options: HostOptions, named: str | None) -> tuple[Path, ...]:
         """``named`` are those of the host itself."""
-        if named or self._known_hosts:
-            own: tuple[str, ...] = (named or str(self._known_hosts),)
-        else:
-            own = options.paths("userknownhostsfile") or _USER_KNOWN
+        given = named or self._known_hosts
+        own = (str(given),) if given else options.paths("userknownhostsfile") or _USER_KNOWN
         own = tuple("/dev/null" if name == "none" else name for name in own)
         system = options.words("globalknownhostsfile") or _GLOBAL_KNOWN
         return (*(Path(name).expanduser() for name in own), *(Path(name) for name in system if name != "none"))

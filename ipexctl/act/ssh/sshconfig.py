@@ -117,8 +117,9 @@ def read_config(path: Path, base: Path, scope: _Scope | None = None, depth: int 
                 scope = _Scope(_parse_criteria(keyword, words), outer, place)
                 file.append(scope)
             elif keyword == "include":
-                for name in _find_included(words, base):
-                    file += read_config(name, base, scope, depth + 1)
+                for pattern in (str(base / Path(word).expanduser()) for word in words):
+                    for name in sorted(glob.glob(pattern)):  # noqa: PTH207
+                        file += read_config(Path(name), base, scope, depth + 1)
             elif keyword:
                 file.append(_Option(keyword, _parse_value(keyword, words), scope, place))
         except ValueError as error:
@@ -182,12 +183,6 @@ def _split_words(text: str) -> Iterator[str]:
             word = (word or "") + (re.sub(r"\\(['\"\\])", r"\1", piece[1:-1]) if quote else piece[-1])
     if word is not None:
         yield word
-
-
-def _find_included(words: list[str], base: Path) -> list[Path]:
-    """Files that an Include line names, in the order they are read."""
-    patterns = [str(base / Path(word).expanduser()) for word in words]
-    return [Path(name) for pattern in patterns for name in sorted(glob.glob(pattern))]  # noqa: PTH207
 
 
 def _parse_criteria(keyword: str, words: list[str]) -> tuple[_Criterion, ...]:

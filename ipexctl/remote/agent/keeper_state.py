@@ -82,16 +82,9 @@ Action = Union[Send, Note, StartLauncher, Disconnect, ReleaseShims, Close]
 Actions = Tuple[Action, ...]
 
 
-class Doubt(NamedTuple):
-    """Parts of the launcher end: perhaps because of a rank whose own end is still to be reported. Until ``until``
-    (steady) that would explain it; then the run is stopped for ``reason``. ``since`` is in the head's clock."""
-
-    reason: str
-    detail: str
-    since: float
-    until: float
-
-
+# Parts of the launcher end: perhaps because of a rank whose own end is still to be reported. Until ``until`` (steady)
+# that would explain it; then the run is stopped for ``reason``. ``since`` is in the head's clock.
+Doubt = NamedTuple("Doubt", [("reason", str), ("detail", str), ("since", float), ("until", float)])
 # Guards were asked for the stacks of their ranks: ``hosts`` have still to report, until ``until`` (steady).
 Inquiry = NamedTuple("Inquiry", [("hosts", FrozenSet[str]), ("until", float)])
 
@@ -226,17 +219,18 @@ def _running_due(run: "Run", now: "Moment") -> "Step":
     return run, ()
 
 
-def _stopping_due(run: "Run", now: "Moment") -> "Step":
-    if _settled(run, now):
+def _ending_due(run: "Run", now: "Moment") -> "Step":
+    late = now.steady > run.deadline
+    if _settled(run, now) or (late and run.state is State.KILLING):
         return _finish(run, now)
-    return _kill(run, now) if now.steady > run.deadline else (run, ())
+    return _kill(run, now) if late else (run, ())
 
 
 _DUE: "Dict[State, Callable[[Run, Moment], Step]]" = {
     State.GATHERING: _gathering_due,
     State.RUNNING: _running_due,
-    State.STOPPING: _stopping_due,
-    State.KILLING: lambda run, now: _finish(run, now) if _settled(run, now) or now.steady > run.deadline else (run, ()),
+    State.STOPPING: _ending_due,
+    State.KILLING: _ending_due,
     State.FINISHING: lambda run, now: (
         _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
     ),
@@ -289,8 +283,7 @@ def _launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> 
     if run.state is not State.LAUNCHING:
         return run, ()
     run = _enter(run, State.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
-    launched = Note(journal.Launched(started.pid, started.port))
-    return run, (Send("", messages.RanksPort(started.port)), launched)
+    return run, (Send("", messages.RanksPort(started.port)), Note(journal.Launched(*started)))
 
 
 def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":

@@ -68,12 +68,10 @@ class ProgressMonitor:
                 if int(rank) in self.signs:
                     self.signs[int(rank)] = now
             return
-        for rank in self._doubtful(now):
+        doubtful = [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
+        for rank in doubtful:
             if frames.tag_of(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
-
-    def _doubtful(self, now: float) -> "List[int]":
-        return [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
 
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
         """What is new."""

@@ -34,11 +34,8 @@ class Wire:
         self.outbox = b""
         self.open = True
         self.tampered = False  # closed because of a line that the other side did not seal, or complained of
-        self.role = ""
-        self.name = ""
-        self.since = time.monotonic()
-        self.heard = time.monotonic()
-        self.challenge = ""
+        self.role = self.name = self.challenge = ""
+        self.since = self.heard = time.monotonic()
         self.sending: "Optional[seal.Seals]" = None  # both are there once both sides are proved
         self.receiving: "Optional[seal.Seals]" = None
 

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import DEVNULL, STDOUT
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ipexctl.protocol.session import Executables, Figures, LaunchRequests, PingPong, SessionError
@@ -132,21 +133,14 @@ def start_mpiexec(mpiexec: str, program: str, env: Dict[str, str], interface: st
 
 def start_rank(words: List[str], env: Dict[str, str]) -> None:
     """Starts one side. The words are for a shell, as ssh passes them to one."""
-    start_tagged(["/bin/sh", "-c", " ".join(words)], env, subprocess.DEVNULL)
+    start_tagged(["/bin/sh", "-c", " ".join(words)], env, DEVNULL)
 
 
 def start_tagged(line: List[str], env: Dict[str, str], output: Any, folder: Optional[str] = None) -> None:
+    # IMB's ranks wait in loops: on a host whose CPUs others use, too, each turn would cost a whole time slice
+    env = dict(env, I_MPI_THREAD_YIELD="2", **{TAG: TAG_VALUE})
     STARTED.append(
-        subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # IMB's ranks wait in loops: on a host whose CPUs others use, too, each turn would cost a whole time slice
-            env=dict(env, I_MPI_THREAD_YIELD="2", **{TAG: TAG_VALUE}),
-            cwd=folder,
-            start_new_session=True,
-        )
+        subprocess.Popen(line, stdin=DEVNULL, stdout=output, stderr=STDOUT, env=env, cwd=folder, start_new_session=True)
     )
 
 
