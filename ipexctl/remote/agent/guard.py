@@ -248,13 +248,13 @@ class Guard:
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
+        if self.spec.head is None and not left:
+            shutil.rmtree(self.directory, ignore_errors=True)  # before the run may end: then nothing is left here
         self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left]))
         until = time.monotonic() + self.spec.timings.flush
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
-        if self.spec.head is None and not left:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     def end_alone(self, why: str) -> None:
         """The keeper is lost: ends the run's part on this host alone."""
