@@ -720,7 +720,7 @@ wheel = Wheel("torch", "2.8.0", {url!r}, {self.built.sha256!r}, {len(self.built.
 def told(have, size, name): print(have, flush=True)
 try:
     sources = Sources(environ=os.environ, limits=Limits(stall={stall}))
-    download_wheels([wheel], Path({str(self.cache)!r}), sources, told, threading.Event())
+    download_wheels([wheel], Path({str(self.cache)!r}), sources, threading.Event(), told)
 except UsageError as error:
     print(error.reasons[0])
 """

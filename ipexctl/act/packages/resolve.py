@@ -13,6 +13,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -137,16 +138,14 @@ def _run_uv(argv: Sequence[str], text: str, env: Mapping[str, str], limits: Limi
         child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=log, env=dict(env), cwd=os.sep)
         try:
             moved, last = time.monotonic(), (0, 0)
-            while True:
-                try:
+            while child.poll() is None:
+                now = (os.fstat(log.fileno()).st_size, _cpu_seconds(child.pid))
+                if now != last:
+                    moved, last = time.monotonic(), now
+                if time.monotonic() - moved > limits.stall:
+                    return None, "", ""
+                with suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
-                    break
-                except subprocess.TimeoutExpired:
-                    now = (os.fstat(log.fileno()).st_size, _cpu_seconds(child.pid))
-                    if now != last:
-                        moved, last = time.monotonic(), now
-                    if time.monotonic() - moved > limits.stall:
-                        return None, "", ""
         finally:
             child.kill()
             child.wait()

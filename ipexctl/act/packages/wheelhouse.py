@@ -82,10 +82,8 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
                 raise
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError):
         raise UsageError(f"the wheelhouse {archive} is damaged or no archive", hint="--wheels DIRECTORY") from None
-    except (zlib.error, lzma.LZMAError):
-        raise UsageError(f"the wheelhouse {archive} is damaged") from None
-    except OSError as error:
-        if error.errno is None:  # what gzip and bz2 say of damaged data
+    except (zlib.error, lzma.LZMAError, OSError) as error:
+        if not isinstance(error, OSError) or error.errno is None:  # what gzip and bz2 say of damaged data
             raise UsageError(f"the wheelhouse {archive} is damaged") from None
         raise UsageError(
             f"the wheelhouse {archive} cannot be opened: {error.strerror or error}", exit=Exit.STEP

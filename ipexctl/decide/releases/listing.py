@@ -17,11 +17,8 @@ def list_releases(
 ) -> tuple[ListedRelease, ...]:
     """The releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says whether those
     hosts support it, or why not. Raises `UsageError` for a torch that is not in the table."""
-    releases = [
-        release
-        for release in table.releases
-        if torch is None or public_version(torch) in {release.torch, minor_version(release.torch)}
-    ]
+    wanted = None if torch is None else public_version(torch)
+    releases = [release for release in table.releases if wanted in {None, release.torch, minor_version(release.torch)}]
     if not releases:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
     return tuple(_listed(release, table, facts) for release in releases)

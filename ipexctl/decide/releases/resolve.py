@@ -223,10 +223,8 @@ def _refuse_pair(
     word: str, member: str, wanted: str, releases: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
 ) -> UsageError:
     versions = sorted({getattr(release, member) for release in releases} - {""}, key=parse_version)
-    elsewhere = sorted(
-        {release.torch for release in table.releases if getattr(release, member) == public_version(wanted)},
-        key=parse_version,
-    )
+    having = {release.torch for release in table.releases if getattr(release, member) == public_version(wanted)}
+    elsewhere = sorted(having, key=parse_version)
     reasons = []
     subject = f"torch {request.torch}" if request.torch else ""
     if not subject and request.ipex and member == "oneccl":

@@ -108,10 +108,8 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
     lines += [f"{wheel.filename}  {format_size(wheel.size) if wheel.size else ''}".rstrip() for wheel in todo]
     unknown = sum(not wheel.size for wheel in todo)
     more = f", and {unknown} of unknown size" if unknown else ""
-    lines.append(
-        f"{pluralize(len(todo), 'wheel')}, {format_size(sum(wheel.size for wheel in todo))}{more}" if todo else nothing
-    )
-    return "\n".join(lines)
+    total = f"{pluralize(len(todo), 'wheel')}, {format_size(sum(wheel.size for wheel in todo))}{more}"
+    return "\n".join([*lines, total if todo else nothing])
 
 
 def _place(source: Path, target: Path) -> None:
