@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
@@ -110,9 +111,5 @@ def _stop_threads(context: Context, events: queue.Queue[Any], threads: list[thre
     deadline = time.monotonic() + _ENDING
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         context.links.close()
-        pause = time.monotonic() + 0.2
-        while time.monotonic() < pause and any(thread.is_alive() for thread in threads):
-            try:
-                events.get(timeout=0.02)  # makes room: a worker may be waiting to put an event
-            except queue.Empty:
-                pass
+        with suppress(queue.Empty):
+            events.get(timeout=0.02)  # makes room: a worker may be waiting to put an event

@@ -314,9 +314,8 @@ def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
 
     Processes of other users are never part of a lab.
     """
-    marks = {f"{ENV_TAG}={lab.tag}".encode()} | (
-        {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
-    )
+    home = {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
+    marks = home | {f"{ENV_TAG}={lab.tag}".encode()}
     pids = {each.pid for each in ((server,) if server else lab.servers) if is_alive(lab, each)}
     parents: dict[int, int] = {}
     for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):

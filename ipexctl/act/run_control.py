@@ -70,8 +70,9 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
 
 def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
     """Starts the keeper on the head; its port. Raises `LinkError`."""
-    command = site.agent(Role.KEEPER, site.directory, run=run)
-    answer = _ask(link, command, "the run's keeper did not start", messages.KeeperListening, messages.AgentFailed)
+    done = link.run(site.agent(Role.KEEPER, site.directory, run=run))
+    problem = "the run's keeper did not start"
+    answer = _read_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):
         raise LinkError(Failure(site.host.name, Kind.STEP, f"keeper: {answer.error}", code="keeper"))
     return answer.port
@@ -80,9 +81,9 @@ def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
 def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: int) -> None:
     """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, STEP when the keeper on
     the head cannot be reached from there."""
-    command = site.agent(Role.GUARD, site.directory, address, str(port), run=run)
+    done = link.run(site.agent(Role.GUARD, site.directory, address, str(port), run=run))
     refusals = (messages.HostBusy, messages.AgentFailed)
-    answer = _ask(link, command, "its guard did not start", messages.GuardReady, *refusals)
+    answer = _read_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
@@ -125,14 +126,14 @@ def runs(link: Link) -> messages.RunListing:
         f'"$d/{ROLE}" {Role.LIST} "$all" || python3 -E -s -S "$d/{AGENT}" {Role.LIST} "$all" && exit 0; done; '
         f'[ "$tried" ] || echo {shlex.quote(KINDS.write(messages.RunListing()).decode())}'
     )
-    command = Command(("/bin/sh", "-c", script), timeout=20.0)
-    return _ask(link, command, "its runs cannot be listed", messages.RunListing)
+    done = link.run(Command(("/bin/sh", "-c", script), timeout=20.0))
+    return _read_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 
 def describe(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
-    command = Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0)
-    return _ask(link, command, "the run cannot be read", messages.RunDescription)
+    done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0))
+    return _read_answer(link, done, "the run cannot be read", messages.RunDescription)
 
 
 def remove(link: Link, site: RemoteRunDir) -> None:
@@ -144,10 +145,6 @@ def remove(link: Link, site: RemoteRunDir) -> None:
         'for wait in 0.2 1 2; do rm -rf -- "$1" 2>/dev/null && exit 0; sleep $wait; done; exec rm -rf -- "$1"'
     )
     link.run(Command(("/bin/sh", "-c", script, "sh", site.directory), timeout=30.0))
-
-
-def _ask(link: Link, command: Command, problem: str, kind: type[T], *others: type[S]) -> T | S:
-    return _read_answer(link, link.run(command), problem, kind, *others)
 
 
 def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:

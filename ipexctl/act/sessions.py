@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ def load_script(name: str) -> str:
     return files("ipexctl.remote.session").joinpath(name).read_text("utf-8")
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """Opens with `Session.start`; `call` waits for the answer. One request at a time. Close it."""
 
     def __init__(self, host: str, channel: Channel, silence: float = _SILENCE) -> None:
@@ -118,9 +118,6 @@ class Session:
                 pass
             timer.cancel()
         self.close()
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

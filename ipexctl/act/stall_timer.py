@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 PATIENCE = 60.0  # seconds a host may take to answer, or a transfer may rest
 
 
-class StallTimer:
+class StallTimer(AbstractContextManager["StallTimer"]):
     """Calls ``stop`` once when nothing has ``moved`` for too long; ``stalled`` tells so afterwards."""
 
     def __init__(self, stop: Callable[[], None], patience: float = PATIENCE) -> None:
@@ -18,9 +19,6 @@ class StallTimer:
         self._over = threading.Event()
         self.stalled = False
         threading.Thread(target=self._body, name="stall timer", daemon=True).start()
-
-    def __enter__(self) -> StallTimer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()

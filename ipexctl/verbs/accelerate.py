@@ -11,7 +11,8 @@ from ipexctl.act.context import Context
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.launch import accelerate, placement
+from ipexctl.decide.launch import placement
+from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.answers import AccelerateAnswer
 from ipexctl.model.errors import Exit, UsageError
@@ -25,7 +26,7 @@ _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
 
 def accelerate_config(
-    request: accelerate.AccelerateConfig,
+    request: AccelerateConfig,
     inventory: Inventory,
     context: Context,
     *,
@@ -61,7 +62,7 @@ def accelerate_config(
         if config.ipex and config.precision == "bf16" and weak:
             where = join_names(weak, 1)
             yield Message(f"IPEX refuses bf16 on {where}, without AVX-512: --precision no, or --no-ipex", "warning")
-    text, warnings = accelerate.write_config(config, version, parse_options(read_data("options.toml")))
+    text, warnings = write_config(config, version, parse_options(read_data("options.toml")))
     for sentence in warnings:
         yield Message(sentence, "warning")
     if file:
@@ -72,12 +73,8 @@ def accelerate_config(
 
 
 def _fill_config(
-    request: accelerate.AccelerateConfig,
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    n: int | None,
-    ppn: int | None,
-) -> tuple[str, accelerate.AccelerateConfig]:
+    request: AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+) -> tuple[str, AccelerateConfig]:
     """The head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by default.
     Raises `UsageError` if accelerate is not installed."""
     head = facts[inventory.head.name]

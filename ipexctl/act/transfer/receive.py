@@ -41,7 +41,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     def __init__(self, into: Path, host: str) -> None:
         """Raises `UnsafePathError` if the directory is a symbolic link or cannot be created."""
         self.path = into / host
-        try:
+        with _local_errors(str(self.path)):
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             top = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -51,8 +51,6 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             _remove_stale(self._root)
             self._part = f"{PART}{os.getpid()}-{secrets.token_hex(4)}"
             os.mkdir(self._part, 0o700, dir_fd=self._root)
-        except OSError as error:
-            raise _local_error(str(self.path), error) from None
 
     @property
     def staging(self) -> Path:
@@ -63,16 +61,17 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
         """Writes one file, moves it into place and returns its size. Raises `UnsafePathError`, and whatever ``chunks``
         raises; then no file has changed."""
         name = f"{self._part}/{secrets.token_hex(8)}"
-        try:
+        with _local_errors(local):
             number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=self._root)
-        except OSError as error:
-            raise _local_error(local, error) from None
         size = 0
         try:
             with os.fdopen(number, "wb", buffering=0) as file:
                 for chunk in chunks:
-                    _write_all(file, chunk, local)
                     size += len(chunk)
+                    remaining = memoryview(chunk)
+                    with _local_errors(local):
+                        while remaining:
+                            remaining = remaining[file.write(remaining) or 0 :]
             self._move_into_place(name, local, mtime, executable)
         except BaseException:
             os.unlink(name, dir_fd=self._root)
@@ -82,11 +81,8 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
     def adopt_file(self, name: str, local: str, *, mtime: int, executable: bool) -> int:
         """Moves the file ``name``, which rsync wrote into `staging`, into place and returns its size."""
         *above, leaf = name.split("/")
-        try:
-            with _open_directory(self._root, [self._part, *above]) as at:
-                status = os.stat(leaf, dir_fd=at, follow_symlinks=False)
-        except OSError as error:
-            raise _local_error(local, error) from None
+        with _local_errors(local), _open_directory(self._root, [self._part, *above]) as at:
+            status = os.stat(leaf, dir_fd=at, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             raise UnsafePathError(f"{printable(local, 200)} is not a regular file")
         self._move_into_place(f"{self._part}/{name}", local, mtime, executable)
@@ -94,13 +90,10 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
 
     def _move_into_place(self, name: str, local: str, mtime: int, executable: bool) -> None:
         *above, leaf = local.split("/")
-        try:
-            with _open_directory(self._root, above, make=True) as at:
-                os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
-                os.utime(name, (mtime, mtime), dir_fd=self._root)
-                os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
-        except OSError as error:
-            raise _local_error(local, error) from None
+        with _local_errors(local), _open_directory(self._root, above, make=True) as at:
+            os.chmod(name, 0o700 if executable else 0o600, dir_fd=self._root)
+            os.utime(name, (mtime, mtime), dir_fd=self._root)
+            os.rename(name, leaf, src_dir_fd=self._root, dst_dir_fd=at)
 
     def close(self) -> None:
         """Removes incomplete files."""
@@ -265,24 +258,23 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _write_all(file: io.RawIOBase, chunk: bytes, local: str) -> None:
-    remaining = memoryview(chunk)
+_REASONS = {
+    errno.ELOOP: "a part of the local path is a symbolic link",
+    errno.ENOTDIR: "a part of the local path is not a directory",
+    errno.EISDIR: "the local path is a directory",
+    errno.ENOTEMPTY: "the local path is a directory",
+    errno.ENOSPC: "no space left on this machine",
+    errno.EDQUOT: "no space left on this machine",
+}
+
+
+@contextlib.contextmanager
+def _local_errors(name: str) -> Iterator[None]:
+    """Raises `UnsafePathError`, which names the local path, in place of `OSError`."""
     try:
-        while remaining:
-            remaining = remaining[file.write(remaining) or 0 :]
+        yield
     except OSError as error:
-        raise _local_error(local, error) from None
-
-
-def _local_error(name: str, error: OSError) -> UnsafePathError:
-    why = {
-        errno.ELOOP: "a part of the local path is a symbolic link",
-        errno.ENOTDIR: "a part of the local path is not a directory",
-        errno.EISDIR: "the local path is a directory",
-        errno.ENOTEMPTY: "the local path is a directory",
-        errno.ENOSPC: "no space left on this machine",
-        errno.EDQUOT: "no space left on this machine",
-    }.get(error.errno or 0) or (error.strerror or str(error)).lower()
-    problem = UnsafePathError(f"{printable(name, 200)}: {why}")
-    problem.full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return problem
+        why = _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+        problem = UnsafePathError(f"{printable(name, 200)}: {why}")
+        problem.full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise problem from None

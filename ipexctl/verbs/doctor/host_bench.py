@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from threading import Lock
 
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import RemoteError, Session
@@ -41,7 +41,7 @@ def measure_host_speeds(
     hosts = [host for host in inventory if host.name in pythons]
     together = replace(context, bound=max(context.bound, len(hosts)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
-    turns = {_machine_key(host, facts): threading.Lock() for host in pythons}
+    turns = {_machine_key(host, facts): Lock() for host in pythons}
 
     def compute(host: str, session: Session) -> HostSpeed:
         with turns[_machine_key(host, facts)]:
@@ -71,7 +71,7 @@ def _measure_links(
     inventory: Inventory,
     facts: Mapping[str, Facts],
     sessions: HostSessions,
-    turns: Mapping[str, threading.Lock],
+    turns: dict[str, Lock],
 ) -> Generator[Event, None, tuple[list[LinkSpeed], list[UnmeasuredLink]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
     choices = choose_interfaces(facts)
@@ -92,12 +92,11 @@ def _measure_links(
             pair = (first, second)
             rdma = has_rdma(facts[host] for host in pair)
             envs = [_build_environment(runtimes[host], facts[host], choices[host], rdma) for host in pair]
-            mpiexec, interface = runtimes[first].mpiexec, choices[first].name
+            launch = (runtimes[first].mpiexec, programs[first], choices[first].name)
             with ExitStack() as alone:
                 for computer in sorted({_machine_key(host, facts) for host in pair}):
                     alone.enter_context(turns[computer])
-                both = (session, sessions.sessions[second])
-                result = _measure_pair(both, envs, mpiexec, programs[first], interface)
+                result = _measure_pair((session, sessions.sessions[second]), envs, *launch)
             return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
 
         results, reasons = yield from sessions.run([inventory[host] for host in partner], "ping-pong", measure)

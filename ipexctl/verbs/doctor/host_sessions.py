@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class HostSessions:
+class HostSessions(AbstractContextManager["HostSessions"]):
     """Leaving its ``with`` block ends the program on every host. ``pythons`` are the hosts' interpreters, and
     ``silence`` the seconds after which a host counts as lost."""
 
@@ -29,9 +30,6 @@ class HostSessions:
     pythons: Mapping[str, str]
     silence: float
     sessions: dict[str, Session] = field(default_factory=dict)
-
-    def __enter__(self) -> HostSessions:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for session in self.sessions.values():

@@ -11,7 +11,7 @@ from itertools import chain
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
 from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
-from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
+from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -60,7 +60,8 @@ def check_network(
         return [_build_pair(host, attempt) for attempt in answer.attempts]
 
     def try_others(host: str, session: Session) -> tuple[list[Pair], _MarkerFiles]:
-        pairs = try_targets(host, session, tries[host], _find_mtu(facts[host], choices[host]))
+        mtus = [card.mtu for card in facts[host].interfaces if card.name == choices[host].name and card.mtu]
+        pairs = try_targets(host, session, tries[host], mtus[0] if mtus else 1500)
         markers = {_name_marker_file(token, other): other for other in names if shareable[other]}
         directories, names_there = shareable[host], list(markers)
         answer = session.call("find_marker_files", SeenMarkerFiles, directories=directories, names=names_there)
@@ -99,14 +100,9 @@ def _name_marker_file(token: str, host: str) -> str:
 
 
 def _list_shareable_directories(fact: Facts) -> list[str]:
-    """Directories of the environment and the user on file systems that other hosts may see, too."""
-    paths = [disk.mount for disk in fact.disks if disk.filesystem.startswith(_NETWORKED) and disk.writable]
-    home = [fact.home] if fact.home and paths and any(fact.home.startswith(path) for path in paths) else []
-    return list(dict.fromkeys(home))
-
-
-def _find_mtu(fact: Facts, choice: InterfaceChoice) -> int:
-    return next((card.mtu for card in fact.interfaces if card.name == choice.name and card.mtu), 1500)
+    """The user's home directory, if it is on a file system that other hosts may see, too."""
+    mounts = tuple(disk.mount for disk in fact.disks if disk.filesystem.startswith(_NETWORKED) and disk.writable)
+    return [fact.home] if fact.home and fact.home.startswith(mounts) else []
 
 
 def _build_pair(source: str, attempt: Attempt) -> Pair:
