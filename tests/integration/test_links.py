@@ -264,13 +264,16 @@ def test_a_missing_key_is_said_so(links: Links, server: Server, tmp_path: Path) 
     assert (found.code, found.what) == ("auth", f"key {tmp_path}/none: no such file or directory")
 
 
-def test_a_key_that_others_can_read_is_not_used(links: Links, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_key_that_others_can_read_or_write_is_not_used(
+    links: Links, server: Server, tmp_path: Path, mode: int
+) -> None:
     key = tmp_path / "open"
     shutil.copy(server.key, key)
-    key.chmod(0o644)
+    key.chmod(mode)
     found = failure(links, server.host(key=str(key)))
     assert found.code == "key-mode"
-    assert "mode 0644" in found.what
+    assert f"mode {mode:04o}" in found.what
     assert found.hint == f"chmod 600 {key}"
 
 
