@@ -44,7 +44,7 @@ def parse_rules(text: str) -> tuple[MigrationRule, ...]:
     return tuple(MigrationRule(**item) for item in parse_toml(text)["word"])
 
 
-def rules_from_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
+def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[MigrationRule, ...]:
     """Rules for the options of Accelerate and the Trainer that were removed or have no effect."""
     return tuple(
         MigrationRule(option.name, "option", option.of, "", option.gone, option.instead, option.source, option.idle)

@@ -66,7 +66,7 @@ class RunSpec(NamedTuple):
     timings: "Timings" = Timings()
 
     @property
-    def keeper(self) -> "HeadSpec":
+    def head_spec(self) -> "HeadSpec":
         """What the head received. Raises `ValueError` on another host."""
         if self.head is None:
             raise ValueError("%s is not the head of run %s" % (self.host, self.run))

@@ -65,7 +65,7 @@ def bench(
             break
     ways = [("stock", "eager"), *([("stock", "compile")] if task.compile else []), ("ipex", "eager")]
     rows = bench_report.build_rows(modes, ways, alone, joint, missing)
-    title, notes = _format_title(task, facts), _format_notes(task, facts, modes, several=several)
+    title, notes = _format_title(task, facts), _describe_method(task, facts, modes, together=several)
     if plot:
         groups = {
             bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
@@ -104,13 +104,14 @@ def _format_title(task: Bench, facts: Mapping[str, Facts]) -> str:
     return f"BERT {task.size}, {task.batch} samples per step, {hosts}: {', '.join(named)}"
 
 
-def _format_notes(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, several: bool) -> list[str]:
+def _describe_method(task: Bench, facts: Mapping[str, Facts], modes: tuple[str, ...], *, together: bool) -> list[str]:
+    """Lines below the table: what its figures are, and of which hosts."""
     levels = sorted({fact.isa_level or "unknown" for fact in facts.values()})
     medians = f"medians of {task.steps} steps after {_WARMUP_STEPS} warm-up steps"
     notes = [f"{medians}; samples per second; instruction sets: {', '.join(levels)}"]
     if len(facts) > 1:
         notes.append("a host: the median host; all hosts measured alone, at the same time")
-        if several:
+        if together:
             notes.append("cluster, training: one data-parallel run, one rank per host")
         if "infer" in modes:
             notes.append("cluster, inference: the sum of the hosts, which do not communicate")

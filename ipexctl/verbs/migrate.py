@@ -37,7 +37,7 @@ def migrate(
 ) -> Generator[Event, None, None]:
     """Yields a `MigrateAnswer` with the uses in ``file`` and, with ``comparison``, the times of both runs."""
     text = read_input(file).text
-    changed_options = migration.rules_from_options(parse_options(read_data("options.toml")))
+    changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     hits = migration.find_hits(text, file, (*migration.parse_rules(read_data("migrate.toml")), *changed_options))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)

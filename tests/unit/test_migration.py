@@ -14,7 +14,7 @@ from ipexctl.model.errors import UsageError
 ROOT = Path(__file__).parents[2]
 KNOWN = (
     *migration.parse_rules(read_data("migrate.toml")),
-    *migration.rules_from_options(parse_options(read_data("options.toml"))),
+    *migration.list_rules_of_retired_options(parse_options(read_data("options.toml"))),
 )
 
 SCRIPT = """\

@@ -78,7 +78,7 @@ class Sources(Record):
             return ""
         return f"{quote(entry[0], safe='')}:{quote(entry[2] or '', safe='')}" if entry and parts.hostname else ""
 
-    def add_login(self, url: str) -> str:
+    def with_login(self, url: str) -> str:
         """The URL with its user name and password, for a host that downloads it itself."""
         login = self.find_login(url)
         return url.replace("://", f"://{login}@", 1) if login and not urlsplit(url).username else url

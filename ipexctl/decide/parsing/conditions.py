@@ -125,7 +125,7 @@ def _compile(node: ast.expr) -> _Part:
     match node:
         case ast.BoolOp(op=op, values=values):
             parts = [_compile(value).require("truth") for value in values]
-            return _Part(node, "truth", lambda facts: _decide(isinstance(op, ast.Or), parts, facts))
+            return _Part(node, "truth", lambda facts: _combine_parts(isinstance(op, ast.Or), parts, facts))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             part = _compile(operand).require("truth")
             return _Part(node, "truth", lambda facts: not part.read(facts))
@@ -245,8 +245,8 @@ def _calculate(op: ast.operator, left: float, right: float) -> float:
         raise UnknownFact("a division by nothing") from None
 
 
-def _decide(decisive: bool, parts: Iterable[_Part], facts: Mapping[str, object]) -> bool:
-    """``and`` and ``or`` (whose one true part is ``decisive``): an unknown part does not matter where others decide."""
+def _combine_parts(decisive: bool, parts: Iterable[_Part], facts: Mapping[str, object]) -> bool:
+    """``or`` and ``and``, which one part that is ``decisive`` (true, false) decides, whatever the unknown ones are."""
     unknown: UnknownFact | None = None
     for part in parts:
         try:

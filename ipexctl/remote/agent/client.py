@@ -27,7 +27,7 @@ def shim(argv: "List[str]") -> int:
         words = words[words.index("-x") + 1 :]
     label, words = words[0], words[1:]
     spec = files.read_spec(directory)
-    host = next(name for name, node in spec.keeper.hosts.items() if node.label == label)
+    host = next(name for name, node in spec.head_spec.hosts.items() if node.label == label)
     link = _connect(directory, spec, Role.SHIM, host)
     link.send(messages.StartProxy(words))
     while link.open:
@@ -75,7 +75,7 @@ def watch(argv: "List[str]") -> int:
         threading.Thread(target=_attend, args=(spec.timings.silent,), daemon=True).start()
     with suppress(OSError, ValueError):  # over already; the files tell
         link = None if once else _connect(directory, spec, Role.WATCH, "controller")
-    out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.keeper.log_cap
+    out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.head_spec.log_cap
     tails: Dict[str, Union[_JournalTail, spool.Tail]] = {
         frames.JOURNAL: _JournalTail(os.path.join(directory, paths.JOURNAL), offsets[0]),
         frames.OUT: spool.Tail(out, cap, offsets[1]),  # of an output the oldest parts may be gone: the offset tells
@@ -168,7 +168,7 @@ _STATES.update({State.GATHERING.value: "starting", State.LAUNCHING.value: "start
 def show(argv: "List[str]") -> int:
     """``show RUNDIR``: what a watcher must know of a run, as JSON. Never the token or the ranks' environment."""
     spec = files.read_spec(argv[0])
-    about = (spec.run, spec.title, spec.host, spec.keeper.hosts, spec.argv, spec.nonce, spec.timings)
+    about = (spec.run, spec.title, spec.host, spec.head_spec.hosts, spec.argv, spec.nonce, spec.timings)
     print(KINDS.write(messages.RunDescription(*about)).decode())
     return 0
 

@@ -36,7 +36,7 @@ def main(argv: "List[str]") -> int:
     directory = argv[0]
     umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
     spec = files.read_spec(directory)
-    address = spec.keeper.address
+    address = spec.head_spec.address
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         listener.bind((address, 0))
@@ -156,7 +156,7 @@ class Keeper:
 
     def start_launcher(self) -> "keeper_state.Input":
         """All hosts are ready: a free port for the ranks, then mpirun."""
-        head = self.spec.keeper
+        head = self.spec.head_spec
         port = head.port or self.free_port()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
@@ -196,7 +196,7 @@ class Keeper:
 
     def free_port(self) -> int:
         with socket.socket(self.listener.family) as probe:
-            probe.bind((self.spec.keeper.address, 0))
+            probe.bind((self.spec.head_spec.address, 0))
             return int(probe.getsockname()[1])
 
     def finish(self, end: "journal.RunEnd") -> None:
@@ -233,7 +233,7 @@ class Keeper:
         except OSError:
             return
         strangers = [link for link in self.wires if not link.role]
-        if len(strangers) >= STRANGERS + len(self.spec.keeper.hosts):
+        if len(strangers) >= STRANGERS + len(self.spec.head_spec.hosts):
             # Ours prove themselves in a moment: whoever has waited longest is none of them.
             self.drop(min(strangers, key=lambda link: link.since))
         link = rpc.Wire(sock, rpc.GREETS)
@@ -245,7 +245,7 @@ class Keeper:
         for message in link.take():
             if not link.role:
                 role = rpc.believe(link, message, self.spec.token)
-                if not role or (role == Role.GUARD and link.name not in self.spec.keeper.hosts):
+                if not role or (role == Role.GUARD and link.name not in self.spec.head_spec.hosts):
                     link.close()
                     break
                 if role == Role.GUARD and isinstance(message, messages.Hello):
@@ -267,7 +267,7 @@ class Keeper:
 
     def receive_from_guard(self, host: str, message: "rpc.Received") -> None:
         now = time.monotonic()
-        ranks = self.spec.keeper.hosts[host].ranks
+        ranks = self.spec.head_spec.hosts[host].ranks
         if isinstance(message, messages.RankLoads):
             for rank, (seconds, state) in message.ranks.items():
                 self.monitor.load(rank, seconds, state, now)
@@ -327,6 +327,6 @@ class Keeper:
 
     def write_address(self, own: "List[int]") -> None:
         me = procs.find_process(os.getpid())
-        address, port = self.spec.keeper.address, self.listener.getsockname()[1]
+        address, port = self.spec.head_spec.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
         files.write(self.directory, paths.KEEPER, encode(keeper))

@@ -171,7 +171,7 @@ def _finish(run: "Run", now: "Moment") -> "Step":
 
 def _close(run: "Run") -> "Step":
     left = {host: processes for host, processes in run.cleaned.items() if processes}
-    unknown = sorted(set(run.spec.keeper.hosts) - set(run.cleaned))
+    unknown = sorted(set(run.spec.head_spec.hosts) - set(run.cleaned))
     end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, unknown, sorted(run.lost))
     return _enter(run, State.DONE), (Close(end),)
 
@@ -180,7 +180,7 @@ def _close(run: "Run") -> "Step":
 
 
 def _gathering_due(run: "Run", now: "Moment") -> "Step":
-    missing = sorted(set(run.spec.keeper.hosts) - run.guards)
+    missing = sorted(set(run.spec.head_spec.hosts) - run.guards)
     if not missing:
         return _enter(run, State.LAUNCHING), (StartLauncher(),)
     if now.steady > run.deadline:
@@ -241,7 +241,7 @@ def _settled(run: "Run", now: "Moment") -> bool:
     """Nothing is to be waited for: the launcher has ended or never began, or every rank of a living host has ended."""
     if not run.launched or run.launcher_ended is not None:
         return True
-    living = [node for host, node in run.spec.keeper.hosts.items() if host not in run.lost]
+    living = [node for host, node in run.spec.head_spec.hosts.items() if host not in run.lost]
     if not {rank for node in living for rank in node.ranks} <= set(run.ended):
         return False
     # mpirun ends by itself soon after its ranks, and then complains of nothing; with a host lost it never does.
@@ -252,7 +252,7 @@ def _settled(run: "Run", now: "Moment") -> bool:
 
 
 def _guard_connected(run: "Run", guard: "GuardConnected", now: "Moment") -> "Step":
-    if guard.host not in run.spec.keeper.hosts:
+    if guard.host not in run.spec.head_spec.hosts:
         return run, ()
     clocks = {**run.clocks, guard.host: HostClock(guard.clock - now.clock)}
     run = run._replace(guards=run.guards | {guard.host}, clocks=clocks)
@@ -269,7 +269,7 @@ def _guard_lost(run: "Run", guard: "GuardLost", now: "Moment") -> "Step":
 
 def _from_guard(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":
     message, host = sent.message, sent.host
-    node = run.spec.keeper.hosts.get(host)
+    node = run.spec.head_spec.hosts.get(host)
     handler: Optional[Callable[[Run, str, Any, Moment], Step]] = _MESSAGES.get(type(message))
     rank = getattr(message, "rank", None)
     if isinstance(message, Unreadable):
@@ -295,12 +295,12 @@ def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
 
 
 def _stall(run: "Run", stall: "journal.Stall", now: "Moment") -> "Step":
-    kill = run.spec.keeper.stall_kill and stall.grave
+    kill = run.spec.head_spec.stall_kill and stall.grave
     return _inquire(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
 
 
 def _straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Step":
-    kill = run.spec.keeper.straggler_kill
+    kill = run.spec.head_spec.straggler_kill
     verdict = "%d ranks done for %.0f s, others go on" % (few.done, few.seconds) if kill else ""
     return _inquire(run, few._replace(kill=kill), verdict, now)
 
@@ -379,7 +379,7 @@ def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") 
 
 
 def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Moment") -> "Step":
-    ranks, at = set(run.spec.keeper.hosts[host].ranks), _timed(run, host, proxy).at
+    ranks, at = set(run.spec.head_spec.hosts[host].ranks), _timed(run, host, proxy).at
     if not ranks & run.started:
         detail = "mpirun's proxy on %s ended before it started a rank" % host
         run = _suspect(run, detail, at, now, Reason.LAUNCH)

@@ -99,7 +99,7 @@ def build_environments(
     tool: Tool,
 ) -> Workflow[None]:
     """Unpacks the environment on one host of each file system."""
-    urls = [replace(wheel, url=job.sources.add_login(wheel.url)) for wheel in job.lock.wheels]
+    urls = [replace(wheel, url=job.sources.with_login(wheel.url)) for wheel in job.lock.wheels]
     lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
     sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
     whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())

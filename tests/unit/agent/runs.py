@@ -103,7 +103,7 @@ def keeping(
     (directory / "ranks").mkdir(parents=True, mode=0o700)
     directory.chmod(0o700)
     node = NodeSpec("h0.ipexctl", [0], str(directory), sys.executable)
-    of_head = SPEC.keeper._replace(**{"hosts": {"a": node}, **(head or {})})
+    of_head = SPEC.head_spec._replace(**{"hosts": {"a": node}, **(head or {})})
     told = SPEC._replace(head=of_head, timings=timings, **spec)
     (directory / paths.SPEC).write_bytes(run_spec.write(told))
     done = subprocess.run(

@@ -43,7 +43,7 @@ from tests.unit.agent.runs import SPEC
 T = TypeVar("T")
 CLOCK = 1_000_000.0  # Unix seconds at steady 0
 NODES = {"a": NodeSpec("h0", [0, 1], "/a", "python"), "b": NodeSpec("h1", [2, 3], "/b", "python")}
-TWO = SPEC._replace(size=4, head=SPEC.keeper._replace(hosts=NODES), timings=Timings())
+TWO = SPEC._replace(size=4, head=SPEC.head_spec._replace(hosts=NODES), timings=Timings())
 HOST_OF = {rank: host for host, node in NODES.items() for rank in node.ranks}
 
 
@@ -204,7 +204,7 @@ def test_whoever_watches_renews_the_lease() -> None:
 
 
 def test_a_stall_is_inquired_and_ends_the_run_once_the_guards_have_reported() -> None:
-    spec = TWO._replace(head=TWO.keeper._replace(stall_kill=True))
+    spec = TWO._replace(head=TWO.head_spec._replace(stall_kill=True))
     stall = journal.Stall([0, 1, 2, 3], True, True, 60.0, {0: "S"})
     history = History(spec).started().feed(stall)
     assert messages.ReportStacks() in history.sent()

@@ -47,7 +47,7 @@ def context(link: LocalLink, tmp_path: Path) -> Context:
 def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 0.0) -> RemoteRunDir:
     """A run that ended there."""
     site = RemoteRunDir(HERE, f"{home}/{RUNS}/{run}-h0", python)
-    head = SPEC.keeper._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
+    head = SPEC.head_spec._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
     run_control.prepare(link, site, SPEC._replace(run=run, head=head))
     end = journal.KINDS.to_object(journal.RunEnd(run, "done", at=ended_at))
     (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))

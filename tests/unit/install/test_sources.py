@@ -75,8 +75,8 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
     assert sources.find_login("http://host.example/files/x.whl") == ""
     assert sources.find_login("https://host.example.evil/x.whl") == ""
     assert sources.find_login("https://other.example/x.whl") == "me:a%2Fb"
-    assert sources.add_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
-    assert sources.add_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
+    assert sources.with_login("https://host.example/x.whl") == "https://u:p%40ss@host.example/x.whl"
+    assert sources.with_login("https://nobody.example/x.whl") == "https://nobody.example/x.whl"
 
 
 def test_messages_have_no_passwords() -> None:
