@@ -27,7 +27,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.show import sinks
 from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.record import Record, retain
+from ipexctl.show.record import Record, prune_records
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Delivery:
 
         self._record = Record(runs, self._verb, time.time(), trouble=warn)
         self._log.keep_in(self._record.directory)
-        retain(runs, KEPT, spare=[self._record.directory])
+        prune_records(runs, KEPT, spare=[self._record.directory])
         self._sinks.insert(1, self._record)  # before the screen, which may be slow
 
     def _take(self, event: Event) -> Exception | None:

@@ -69,7 +69,7 @@ def picture(
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
     for line in typeset.failures(failures.take()) if at is None else ():
         console.print(line)
-    for item in screens.ending(report, dry=dry) if at is None and report else ():
+    for item in screens.format_ending(report, dry=dry) if at is None and report else ():
         console.print(item)
     svg = console.export_svg(title=typeset.text(title).plain, unique_id="ipexctl")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

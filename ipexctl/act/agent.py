@@ -14,34 +14,34 @@ _PACKAGES = ("ipexctl", "ipexctl.remote", "ipexctl.remote.agent", "ipexctl.proto
 _NOT_IN_IT = {"__init__.py", "__main__.py", "sitecustomize.py"}
 
 
-def source(module: str) -> str:
+def read_source(module: str) -> str:
     """The text of a module of ours ("remote.agent.procs")."""
     package, _, name = f"ipexctl.{module}".rpartition(".")
     return files(package).joinpath(f"{name}.py").read_text("utf-8")
 
 
-def modules(package: str) -> tuple[str, ...]:
+def list_modules(package: str) -> tuple[str, ...]:
     """The modules of a package ("protocol"), as `source` takes them."""
     names = sorted(entry.name for entry in files(f"ipexctl.{package}").iterdir() if entry.name.endswith(".py"))
     return tuple(f"{package}.{name[:-3]}" for name in names if name not in _NOT_IN_IT)
 
 
 @cache
-def archive() -> bytes:
+def build_archive() -> bytes:
     """The archive, the same bytes for the same code (no times inside)."""
     out = io.BytesIO()
     texts = {f"{package.replace('.', '/')}/__init__.py": "" for package in _PACKAGES}
-    for module in (*modules("protocol"), *modules("remote.agent")):
-        texts[f"ipexctl/{module.replace('.', '/')}.py"] = source(module)
+    for module in (*list_modules("protocol"), *list_modules("remote.agent")):
+        texts[f"ipexctl/{module.replace('.', '/')}.py"] = read_source(module)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:
-        for name, text in {"__main__.py": source("remote.agent.__main__"), **texts}.items():
+        for name, text in {"__main__.py": read_source("remote.agent.__main__"), **texts}.items():
             packed.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text)
     return out.getvalue()
 
 
-def hooks() -> dict[str, bytes]:
+def read_hooks() -> dict[str, bytes]:
     """The files that every rank's Python finds on its path, by name."""
-    return {name: source(module).encode() for name, module in paths.HOOK_FILES.items()}
+    return {name: read_source(module).encode() for name, module in paths.HOOK_FILES.items()}
 
 
 # Finds the modules it holds as texts, and starts one of them.
@@ -64,8 +64,8 @@ exec(compile({source!r}, {module!r}, 'exec'))
 
 
 @cache
-def program(module: str, *others: str) -> str:
+def build_program(module: str, *others: str) -> str:
     """A module as one program, with the protocol and ``others`` in it, for an interpreter that gets it as text."""
-    texts = {f"ipexctl.{name}": source(name) for name in (*modules("protocol"), *others)}
+    texts = {f"ipexctl.{name}": read_source(name) for name in (*list_modules("protocol"), *others)}
     packages = (*_PACKAGES, "ipexctl.remote.session")
-    return _PROGRAM.format(packages=packages, texts=texts, source=source(module), module=module)
+    return _PROGRAM.format(packages=packages, texts=texts, source=read_source(module), module=module)

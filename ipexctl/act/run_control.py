@@ -58,10 +58,10 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
         link,
         {
             SPEC: run_spec.write(spec),
-            AGENT: agent.archive(),
+            AGENT: agent.build_archive(),
             ROLE: site.script(),
             SHIM: site.script(Role.SHIM, site.directory),
-            **{f"{HOOKS}/{name}": data for name, data in agent.hooks().items()},
+            **{f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()},
         },
         site.directory,
         modes={SHIM: 0o700, ROLE: 0o700},
@@ -105,7 +105,7 @@ def find_leftover_processes(
 ) -> tuple[int, ...]:
     """The ids of processes of the run that live on a host; ``reap`` ends them first. Raises `LinkError` when the host
     has not answered within ``patience`` seconds."""
-    program = agent.program("remote.agent.procs").encode()  # the run's own directory may be gone by now
+    program = agent.build_program("remote.agent.procs").encode()  # the run's own directory may be gone by now
     role = Role.REAP if reap else Role.PROVE
     words = ("/bin/sh", "-c", f'p=$1; shift; {_PYTHON} "$@"', "sh", site.python, "-", role, run)
     done = link.run(Command(words, stdin=program, timeout=patience))
@@ -115,7 +115,7 @@ def find_leftover_processes(
     return tuple(process.pid for process in answer.processes)
 
 
-def runs(link: Link) -> messages.RunListing:
+def list_runs_on_head(link: Link) -> messages.RunListing:
     """The runs whose head the host is, and orphaned directories on it. Raises `LinkError`.
 
     Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
@@ -251,7 +251,7 @@ class RunFollower:
         command = self._site.agent(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
-            threading.Thread(target=_beat, args=(channel, self._timings.beat), name="beat", daemon=True).start()
+            threading.Thread(target=_keep_alive, args=(channel, self._timings.beat), name="beat", daemon=True).start()
             held = b""
             for data in self._heard(channel):
                 held += data
@@ -279,7 +279,7 @@ class RunFollower:
                 raise LinkError(Failure(self._site.host.name, Kind.UNREACHABLE, what, code="lost"))
 
 
-def _beat(channel: Channel, pause: float) -> None:
+def _keep_alive(channel: Channel, pause: float) -> None:
     """Tells the watcher on the head, until the channel ends, that somebody listens: it has no other way to know."""
     try:
         while True:

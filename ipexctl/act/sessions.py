@@ -38,7 +38,7 @@ class SessionProgramError(RuntimeError):
 
 def load_program(name: str) -> str:
     """A session program ("install", "netcheck", "bench") as one text, with the modules it imports."""
-    return agent.program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
+    return agent.build_program(f"remote.session.{name}", "remote.session.loop", "remote.agent.procs")
 
 
 def load_script(name: str) -> str:

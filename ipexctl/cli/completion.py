@@ -76,6 +76,6 @@ def _read_playbook_steps() -> list[tuple[str, tuple[str, ...]]]:
 
 def _list_saved_runs() -> list[Path]:
     from ipexctl.loop import state_directory
-    from ipexctl.show.record import saved
+    from ipexctl.show.record import list_saved_runs
 
-    return saved(state_directory() / "runs")[::-1]
+    return list_saved_runs(state_directory() / "runs")[::-1]

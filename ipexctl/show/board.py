@@ -14,7 +14,7 @@ from typing import Literal
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
-from ipexctl.show.line_buffer import from_latest, latest
+from ipexctl.show.line_buffer import drop_overwritten, from_latest
 from ipexctl.show.sanitise import boundary, decode, visible, without_colours
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
@@ -107,7 +107,7 @@ class RankView:
 
 def shown(line: bytes) -> str:
     """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
-    state = latest(line)
+    state = drop_overwritten(line)
     return visible(without_colours(decode(state[: boundary(state)]))).replace("\t", "    ")
 
 

@@ -28,17 +28,19 @@ _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-
 
 def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
-    rows = group_pairs((_cells(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
+    rows = group_pairs((_format_host_row(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
     unprobed = [entry.host for entry in answer.hosts if not entry.facts]
     items: list[RenderableType] = [_HostsTable(rows), ""] if rows else []
     findings = sorted(answer.findings, key=lambda finding: (tuple(_LEVELS).index(finding.level), finding.code))
     explained = {host for finding in findings for host in finding.hosts}
     if unknown := [host for host in unprobed if host not in explained]:
-        items += [outcome(False, f"nothing is known of {phrases.hosts(unknown)}"), ""]
-    items += [line for finding in findings for line in _finding(finding, len(answer.hosts))]
+        items += [outcome(False, f"nothing is known of {phrases.format_hosts(unknown)}"), ""]
+    items += [line for finding in findings for line in _format_finding(finding, len(answer.hosts))]
     items += [""] if findings else []
-    items += [*speed(answer.speed), ""] if answer.speed else []
-    items += [labelled("fixed", (phrases.hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()]
+    items += [*format_speed(answer.speed), ""] if answer.speed else []
+    items += [
+        labelled("fixed", (phrases.format_hosts(fix.hosts), STRONG), f"  {fix.action}") for fix in answer.fixed or ()
+    ]
     if answer.common_isa:
         items.append(labelled("common", (answer.common_isa, STRONG), " on every host that answered"))
     items += [labelled("advice", line) for line in answer.advice]
@@ -53,7 +55,7 @@ def doctor(answer: DoctorAnswer) -> list[RenderableType]:
     return [*items, labelled("fit" if fit else "not fit", count)]
 
 
-def _cells(facts: Facts) -> tuple[str, ...]:
+def _format_host_row(facts: Facts) -> tuple[str, ...]:
     """One row of the table but its host; ``?`` for what is not known."""
 
     def shown(value: object) -> str:
@@ -65,20 +67,22 @@ def _cells(facts: Facts) -> tuple[str, ...]:
     usable = next((python.version for python in facts.pythons if python.usable), None)
     model = facts.uarch or facts.model_name
     return (
-        _two(shown(facts.isa_level), _short(model) if model else ""),
+        _join_lines(shown(facts.isa_level), _shorten_model(model) if model else ""),
         cores if cores != "?×?×?" else "?",
-        _two("?" if memory is None else format_size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"),
-        _two(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
+        _join_lines(
+            "?" if memory is None else format_size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"
+        ),
+        _join_lines(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
         shown((installed and installed.python) or usable),
         "\n".join(f"{short} {packages[name]}" for name, short in _STACK if name in packages) or "none",
     )
 
 
-def _two(first: str, second: str) -> str:
+def _join_lines(first: str, second: str) -> str:
     return f"{first}\n{second}" if second else first
 
 
-def _short(model: str) -> str:
+def _shorten_model(model: str) -> str:
     for noise in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "Intel ", "AMD "):
         model = model.replace(noise, "")
     return " ".join(model.split("@")[0].split())
@@ -98,7 +102,7 @@ class _HostsTable:
         for name in _COLUMNS:
             table.add_column(name, overflow="fold", no_wrap=name in ("host", "cores", "memory", "Python"))
         for row, names in rows:
-            cells = [_names(names)]
+            cells = [_format_group_names(names)]
             for index, cell in enumerate(row):
                 differs = most is not None and row != most and cell != most[index]
                 cells.append(block("≠ " + cell, STRONG) if differs else block(cell))
@@ -106,29 +110,33 @@ class _HostsTable:
         yield table
 
 
-def _names(names: list[str]) -> Text:
+def _format_group_names(names: list[str]) -> Text:
     """The hosts on one line, so that none stands beside facts that are those of all of them; where they need more room,
     how many there are, and their names as far as there is room."""
-    every = phrases.hosts(names)
-    if phrases.cells(every) <= _ROOM:
+    every = phrases.format_hosts(names)
+    if phrases.count_cells(every) <= _ROOM:
         return text((every, STRONG))
-    return Text("\n").join([text((f"{len(names)} hosts", STRONG)), text((_folded(names, 15), QUIET))])
+    return Text("\n").join([text((f"{len(names)} hosts", STRONG)), text((_fold_names(names, 15), QUIET))])
 
 
-def _folded(names: Sequence[str], room: int) -> str:
+def _fold_names(names: Sequence[str], room: int) -> str:
     """``node[01-04,07]``, cut after a whole number."""
-    shown = phrases.hosts(names, most=3)
+    shown = phrases.format_hosts(names, most=3)
     if len(shown) <= room:
         return shown
     cut = max(shown.rfind(mark, 0, room) for mark in ",[ ") + 1
     return shown[: cut or room].rstrip(", ") + ",…" + ("]" if "[" in shown[:cut] else "")
 
 
-def _finding(finding: Finding, count: int) -> list[RenderableType]:
+def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
     """Code, hosts and what is wrong; below, the evidence and the fix."""
     mark, style = _LEVELS[finding.level]
     names = finding.hosts
-    who = f"{len(names)} of {count} hosts: {_folded(names, 32)}" if len(names) > _NAMED else phrases.hosts(names)
+    who = (
+        f"{len(names)} of {count} hosts: {_fold_names(names, 32)}"
+        if len(names) > _NAMED
+        else phrases.format_hosts(names)
+    )
     who = "every host" if len(names) == count > 1 else who
     code = f"{mark}  {finding.code:<6}  "
     title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), one_line(finding.title))
@@ -144,7 +152,7 @@ _BARS = 16  # hosts that have a row each; of more, the slowest and the median
 _FIGURES = {"fp32": 1.0, "bf16": 1.0, "memory": 1e9, "network": 1e6}  # and their units
 
 
-def speed(check: SpeedCheck) -> list[RenderableType]:
+def format_speed(check: SpeedCheck) -> list[RenderableType]:
     """What ``--bench`` measured, as bars: the longest is the fastest host's."""
     rows: dict[str, dict[str, float]] = {
         host.host: {"fp32": host.fp32 or 0.0, "bf16": host.bf16 or 0.0, "memory": host.memory or 0.0, "network": 0.0}
@@ -164,9 +172,9 @@ def speed(check: SpeedCheck) -> list[RenderableType]:
         rows["median"] = {key: median([row[key] for row in rows.values() if row[key]]) for key in columns}
         names = [*names[: _BARS // 2], "median"]
     table = grid(1 + len(columns))
-    table.add_row(text(("speed", QUIET)), *(text((_headed(key, best[key]), QUIET)) for key in columns))
+    table.add_row(text(("speed", QUIET)), *(text((_format_bar_heading(key, best[key]), QUIET)) for key in columns))
     for name in names:
-        table.add_row(text((name, STRONG)), *(_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
+        table.add_row(text((name, STRONG)), *(_draw_bar(rows[name][key], best[key], _FIGURES[key]) for key in columns))
     items: list[RenderableType] = [table]
     if len(check.hosts) > _BARS:
         items.append(text((f"the {_BARS // 2} slowest of {len(check.hosts)} hosts", QUIET)))
@@ -177,12 +185,12 @@ def speed(check: SpeedCheck) -> list[RenderableType]:
     return items
 
 
-def _headed(key: str, best: float) -> str:
+def _format_bar_heading(key: str, best: float) -> str:
     units = {"memory": "GB/s", "network": "MB/s"}
     return f"{key} {units.get(key) or ('Tflop/s' if best >= 1000 else 'Gflop/s')}"
 
 
-def _bar(value: float, best: float, unit: float) -> Text:
+def _draw_bar(value: float, best: float, unit: float) -> Text:
     if not value:
         return text(("-", QUIET))
     eighths = max(1, round(64 * value / best))

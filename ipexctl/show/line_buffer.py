@@ -8,7 +8,7 @@ LIMIT = 1 << 16  # bytes of one line held at most; a longer one is shown in piec
 MORE = "…"  # marks both sides of a cut
 
 
-def latest(line: bytes) -> bytes:
+def drop_overwritten(line: bytes) -> bytes:
     """What a terminal would show of a line that redraws itself: the text after its last carriage return."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
@@ -41,7 +41,7 @@ class Lines:
 
     def _finish(self, line: bytes) -> list[str]:
         done: list[str] = []
-        rest = self._cut(latest(line), done)
+        rest = self._cut(drop_overwritten(line), done)
         if rest or not self._continued:
             done.append(self._text(rest))
         self._continued = False
@@ -61,7 +61,7 @@ class Lines:
     @property
     def current(self) -> str:
         """The unfinished line as it stands, without a character that is not complete yet."""
-        line = latest(self._held)
+        line = drop_overwritten(self._held)
         return visible(without_colours(decode(line[: boundary(line)])))
 
     @property

@@ -99,8 +99,8 @@ class View:
         hosts = list(board.hosts.values())
         bad, busy, done = ([host for host in hosts if host.state == state] for state in ("failed", "busy", "done"))
         room = max(height - 3, 1)
-        took = phrases.duration(now - board.started)
-        lines: list[RenderableType] = [_ends(width, one_line(board.title or board.verb), took)]
+        took = phrases.format_duration(now - board.started)
+        lines: list[RenderableType] = [_justify_ends(width, one_line(board.title or board.verb), took)]
         if len(hosts) <= room:
             lines.append(self._host_rows(hosts, width, now))
         else:
@@ -111,9 +111,9 @@ class View:
             if folded > 0:
                 lines.append(text((f"… and {folded} more at work", QUIET)))
             if done:
-                lines.append(_row(("✓ ", GOOD), phrases.hosts((host.name or _HERE for host in done), 3)))
+                lines.append(_make_row(("✓ ", GOOD), phrases.format_hosts((host.name or _HERE for host in done), 3)))
         if sum(bool(host.name) for host in hosts) > 1:
-            lines.append(_row((self._counts(hosts), QUIET)))
+            lines.append(_make_row((self._counts(hosts), QUIET)))
         return Group(*lines)
 
     def _counts(self, hosts: list[HostView]) -> str:
@@ -156,7 +156,7 @@ class View:
             parts += [detail] if detail else []
             # Nothing longer than a few seconds goes by without a sign of time.
             if host.total <= 0 and now - host.since >= 3:
-                parts.append(phrases.duration(now - host.since))
+                parts.append(phrases.format_duration(now - host.since))
             return Text(_SPIN[int(now * 8) % len(_SPIN)]), text(" · ".join(parts))
         if not host.outcome:
             return Text(" "), text(("waits", QUIET))
@@ -170,18 +170,24 @@ class View:
         board = self.board
         footer = self._footer(width)
         odd = self._odd_lines(min(max(height // 5, 2), 10))
-        stall = [part for line in board.stall for part in phrases.folded(line, width - 2, 4)]
-        verdict = [_row(("▌ ", BAD), part) for part in stall[: max(height // 3, 1)]]
+        stall = [part for line in board.stall for part in phrases.fold_line(line, width - 2, 4)]
+        verdict = [_make_row(("▌ ", BAD), part) for part in stall[: max(height // 3, 1)]]
         room = height - 2 - len(verdict) - (len(odd) + 1 if odd else 0)
         grid = self._grid(width, min(max(room // 2, 3), max(len(board.ranks), 1)), now)
         pane = self._pane(width, max(room - len(grid) - 1, 1))
-        lines = [self._header(width, now), *verdict, *grid, *pane, *([_rule("unusual", width), *odd] if odd else [])]
+        lines = [
+            self._header(width, now),
+            *verdict,
+            *grid,
+            *pane,
+            *([_draw_rule("unusual", width), *odd] if odd else []),
+        ]
         return Group(*lines[: height - 1], footer)
 
     def _header(self, width: int, now: float) -> Text:
         board = self.board
         assert board.run is not None
-        right = [f"run {board.run.run}", phrases.clock(now - board.started)]
+        right = [f"run {board.run.run}", phrases.format_clock(now - board.started)]
         if board.ranks:
             recent = " ".join(reversed(board.ranks[min(self.rank, len(board.ranks) - 1)].last_lines(8)))
             if step := _STEP.search(recent):
@@ -190,7 +196,7 @@ class View:
                 right.append(pace.group())
         while len(right) > 2 and sum(map(len, right)) + 24 > width:
             right.pop()
-        return _ends(width, one_line(board.title or board.verb), "   ".join(right))
+        return _justify_ends(width, one_line(board.title or board.verb), "   ".join(right))
 
     def _grid(self, width: int, rows: int, now: float) -> list[Text]:
         """A row per rank, or per host, or per group of hosts in the same state: the finest that fits."""
@@ -204,7 +210,10 @@ class View:
             groups = [group for _, group in sorted(states.items(), key=lambda state: (not state[0][0], len(state[1])))]
         left = groups[rows - 1 :] if len(groups) > rows else []
         shown = groups[: rows - 1] if left else groups
-        listed = [(_numbers(group), phrases.hosts((rank.host for rank in group), 2), group) for group in shown]
+        listed = [
+            (_summarise_numbers(group), phrases.format_hosts((rank.host for rank in group), 2), group)
+            for group in shown
+        ]
         many = min(max((cell_len(numbers) for numbers, _, _ in listed), default=1), 12)
         names = min(max((cell_len(hosts) for _, hosts, _ in listed), default=1), max(width // 4, 12))
         lines = []
@@ -215,7 +224,7 @@ class View:
             last = min(group, key=lambda rank: rank.rank).last
             last = _fit_bar(last, width - many - names - cell_len(state) - 4)
             first, second = (set_cell_size(numbers, many), STRONG), f"{set_cell_size(hosts, names)}  "
-            lines.append(_row(first, mark, second, (state, style), last))
+            lines.append(_make_row(first, mark, second, (state, style), last))
         if left:
             lines.append(text((f"… and {sum(map(len, left))} ranks in {len(left)} other states", QUIET)))
         return lines
@@ -230,7 +239,7 @@ class View:
             step = _STEP.search(group[0].last) if len(group) == 1 and word == "running" else None
             return (f"step {step.group(1)}" if step else word), style
         *few, most = sorted(states.items(), key=lambda state: len(state[1]))
-        odd = [f"{_numbers(ranks)} {word}" for (word, _), ranks in few]
+        odd = [f"{_summarise_numbers(ranks)} {word}" for (word, _), ranks in few]
         return ", ".join([*odd, f"others {most[0][0]}"]), style
 
     def _rank_state(self, rank: RankView, now: float) -> tuple[str, str]:
@@ -246,7 +255,7 @@ class View:
         stage = one_line(rank.stage) or "starts"
         silent = now - rank.at
         if rank.at and silent >= _SILENT:
-            return f"{stage}, silent {phrases.duration(silent // 10 * 10).replace('.0', '')}", WARN
+            return f"{stage}, silent {phrases.format_duration(silent // 10 * 10).replace('.0', '')}", WARN
         return stage, ""
 
     def _pane(self, width: int, rows: int) -> list[Text]:
@@ -260,8 +269,8 @@ class View:
             lines = [line for line in lines if self.filter in line]
         name = f"rank {rank.rank}" + (f" · only «{self.filter}»" if self.filter else "")
         name += f" · {self.skipped:,} lines went by unseen, the log has them" if self.skipped else ""
-        shown = [_row(_fit_bar(line, width)) for line in lines[-rows:]]
-        return [_rule(name, width), *shown, *[Text("")] * (rows - len(shown))]
+        shown = [_make_row(_fit_bar(line, width)) for line in lines[-rows:]]
+        return [_draw_rule(name, width), *shown, *[Text("")] * (rows - len(shown))]
 
     def _odd_lines(self, most: int) -> list[Text]:
         # Lines that few ranks printed say more than those of all, and new ones more than old ones.
@@ -269,28 +278,28 @@ class View:
         odd += [("mpirun", line, 1) for line in list(self.board.launcher)[-2:]]
         label = min(max((len(who) for who, _, _ in odd), default=0), 16)
         lines = [
-            _row((set_cell_size(who, label), STRONG), " │ ", line, f" (× {count})" if count > 1 else "")
+            _make_row((set_cell_size(who, label), STRONG), " │ ", line, f" (× {count})" if count > 1 else "")
             for who, line, count in odd
         ]
         return lines[-most:]
 
     def _footer(self, width: int) -> Text:
         if self.asking:
-            return _row((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)")
+            return _make_row((f"{self.asking}: ", STRONG), self.typed, "▏  (Enter, Esc)")
         stop = {"": "[Ctrl-C] stop", "stopping": "stopping  [Ctrl-C] again to kill"}.get(self.board.stopping, "killing")
         keys = ["[r] rank", "[/] filter", "[space] go on" if self.paused else "[space] pause"] if self.keys else []
         keys += ["[d] detach"] if self.keys and self.can_detach else []
         paused = "PAUSED   " if self.paused else ""
         while keys and cell_len(self.answer + paused + "  ".join([*keys, stop])) > width:
             keys.pop()
-        return _row((self.answer, WARN), (paused, STRONG), ("  ".join([*keys, stop]), QUIET))
+        return _make_row((self.answer, WARN), (paused, STRONG), ("  ".join([*keys, stop]), QUIET))
 
 
-def _numbers(group: list[RankView]) -> str:
+def _summarise_numbers(group: list[RankView]) -> str:
     return cpu_list(rank.rank for rank in group)
 
 
-def _row(*parts: Part) -> Text:
+def _make_row(*parts: Part) -> Text:
     """One line, however narrow the screen is."""
     line = text(*parts)
     line.no_wrap, line.overflow = True, "ellipsis"
@@ -306,16 +315,16 @@ def _fit_bar(line: str, room: int) -> str:
     return next((words for words in shorter if cell_len(words) <= room), bar[3].lstrip())
 
 
-def _ends(width: int, left: str, right: str) -> Text:
+def _justify_ends(width: int, left: str, right: str) -> Text:
     """One line with something at both ends."""
     room = max(width - cell_len(right) - 2, 8)
     left = left if cell_len(left) <= room else set_cell_size(left, room - 1) + "…"
-    return _row((left, STRONG), " " * max(width - cell_len(left) - cell_len(right), 2), (right, QUIET))
+    return _make_row((left, STRONG), " " * max(width - cell_len(left) - cell_len(right), 2), (right, QUIET))
 
 
-def _rule(name: str, width: int) -> Text:
+def _draw_rule(name: str, width: int) -> Text:
     name = visible(name)
-    return _row((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET))
+    return _make_row((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET))
 
 
 class Live:
@@ -379,8 +388,8 @@ class Live:
                     self._headed = False
                 case e.Answer() | e.Ended():
                     if not self._headed and self._board.title:  # it stays above what a verb leaves on the screen
-                        took = phrases.duration(self._board.took)
-                        self._above.append(_ends(self._console.width, one_line(self._board.title), took))
+                        took = phrases.format_duration(self._board.took)
+                        self._above.append(_justify_ends(self._console.width, one_line(self._board.title), took))
                     self._headed = True
                     self._show_failures()
                     if isinstance(event, e.Answer):
@@ -405,7 +414,7 @@ class Live:
         with self._lock:
             self._show_failures()
             if report:
-                self._above += [*screens.ending(report, dry=self._dry), *screens.saved(report)]
+                self._above += [*screens.format_ending(report, dry=self._dry), *screens.format_saved_path(report)]
         typeset.put(self._console, self._out, self._above)
         self._out.flush()
 

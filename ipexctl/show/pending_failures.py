@@ -28,7 +28,7 @@ class PendingFailures:
             case e.Started() | e.Answer() | e.Ended():
                 self._explained = isinstance(event, e.Started) and event.verb == "doctor"
                 if isinstance(event, e.Answer):
-                    self._failures = unexplained(self._failures, event.value)
+                    self._failures = select_unexplained(self._failures, event.value)
 
     def due(self, at: float) -> bool:
         """Whether they are to be shown now, although others may follow."""
@@ -40,7 +40,7 @@ class PendingFailures:
         return failures
 
 
-def unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:
+def select_unexplained(failures: Sequence[Failure], answer: AnyAnswer) -> list[Failure]:
     """The failures that no finding of the answer is about."""
     if not isinstance(answer, DoctorAnswer):
         return list(failures)

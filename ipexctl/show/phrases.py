@@ -15,28 +15,30 @@ from ipexctl.show.sanitise import visible, visible_lines
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
 
 
-def amount(done: int, total: int, unit: str) -> str:
+def format_amount(done: int, total: int, unit: str) -> str:
     """``40 % (480 MiB of 1.2 GiB)``, ``12 files``."""
     if total > 0:
         return (
-            short_amount(done, total, unit) if done >= total else f"{100 * done // total} % ({_of(done, total, unit)})"
+            short_amount(done, total, unit)
+            if done >= total
+            else f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
         )
     return format_size(done) if unit == "B" else f"{done} {visible(unit.removesuffix('s') if done == 1 else unit)}"
 
 
-def _of(done: int, total: int, unit: str) -> str:
+def _format_fraction(done: int, total: int, unit: str) -> str:
     return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {visible(unit)}"
 
 
 def short_amount(done: int, total: int, unit: str) -> str:
     """The same for a narrow place: ``40 % of 1.2 GiB``, ``all of 1.2 GiB`` while the step goes on."""
     if total <= 0:
-        return amount(done, total, unit)
+        return format_amount(done, total, unit)
     share = f"{100 * done // total} %" if done < total else "all"
     return f"{share} of {format_size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``2.1 s``, ``2 m 14 s``, ``3 h 05 m``."""
     if seconds < 59.95:
         return f"{max(seconds, 0.0):.1f} s"
@@ -46,18 +48,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Elapsed time as on a clock: ``00:12:31``."""
     whole = max(int(seconds), 0)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
-def ranks(numbers: Sequence[int]) -> str:
+def format_ranks(numbers: Sequence[int]) -> str:
     """``rank 5``, ``ranks 0-3,7``."""
     return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(numbers)}"
 
 
-def hosts(names: Iterable[str], most: int = 6) -> str:
+def format_hosts(names: Iterable[str], most: int = 6) -> str:
     """Host names, folded as hostfiles and ``--limit`` write them: ``xeon[01-04,06], gpu1``. At most so many words."""
     known = list(dict.fromkeys(names))
     split = {name: match.groups() for name in known if (match := _NUMBERED.fullmatch(name))}
@@ -68,12 +70,12 @@ def hosts(names: Iterable[str], most: int = 6) -> str:
         width = len(digits) if (head, tail) in padded else 0
         members = groups.setdefault((head, tail, width), [])
         members += [int(digits)] if digits else []
-    shown = [_ranged(key, numbers) for key, numbers in list(groups.items())[:most]]
+    shown = [_format_range(key, numbers) for key, numbers in list(groups.items())[:most]]
     left = sum(max(len(numbers), 1) for numbers in list(groups.values())[most:])
     return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
-def _ranged(key: tuple[str, str, int], numbers: list[int]) -> str:
+def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
     head, tail, width = key
     if not numbers:
         return visible(head)
@@ -95,7 +97,7 @@ def signal_name(number: int) -> str:
 _ADDRESS = re.compile(r" \([^()]*:\d+\)\Z")
 
 
-def failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
+def format_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
     """Failures grouped by cause, in order of first appearance: (``subject: what``, further lines, hint).
 
     Only an address at the end of ``what`` may differ inside a group; then it is left out.
@@ -105,12 +107,12 @@ def failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]
     for (kind, _, bare, hint), members in groups.items():
         whats = {member.what for member in members}
         first, *more = visible_lines(whats.pop() if len(whats) == 1 else bare)
-        lines.append((_subject(kind, [member.host for member in members if member.host]) + first, more, hint))
+        lines.append((_format_subject(kind, [member.host for member in members if member.host]) + first, more, hint))
     return lines
 
 
-def _subject(kind: Kind, names: list[str]) -> str:
-    who = f"{hosts(names)}: " if names else ""
+def _format_subject(kind: Kind, names: list[str]) -> str:
+    who = f"{format_hosts(names)}: " if names else ""
     many = f"{len(names)} hosts, " if len(set(names)) > 3 else ""
     return many + who + ("unreachable: " if kind is Kind.UNREACHABLE else "")
 
@@ -118,7 +120,7 @@ def _subject(kind: Kind, names: list[str]) -> str:
 def failure_lines(every: Iterable[Failure]) -> list[str]:
     """What `failures` says, as lines to print."""
     lines: list[str] = []
-    for sentence, more, hint in failures(every):
+    for sentence, more, hint in format_failures(every):
         lines += [sentence, *(f"  {line}" for line in more)]
         lines += hint_lines(hint) if hint else []
     return lines
@@ -126,36 +128,36 @@ def failure_lines(every: Iterable[Failure]) -> list[str]:
 
 def hint_lines(hint: str, width: int = 0) -> list[str]:
     first, *more = visible_lines(hint)
-    lines = folded(f"  hint: {first}", width, 8, copied=True)
-    return [*lines, *(part for line in more for part in folded(f"        {line}", width, 8, copied=True))]
+    lines = fold_line(f"  hint: {first}", width, 8, copied=True)
+    return [*lines, *(part for line in more for part in fold_line(f"        {line}", width, 8, copied=True))]
 
 
 def refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
     """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
-    lines = [part for line in visible_lines(refused.sentence) for part in folded(line, width)]
+    lines = [part for line in visible_lines(refused.sentence) for part in fold_line(line, width)]
     for reason in refused.reasons:
-        lines += [part for line in visible_lines(reason) for part in folded(f"  {line}", width, 4)]
+        lines += [part for line in visible_lines(reason) for part in fold_line(f"  {line}", width, 4)]
     return [*lines, *hint_lines(refused.hint, width)] if refused.hint else lines
 
 
-def folded(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[str]:
+def fold_line(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[str]:
     """One line as the lines of a terminal: see `spans`. Without a ``width`` it stays one."""
-    first, *more = spans(line, width, hang, copied=copied)
+    first, *more = split_line(line, width, hang, copied=copied)
     return [line[slice(*first)], *(" " * hang + line[slice(*span)] for span in more)]
 
 
-def spans(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
+def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) -> list[tuple[int, int]]:
     """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
     of what is meant to be ``copied`` (a hint, a fix) every command.
     """
-    if width <= 0 or cells(line) <= width:
+    if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
     lines: list[tuple[int, int]] = []
-    for start, end in _atoms(line, copied):
+    for start, end in _split_words(line, copied):
         room = width - (hang if len(lines) > 1 else 0)
-        if lines and cells(line[lines[-1][0] : end]) <= room:
+        if lines and count_cells(line[lines[-1][0] : end]) <= room:
             lines[-1] = (lines[-1][0], end)
         else:
             lines.append((start, end))
@@ -168,7 +170,7 @@ _QUOTES = [re.compile(rf"(?<!\w){quote}|{quote}(?!\w)") for quote in "'\""]  # n
 _COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"/~$]|[A-Za-z_]\w*=)")
 
 
-def _atoms(line: str, copied: bool) -> list[tuple[int, int]]:
+def _split_words(line: str, copied: bool) -> list[tuple[int, int]]:
     """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
     atoms: list[tuple[int, int]] = []
     for start, end in _parts(line) if copied else [(0, len(line))]:
@@ -191,7 +193,7 @@ def _parts(line: str) -> list[tuple[int, int]]:
     return [*parts, (begin, len(line))]
 
 
-def cells(text: str) -> int:
+def count_cells(text: str) -> int:
     """Columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)

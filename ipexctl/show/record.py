@@ -48,7 +48,9 @@ def make_private(directory: Path) -> None:
             path.chmod(0o700)
         except OSError as error:
             raise UsageError(
-                f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP, hint="set XDG_STATE_HOME"
+                f"{visible(str(path))} cannot be made: {_describe_error(error)}",
+                exit=Exit.STEP,
+                hint="set XDG_STATE_HOME",
             ) from None
     status, why = directory.lstat(), ""
     if not stat.S_ISDIR(status.st_mode):
@@ -68,7 +70,7 @@ def _create(path: Path) -> int:
     return number
 
 
-def _reason(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
@@ -86,7 +88,7 @@ def open_directory(runs: Path, verb: str, at: float) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(f"{visible(str(path))} cannot be made: {_reason(error)}", exit=Exit.STEP) from None
+            raise UsageError(f"{visible(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
         return path
     raise UsageError(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
 
@@ -298,14 +300,14 @@ class Record:
             new.unlink(missing_ok=True)
 
     def _report_error(self, error: OSError) -> None:
-        why = _reason(error)
+        why = _describe_error(error)
         if why not in self._reported:
             self._reported.add(why)
             more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
             self._trouble(f"the run's record cannot be written in {visible(str(self.directory))}: {why}{more}")
 
 
-def saved(runs: Path) -> list[Path]:
+def list_saved_runs(runs: Path) -> list[Path]:
     """The saved runs, oldest first. Nothing but directories with an ``events.jsonl`` counts."""
     try:
         records = [path for path in runs.iterdir() if not path.is_symlink() and (path / EVENTS).is_file()]
@@ -329,13 +331,13 @@ def read_report(directory: Path) -> CommandReport | None:
         return None
 
 
-def retain(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
+def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
     """Removes the oldest finished records until ``keep`` are left; returns those removed.
 
     A record without a report may belong to a command that is still going on: it stays.
     """
     spared = {path.resolve() for path in spare}
-    every = saved(runs)
+    every = list_saved_runs(runs)
     old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and read_report(path)]
     removed = []
     for path in old:

@@ -18,32 +18,32 @@ from ipexctl.show.tables import Rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
 
 
-def card(run: RunOutcome) -> list[RenderableType]:
+def format_run_card(run: RunOutcome) -> list[RenderableType]:
     """How a run ended: on success a line per rank or per host, else who failed first, why, and what followed."""
     ranks = run.ranks
-    took = phrases.duration(run.ended - run.started)
+    took = phrases.format_duration(run.ended - run.started)
     by = {rank.rank: rank for rank in ranks}
     many = f"{pluralize(len(ranks), 'rank')} on {pluralize(len({rank.host for rank in ranks}), 'host')}"
     items: list[RenderableType] = []
     if run.first is not None:
-        items += [*_first_failure(by[run.first], run), *_diagnosis(run)]
+        items += [*_first_failure(by[run.first], run), *_format_diagnosis(run)]
         items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
         stopped = pluralize(len(run.stopped), "rank")
         items += [labelled("  then", f"ended by us: {stopped}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
-        items += [outcome(True, f"{many} ended well after {took}"), _summary(ranks)]
+        items += [outcome(True, f"{many} ended well after {took}"), _format_ranks(ranks)]
     elif not run.reason:
         items.append(text(f"run {run.run} goes on: {many} (ipexctl attach {run.run})"))
     else:
         items.append(outcome(False, f"{_REASONS[run.reason]} after {took}"))
         items += sentences(run.detail, 2) if run.detail else []
-        items += [labelled("  ended", f"by us: {phrases.ranks(run.stopped)}")] if run.stopped else []
-        items += _diagnosis(run) if run.reason != "done" else []
+        items += [labelled("  ended", f"by us: {phrases.format_ranks(run.stopped)}")] if run.stopped else []
+        items += _format_diagnosis(run) if run.reason != "done" else []
     items += [labelled("" if index else "  stall", line) for index, line in enumerate(run.stall or ())]
     gone = [rank.rank for rank in ranks if rank.state == "lost" or (run.reason and rank.state == "running")]
     if gone:
         items.append(Line(text(("  ! ", WARN), f"nobody saw the end of {_ranks_and_hosts(gone, by)}"), 4))
-    return [*items, *proof(run.run, run)]
+    return [*items, *format_cleanup_proof(run.run, run)]
 
 
 _REASONS = {
@@ -57,9 +57,9 @@ _REASONS = {
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
-    after = phrases.duration(rank.at - run.started)
+    after = phrases.format_duration(rank.at - run.started)
     first = f" (first of {len(run.followers) + 1} that failed)" if run.followers else ""
-    who = f"rank {rank.rank} on {rank.host} {how(rank)}"
+    who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
     lines = visible_lines(without_colours(output))[-_LAST_WORDS:]
@@ -69,7 +69,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
         items.append(Line(text(f"  {rank.error}"), 2))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
-    if not run.diagnosis and (hint := _hint(rank)):
+    if not run.diagnosis and (hint := _suggest_for_rank(rank)):
         items.append(labelled("  hint", hint, copied=True))
     return items
 
@@ -77,7 +77,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
 _LAST_WORDS = 30
 
 
-def _diagnosis(run: RunOutcome) -> list[RenderableType]:
+def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
     """What the failure is known as, and what helps."""
     diagnosis = run.diagnosis
     if not diagnosis:
@@ -87,7 +87,7 @@ def _diagnosis(run: RunOutcome) -> list[RenderableType]:
     return [*items, labelled("  hint", diagnosis.fix, copied=True)]
 
 
-def how(rank: RankOutcome) -> str:
+def describe_rank_end(rank: RankOutcome) -> str:
     """``exited with code 3``, ``was killed by SIGSEGV (signal 11)``."""
     if rank.oom and rank.signal:
         return f"was killed ({rank.oom})"
@@ -97,7 +97,7 @@ def how(rank: RankOutcome) -> str:
     return f"exited with code {rank.status}"
 
 
-def _hint(rank: RankOutcome) -> str:
+def _suggest_for_rank(rank: RankOutcome) -> str:
     """Only what the way a rank ended tells by itself."""
     if rank.signal == 9 or rank.oom:
         return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
@@ -107,29 +107,29 @@ def _hint(rank: RankOutcome) -> str:
 
 
 def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> str:
-    where = phrases.hosts(by[number].host for number in numbers if number in by)
-    return f"{phrases.ranks(numbers)} on {where}"
+    where = phrases.format_hosts(by[number].host for number in numbers if number in by)
+    return f"{phrases.format_ranks(numbers)} on {where}"
 
 
-def _summary(ranks: Sequence[RankOutcome]) -> RenderableType:
+def _format_ranks(ranks: Sequence[RankOutcome]) -> RenderableType:
     """A line per rank with its last words; of many, a line per host."""
     table = grid(3, last="ellipsis")
     by_host = group_pairs((rank.host, rank) for rank in ranks)
     few = len(ranks) <= 16
     for members in [[rank] for rank in ranks] if few else list(by_host.values())[:16]:
-        numbers = f"rank {members[0].rank}" if few else phrases.ranks([rank.rank for rank in members])
-        table.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_last(members[0]), QUIET)))
+        numbers = f"rank {members[0].rank}" if few else phrases.format_ranks([rank.rank for rank in members])
+        table.add_row(f"  {numbers}", text(members[0].host), "exit 0", text((_get_last_line(members[0]), QUIET)))
     if not few and len(by_host) > 16:
         table.add_row("  …", f"and {len(by_host) - 16} more", "exit 0", "")
     return table
 
 
-def _last(rank: RankOutcome) -> str:
+def _get_last_line(rank: RankOutcome) -> str:
     lines = [line for line in rank.tail.replace("\r", "\n").split("\n") if line.strip()]
     return visible(without_colours(lines[-1])) if lines else ""
 
 
-def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
+def format_cleanup_proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
     """Whether processes of a run are left on its hosts."""
     items: list[RenderableType] = []
     for host, pids in cleanup.orphans.items():
@@ -140,11 +140,11 @@ def proof(run: str, cleanup: Cleanup) -> list[RenderableType]:
     elif cleanup.clean:
         items.append(text(f"0 processes left on {pluralize(len(cleanup.clean), 'host')}"))
     if cleanup.unchecked:
-        items.append(Line(text(("! ", WARN), f"could not look: {phrases.hosts(cleanup.unchecked)}"), 2))
+        items.append(Line(text(("! ", WARN), f"could not look: {phrases.format_hosts(cleanup.unchecked)}"), 2))
     return items
 
 
-def runs(value: PsAnswer) -> list[RenderableType]:
+def format_runs(value: PsAnswer) -> list[RenderableType]:
     """The runs on hosts, and orphan directories."""
     silent = value.unreachable
     answered = [host for host in value.hosts if host not in silent]
@@ -170,7 +170,7 @@ class _Runs:
     @staticmethod
     def _shown(row: ListedRun) -> dict[str, str]:
         state = f"{row.state} ({row.reason})" if row.reason else row.state
-        hosts, few = (phrases.hosts(row.hosts, most=most) for most in (3, 1))
+        hosts, few = (phrases.format_hosts(row.hosts, most=most) for most in (3, 1))
         cells = {"run": row.run, "state": state, "ranks": row.ranks, "hosts": hosts, "started": row.started}
         cells |= {"head": row.head, "owner": row.owner, "watchers": row.watchers, "title": row.title, "few": few}
         return {name: one_line(cell) for name, cell in cells.items()}
@@ -194,5 +194,7 @@ class _Runs:
         yield table
 
     def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
-        widths = {name: max(phrases.cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names}
+        widths = {
+            name: max(phrases.count_cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names
+        }
         return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2

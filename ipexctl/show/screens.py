@@ -13,8 +13,8 @@ from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases, typeset
 from ipexctl.show.hosts_screen import doctor
-from ipexctl.show.run_screen import card, proof, runs
-from ipexctl.show.tables import generic
+from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
+from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
 
 
@@ -22,9 +22,9 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
     """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
     match value:
         case a.PlayAnswer():
-            return steps(value.steps, dry=bool(value.dry))
+            return format_play_steps(value.steps, dry=bool(value.dry))
         case a.PlayListAnswer():
-            return generic({"steps": to_json(value.list_)})
+            return format_any_answer({"steps": to_json(value.list_)})
         case a.DryRun() | a.RunPlanAnswer():
             return whole(value.plan)
         case a.SyncAnswer() | a.FetchAnswer() | a.WheelsAnswer() | a.InstallAnswer() if value.dry:
@@ -36,19 +36,22 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.InstallAnswer():
             return install(value)
         case a.CommandAnswer():
-            return commands(value.hosts)
+            return format_command_outputs(value.hosts)
         case a.VerifyAnswer():
             return verified(value)
         case a.PsAnswer():
-            return runs(value)
+            return format_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
-            return transferred(value.hosts)
+            return format_transfers(value.hosts)
         case a.RunAnswer():
             return []
         case a.StopAnswer():
-            return [*generic({"run": value.run, "reason": value.reason}), *proof(value.run, value)]
+            return [
+                *format_any_answer({"run": value.run, "reason": value.reason}),
+                *format_cleanup_proof(value.run, value),
+            ]
         case a.ReapAnswer():
-            return [*generic({"removed": value.removed}), *proof("", value)]
+            return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
         case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():
             return whole(value.text)
         case a.BenchAnswer() | a.MigrateAnswer():
@@ -56,25 +59,25 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.AccelerateAnswer() if value.text is not None:
             return whole(value.text)
         case a.UnknownAnswer():
-            return generic(value.value)
+            return format_any_answer(value.value)
         case _:  # those without a screen of their own
-            return generic(to_json(value))
+            return format_any_answer(to_json(value))
 
 
-def ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
+def format_ending(report: CommandReport, *, dry: bool = False) -> list[RenderableType]:
     """The screen of a report: the run's card, the recap, what is not stored. Failures are shown before."""
-    items: list[RenderableType] = card(report.run) if report.run else []
+    items: list[RenderableType] = format_run_card(report.run) if report.run else []
     if report.hosts and not dry and report.verb in ("play", "demo"):
-        items += ["", *recap(report.hosts)] if items else recap(report.hosts)
-    return [*items, *(lost(report.lost) if report.lost else [])]
+        items += ["", *format_recap(report.hosts)] if items else format_recap(report.hosts)
+    return [*items, *(format_lost_output(report.lost) if report.lost else [])]
 
 
-def saved(report: CommandReport) -> list[RenderableType]:
+def format_saved_path(report: CommandReport) -> list[RenderableType]:
     """Where the run is saved."""
     return [labelled("saved", report.saved)] if report.saved else []
 
 
-def lost(output: LostOutput) -> list[RenderableType]:
+def format_lost_output(output: LostOutput) -> list[RenderableType]:
     """What the record could not store."""
     parts = [f"{pluralize(count, 'byte')} of rank {rank}" for rank, count in list(output.ranks.items())[:8]]
     parts += [f"{output.bytes} bytes in all"] if len(output.ranks) > 8 else []
@@ -91,11 +94,11 @@ def install(value: a.InstallAnswer) -> list[RenderableType]:
         parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
         items.append(text((" · ".join(parts), STRONG)))
     groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
-    items += [labelled(name, (phrases.hosts(hosts), style)) for name, hosts, style in groups if hosts]
+    items += [labelled(name, (phrases.format_hosts(hosts), style)) for name, hosts, style in groups if hosts]
     return [*items, labelled("venv", value.venv)] if value.venv else items
 
 
-def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:
+def format_transfers(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:
     """What was sent or fetched, how much of it and where to; equal hosts share a line. Failures are shown by
     themselves."""
     groups: dict[tuple[str, str, str], list[str]] = {}
@@ -104,16 +107,16 @@ def transferred(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTrans
             into, name = transfer.workdir if isinstance(transfer, a.SyncedHost) else transfer.directory, ""
             if isinstance(transfer, a.FetchedHost) and into.endswith(f"/{host}"):  # a directory for each host
                 into, name = into.removesuffix(host), "each"
-            groups.setdefault((_amount(transfer), into, name), []).append(host)
+            groups.setdefault((_format_amount(transfer), into, name), []).append(host)
     items: list[RenderableType] = []
     for (what, into, each), names in groups.items():
-        directory = into + phrases.hosts(names if each else ())
+        directory = into + phrases.format_hosts(names if each else ())
         mark: Part = ("✓ ", GOOD) if what != _NOTHING else ("- ", QUIET)
-        items.append(Line(text(mark, (phrases.hosts(names), STRONG), f"  {what.replace('{}', directory)}"), 2))
+        items.append(Line(text(mark, (phrases.format_hosts(names), STRONG), f"  {what.replace('{}', directory)}"), 2))
     return items
 
 
-def _amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
+def _format_amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
     """``3 files, 1.2 KiB to {}``, with a placeholder for the directory."""
     sync = isinstance(transfer, a.SyncedHost)
     parts = [f"{pluralize(transfer.files, 'file')}, {format_size(transfer.bytes)}"] if transfer.files else []
@@ -141,22 +144,22 @@ def verified(value: a.VerifyAnswer) -> list[RenderableType]:
     items: list[RenderableType] = []
     for (stack_name, failed), names in groups.items():
         same = "" if failed else f": complete{' and the same' if len(names) > 1 else ''}"
-        items.append(outcome(not failed, (phrases.hosts(names), STRONG), f"  {stack_name}{same}"))
+        items.append(outcome(not failed, (phrases.format_hosts(names), STRONG), f"  {stack_name}{same}"))
     return items
 
 
-def commands(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[RenderableType]:
+def format_command_outputs(rows: Sequence[a.CommandOutput | a.FailedCommand]) -> list[RenderableType]:
     """What a command wrote on each host; hosts where it wrote the same share an entry."""
     outputs = group_pairs(((row.status, row.out, row.err), row) for row in rows if isinstance(row, a.CommandOutput))
     items: list[RenderableType] = []
     for (status, *output), group in outputs.items():
-        names = phrases.hosts(row.host for row in group)
+        names = phrases.format_hosts(row.host for row in group)
         items.append(outcome(not status, (names, STRONG), f" exit {status}" if status else ""))
         items += [line for part in output if str(part).strip() for line in whole(str(part), 2)]
     return items
 
 
-def steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> list[RenderableType]:
+def format_play_steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> list[RenderableType]:
     """How each step of a play ended; in a dry run nothing was done."""
     items: list[RenderableType] = []
     for row in rows:
@@ -167,10 +170,10 @@ def steps(rows: Sequence[a.PlayedStep], *, dry: bool = False) -> list[Renderable
     return items
 
 
-def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
+def format_recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
     """``ok=4 changed=2 unreachable=0 failed=0 skipped=0`` per host, as Ansible's; of many hosts, equal rows are one."""
     alone = {host.host: index for index, host in enumerate(hosts) if len(hosts) <= 24}
-    rows = group_pairs(((_counts(host), _why(host), alone.get(host.host)), host) for host in hosts)
+    rows = group_pairs(((_counts(host), _explain_host(host), alone.get(host.host)), host) for host in hosts)
     table = grid(1 + len(_COUNTS), last="fold")
     blank = "" if all(host.good for host in hosts) else "  "
     for (counts, why, _), group in rows.items():
@@ -179,7 +182,7 @@ def recap(hosts: Sequence[HostOutcome]) -> list[RenderableType]:
             text((f"{key}={count}", {"changed": WARN, "ok": GOOD}.get(key, BAD) if count else QUIET))
             for key, count in zip(_COUNTS, counts, strict=True)
         ]
-        names = phrases.hosts(host.host for host in group)
+        names = phrases.format_hosts(host.host for host in group)
         table.add_row(text((blank + names, STRONG) if good else (f"✗ {names}", BAD)), *cells, text(why))
     return [table]
 
@@ -191,7 +194,7 @@ def _counts(host: HostOutcome) -> tuple[int, ...]:
     return host.ok, host.changed, host.unreachable, host.failed, host.skipped
 
 
-def _why(host: HostOutcome) -> str:
+def _explain_host(host: HostOutcome) -> str:
     step = next((step.step for step in host.steps if step.outcome == "failed"), "")
     what = next((failure.code or failure.what for failure in host.failures), "")
     return " ".join(": ".join(word for word in (step, what) if word).splitlines())

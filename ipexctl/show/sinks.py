@@ -16,7 +16,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
-from ipexctl.show.phrases import amount, failure_lines, refusal_lines
+from ipexctl.show.phrases import failure_lines, format_amount, refusal_lines
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode, is_harmless, is_plain, visible, visible_lines, without_colours
 
@@ -72,17 +72,17 @@ class Plain:
                     self._print(*visible_lines(title))
             case e.Message(text=text, level=level, host=host):
                 mark = "warning: " if level == "warning" else ""
-                self._print(*(_of(host) + mark + line for line in visible_lines(text)))
+                self._print(*(_format_host_mark(host) + mark + line for line in visible_lines(text)))
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
                     now = f" {visible(detail)}" if detail else ""
-                    self._print(f"{_of(host)}{visible(step)}: {amount(done, total, unit)}{now}")
+                    self._print(f"{_format_host_mark(host)}{visible(step)}: {format_amount(done, total, unit)}{now}")
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 words = "\n  ".join(visible_lines(detail))
-                self._print(f"{_of(host)}{visible(step)}: {outcome}{f': {words}' if words else ''}")
+                self._print(f"{_format_host_mark(host)}{visible(step)}: {outcome}{f': {words}' if words else ''}")
             case e.Answer(value=value):
                 self._dry = is_dry(value)
                 self._show_failures()
@@ -108,7 +108,7 @@ class Plain:
         self._flush(None)
         self._show_failures()
         if report:
-            self._result(lambda screens: screens.ending(report, dry=self._dry))
+            self._result(lambda screens: screens.format_ending(report, dry=self._dry))
             if report.saved:
                 self._print(f"saved in {visible(report.saved)}")
         self._out.flush()
@@ -190,7 +190,7 @@ _OF_RANKS = (e.RankStage, e.Stalled, e.StallCompared, e.RankStack)
 _PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e.FindingReported, *_OF_RANKS)
 
 
-def _of(host: str) -> str:
+def _format_host_mark(host: str) -> str:
     return f"[{visible(host)}] " if host else ""
 
 

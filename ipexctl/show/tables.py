@@ -13,7 +13,7 @@ from ipexctl.show.sanitise import one_line, visible
 from ipexctl.show.typeset import QUIET, Line, labelled, lines, text
 
 
-def generic(value: JsonObject) -> list[RenderableType]:
+def format_any_answer(value: JsonObject) -> list[RenderableType]:
     """Any answer: its single values as rows, its lists of objects as tables."""
     items: list[RenderableType] = []
     single: dict[str, str] = {}
@@ -23,8 +23,8 @@ def generic(value: JsonObject) -> list[RenderableType]:
         if isinstance(inner, list | tuple) and inner and all(isinstance(row, Mapping) for row in inner):
             items.append(Rows(inner))
         elif inner not in (None, "", [], {}, ()):
-            single[visible(key.replace("_", " "))] = flat(inner)
-    room = max(map(phrases.cells, single), default=0) + 1
+            single[visible(key.replace("_", " "))] = flatten_value(inner)
+    room = max(map(phrases.count_cells, single), default=0) + 1
     named = [
         labelled("" if index else name, line, room=room)
         for name, shown in single.items()
@@ -39,20 +39,22 @@ class Rows:
     """
 
     def __init__(self, rows: Sequence[JsonObject]) -> None:
-        self._rows = [{one_line(n).replace("_", " "): one_line(flat(v)) for n, v in row.items()} for row in rows]
+        self._rows = [
+            {one_line(n).replace("_", " "): one_line(flatten_value(v)) for n, v in row.items()} for row in rows
+        ]
         every = dict.fromkeys(name for row in self._rows for name in row)
         self._names = [name for name in every if any(row.get(name) for row in self._rows)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if not self._names:
             return
-        *widths, last = (max(phrases.cells(name), *(phrases.cells(row.get(name, "")) for row in self._rows)) + 2
-                         for name in self._names)  # fmt: skip
+        columns = ([name, *(row.get(name, "") for row in self._rows)] for name in self._names)
+        *widths, last = (max(map(phrases.count_cells, column)) + 2 for column in columns)
         before = sum(widths)
         if before + last - 2 <= options.max_width or before <= options.max_width * 0.6:
             yield from self._table(widths, before)
             return
-        room = max(map(phrases.cells, self._names))
+        room = max(map(phrases.count_cells, self._names))
         for index, row in enumerate(self._rows):
             yield from [Text("")] if index else []
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
@@ -63,17 +65,19 @@ class Rows:
             *(("", row) for row in self._rows),
         ]:
             *cells, last = (row.get(name, "") for name in self._names)
-            padded = (f"{cell}{' ' * (width - phrases.cells(cell))}" for cell, width in zip(cells, widths, strict=True))
+            padded = (
+                f"{cell}{' ' * (width - phrases.count_cells(cell))}" for cell, width in zip(cells, widths, strict=True)
+            )
             yield Line(text(("".join(padded) + last, style)), before, whole=" " not in last)
 
 
-def flat(value: object) -> str:
+def flatten_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {flat(inner)}" for key, inner in value.items() if flat(inner))
+        return ", ".join(f"{key} {flatten_value(inner)}" for key, inner in value.items() if flatten_value(inner))
     if isinstance(value, list | tuple):
-        return ", ".join(flat(inner) for inner in value)
+        return ", ".join(flatten_value(inner) for inner in value)
     return str(value)

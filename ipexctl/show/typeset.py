@@ -48,7 +48,7 @@ class Line:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = 0 if self._whole else min(options.max_width, self._most)
-        for index, span in enumerate(phrases.spans(self._line.plain, width, self._hang, copied=self._copied)):
+        for index, span in enumerate(phrases.split_line(self._line.plain, width, self._hang, copied=self._copied)):
             part = self._line[slice(*span)]
             part.pad_left(self._hang if index else 0)
             part.no_wrap, part.overflow = not console.record, "fold" if console.record else "ignore"
@@ -93,7 +93,7 @@ def message(words_: str, *mark: Part) -> list[Line]:
 def failures(every: Iterable[Failure]) -> list[Line]:
     """Failures with the same cause are one."""
     lines: list[Line] = []
-    for sentence, more, hint in phrases.failures(every):
+    for sentence, more, hint in phrases.format_failures(every):
         lines.append(Line(text(("✗ ", BAD), sentence), 4))
         lines += [Line(text(f"  {line}"), 4) for line in more]
         lines += [Line(text(line), 8, copied=True) for line in phrases.hint_lines(hint)] if hint else []

@@ -14,9 +14,9 @@ import sys
 from ipexctl.act import agent
 from ipexctl.cli import main
 
-sound = agent.source
+sound = agent.read_source
 broken = "def {command}(**_):\\n    raise LookupError('planted \\x1b[2J')\\n\\n\\ndef sound_"
-agent.source = lambda module: sound(module).replace("def {command}", broken)
+agent.read_source = lambda module: sound(module).replace("def {command}", broken)
 main()
 """
 

@@ -73,7 +73,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
 
     yield start
     for attempt in made:
-        procs.wipe(procs.of_run(attempt.launch.run), 0)
+        procs.kill_marked(procs.of_run(attempt.launch.run), 0)
     context.links.close()
 
 
@@ -111,6 +111,6 @@ def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
-    alive = [str(process) for process in procs.living(procs.of_run(attempt.launch.run))]
+    alive = [str(process) for process in procs.find_living(procs.of_run(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.orphans.items()]
     return [*unproved, *proof.unchecked, *there, *alive]

@@ -44,7 +44,7 @@ def line(pid: int) -> list[bytes]:
 
 def find(attempt: Attempt, word: bytes) -> int:
     """The process of the run whose command line has this word."""
-    for process in procs.living(procs.of_run(attempt.launch.run)):
+    for process in procs.find_living(procs.of_run(attempt.launch.run)):
         if any(word in part for part in line(process.pid)[:8]):
             return process.pid
     raise AssertionError(f"no process with {word!r}")
@@ -281,8 +281,8 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     assert not of(RunEnded, events)
     until_when = time.monotonic() + 15.0
     mark = procs.of_run(attempt.launch.run)
-    while procs.living(mark) and time.monotonic() < until_when:
+    while procs.find_living(mark) and time.monotonic() < until_when:
         time.sleep(0.2)
-    assert procs.living(mark) == []
+    assert procs.find_living(mark) == []
     end = Path(attempt.watcher.head.directory, "end.json").read_text()
     assert "watcher lost" in end

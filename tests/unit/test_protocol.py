@@ -122,7 +122,7 @@ def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> No
 def test_a_part_of_the_agent_runs_as_a_text() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-", "prove", "0101-none"],
-        input=agent.program("remote.agent.procs").encode(),
+        input=agent.build_program("remote.agent.procs").encode(),
         stdout=subprocess.PIPE,
         check=True,
         timeout=30,

@@ -50,14 +50,14 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     `UsageError`: exit 2 for what is no archive of wheels, exit 4 where there is no room for it.
     """
     info = archive.stat()
-    place = cache / "houses" / _short(str(archive.absolute()))
-    house = place / _short(f"{info.st_size} {info.st_mtime_ns}")
+    place = cache / "houses" / _shorten(str(archive.absolute()))
+    house = place / _shorten(f"{info.st_size} {info.st_mtime_ns}")
     if house.is_dir():
         return house
     place.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=place, prefix=".part-"))
     try:
-        with _members(archive) as members:
+        with _list_wheels(archive) as members:
             done, total = 0, sum(member.size for member in members)
             if not members:
                 reasons = ["there are no wheels in it"]
@@ -110,7 +110,7 @@ def hash_wheels(archive: Path) -> dict[str, str]:
         return {}
     hashes: dict[str, str] = {}
     try:
-        with _members(archive) as members:
+        with _list_wheels(archive) as members:
             for member in members:
                 with member.read() as file:
                     hashes[member.name] = hash_stream(file)
@@ -131,11 +131,11 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=archive.parent, prefix=".house-"))
             part = Path(folder) / archive.name
-            old = stack.enter_context(_members(archive)) if archive.exists() else []
+            old = stack.enter_context(_list_wheels(archive)) if archive.exists() else []
             members = {member.name: member for member in old}
             for name, path in wheels.items():
                 members[name] = Member(name, path.stat().st_size, True, partial(FileIO, path))
-            with _writer(part) as add:
+            with _open_writer(part) as add:
                 for name, member in sorted(members.items()):
                     with member.read() as file:
                         add(name, member.size, file)
@@ -149,7 +149,7 @@ def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *
 
 
 @contextmanager
-def _writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
+def _open_writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
     if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # wheels are packed already
 
@@ -176,12 +176,12 @@ def _writer(archive: Path) -> Iterator[Callable[[str, int, IO[bytes]], None]]:
         yield into_tar
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 @contextmanager
-def _members(archive: Path) -> Iterator[list[Member]]:
+def _list_wheels(archive: Path) -> Iterator[list[Member]]:
     """The wheels of an archive. Raises `UsageError` for what is not a wheel in name, no plain file, or there twice."""
     with ExitStack() as stack:
         if tarfile.is_tarfile(archive):  # asked first: a tar that ends with a wheel looks like a zip, too

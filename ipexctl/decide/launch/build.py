@@ -63,7 +63,9 @@ def build_launch(
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
     head = runtimes[run_hosts[0].name]
     isa_settings, isa_warnings = tuning.cap_isa(
-        task, {host.name: runtimes[host.name].facts for host in run_hosts}, accelerate.has_ipex(_packages(head.facts))
+        task,
+        {host.name: runtimes[host.name].facts for host in run_hosts},
+        accelerate.has_ipex(_get_packages(head.facts)),
     )
     rdma = environment.has_rdma(runtimes[host.name].facts for host in run_hosts)
     settings = RunSettings(task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env, rdma)
@@ -78,7 +80,7 @@ def build_launch(
         nodes.append(node)
         warnings += of_host
     dialect, runtime = head.runtime.dialect, head.runtime
-    packages = _packages(head.facts)
+    packages = _get_packages(head.facts)
     warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
     warnings += find_unsupported_arguments(options, packages, task.args)
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
@@ -124,7 +126,7 @@ def _plan_node(
     if runtime.dialect == "openmpi" and shared:
         one_machine = mpi_launchers.OPENMPI_ONE_MACHINE
         tuned |= {name: Setting(value, "hosts that are one machine") for name, value in one_machine.items()}
-    tuned |= accelerate.choose_device(_packages(facts))
+    tuned |= accelerate.choose_device(_get_packages(facts))
     env = environment.build_host_env(run, host_runtime, ranks, tuned)
     if run.task.independent:
         env = {name: env[name] for name in env if name not in instances.RENDEZVOUS or name in run.user_env}
@@ -155,7 +157,7 @@ def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ..
     return (Note("ccl-interface", text, (host,)),) if others else ()
 
 
-def _packages(facts: Facts) -> Mapping[str, str]:
+def _get_packages(facts: Facts) -> Mapping[str, str]:
     return facts.installed.packages if facts.installed else {}
 
 

@@ -33,7 +33,7 @@ def format_diff(path: str, old: bytes, new: bytes) -> str:
     if old == new:
         return ""
     try:
-        before, after = _lines(old), _lines(new)
+        before, after = _split_lines(old), _split_lines(new)
     except UnicodeDecodeError:
         return f"{printable(path, 300)} differs, and is no text"
     shown = printable(path, 300)
@@ -44,7 +44,7 @@ def format_diff(path: str, old: bytes, new: bytes) -> str:
     return "\n".join([*(printable(line.replace("\t", "    "), _WIDTH) for line in lines[:_LINES]), *more])
 
 
-def _lines(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     if b"\0" in data:
         raise UnicodeDecodeError("utf-8", data, 0, 1, "a NUL")
     return data.decode("utf-8").splitlines()

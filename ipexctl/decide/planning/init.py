@@ -229,9 +229,9 @@ def format_playbook(
     environment.filters |= {
         "note": lambda key: f"  # {printable(whys[key], 120)}" if whys.get(key) else "",
         "printable": printable,
-        "word": _word,
-        "item": lambda word: _json(word) if "," in word else _word(word),
-        "json": _json,
+        "word": _format_scalar,
+        "item": lambda word: _format_json(word) if "," in word else _format_scalar(word),
+        "json": _format_json,
     }
     ipex = bool(stack.release.ipex)
     return environment.from_string(template).render(
@@ -250,13 +250,13 @@ def format_playbook(
     )
 
 
-def _word(text: str) -> str:
+def _format_scalar(text: str) -> str:
     """A scalar as YAML and our variables read it back."""
     if _PLAIN.fullmatch(text) and text.lower() not in {"null", "~", ""}:
         return text
-    return _json(text)
+    return _format_json(text)
 
 
-def _json(text: str) -> str:
+def _format_json(text: str) -> str:
     quoted = json.dumps(text.replace("${", "$${"), ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -105,7 +105,7 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     return paths[0]
 
 
-def drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
+def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list[str]:
     """What is missing or other than locked in an environment, in words. More packages than locked are the user's."""
     versions = {canonicalize_name(name): version for name, version in held.items()}
     words = []
@@ -124,7 +124,7 @@ def state_from_facts(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
     state = fact.installed
     if state is None or state.venv != venv or state.marker is None or state.marker.id != lock.id:
         return None
-    if set(state.beside) - {lock.id} or drift(lock.packages, state.packages):
+    if set(state.beside) - {lock.id} or describe_drift(lock.packages, state.packages):
         return None
     return Inspection("ours", active=lock.id, complete=[lock.id], packages=dict(state.packages))
 
@@ -158,7 +158,7 @@ def plan(
             failures.append(Failure(host, Kind.STEP, printable(state.why, 300), hint, "foreign"))
             continue
         if state.active == lock.id:
-            lost = drift(lock.packages, state.packages) if state.packages is not None else []
+            lost = describe_drift(lock.packages, state.packages) if state.packages is not None else []
             if not lost:
                 left = [printable(name) for name in state.leftovers]
                 cause = f"an install that was cut short left {join_names(left, 2)}"

@@ -264,7 +264,7 @@ def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, 
 def _add_parents(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
     """The directories of what is sent come along, because it is unpacked beside them first."""
     paths = {entry.path for entry in send}
-    paths |= {parent for path in paths for parent in _parents(path)}
+    paths |= {parent for path in paths for parent in _list_parents(path)}
     return tuple(entry for entry in tree.entries if entry.path in paths)
 
 
@@ -275,16 +275,16 @@ def _find_deletions(remote_tree: RemoteTree, tree: Tree, ignored: Ignored) -> tu
     files = {entry.path for entry in tree.entries if entry.kind != "d"}
     for path in sorted(remote_tree.entries):
         is_directory = remote_tree.entries[path].kind == "d"
-        below_safe = any(parent in safe and parent not in sent for parent in _parents(path))
+        below_safe = any(parent in safe and parent not in sent for parent in _list_parents(path))
         wrong_kind = is_directory and path in files
         if below_safe or (path in sent and not wrong_kind) or ignored(path, is_directory):
             safe.add(path)
-    holding = {parent for path in safe for parent in _parents(path)}
+    holding = {parent for path in safe for parent in _list_parents(path)}
     gone = {path for path in remote_tree.entries if path not in safe and path not in holding}
-    return tuple(sorted(path for path in gone if not any(parent in gone for parent in _parents(path))))
+    return tuple(sorted(path for path in gone if not any(parent in gone for parent in _list_parents(path))))
 
 
-def _parents(path: str) -> list[str]:
+def _list_parents(path: str) -> list[str]:
     parents = []
     while path := posixpath.dirname(path):
         parents.append(path)

@@ -6,7 +6,7 @@ import posixpath
 import shlex
 from collections.abc import Mapping
 
-from ipexctl.decide.planning.install import DEFAULT_VENV, drift
+from ipexctl.decide.planning.install import DEFAULT_VENV, describe_drift
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.text import join_names, printable
@@ -26,7 +26,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
             where = f" at {env.venv}" if env and env.venv else ""
             made = "no environment" if env is None or not env.exists else "an environment that ipexctl did not make"
             add_failure(host, f"{made}{where}", "no-env")
-        elif changes := drift(env.marker.packages, env.packages):
+        elif changes := describe_drift(env.marker.packages, env.packages):
             add_failure(host, f"the environment was changed: {join_names(changes, 3)}", "drift")
         else:
             ids[host] = env.marker.id

@@ -21,10 +21,10 @@ def list_releases(
     releases = [release for release in table.releases if wanted in {None, release.torch, minor_version(release.torch)}]
     if not releases:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
-    return tuple(_listed(release, table, facts) for release in releases)
+    return tuple(_list_release(release, table, facts) for release in releases)
 
 
-def _listed(release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None) -> ListedRelease:
+def _list_release(release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None) -> ListedRelease:
     reasons = None if facts is None else tuple(str(reason) for reason in find_obstacles(release, StackRequest(), facts))
     return ListedRelease(
         torch=release.torch,

@@ -83,7 +83,9 @@ def watch(argv: "List[str]") -> int:
     }
     written, pause = time.monotonic(), 0.02
     while True:
-        over = frames.NOW if once else _over(directory)  # asked before the files are read: nothing after it is missed
+        over = (
+            frames.NOW if once else _check_if_over(directory)
+        )  # asked before the files are read: nothing after it is missed
         moved = False
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
@@ -135,16 +137,16 @@ def list_runs(argv: "List[str]") -> int:
         try:
             spec = files.read_spec(directory)
         except (OSError, ValueError):
-            if files.torn(directory):
+            if files.is_torn(directory):
                 orphans.append(messages.OrphanDirectory(name.rpartition("-h")[0], directory))
             continue
-        if files.elsewhere(directory):
+        if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            if not files.fresh(directory) and not procs.living(procs.of_node(spec.run, spec.label)):
+            if not files.is_fresh(directory) and not procs.find_living(procs.of_node(spec.run, spec.label)):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             continue
-        state = {b"": "running", frames.ENDED: "ended"}.get(_over(directory), "gone")
+        state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
@@ -192,14 +194,14 @@ class _JournalTail:
         return piece
 
 
-def _over(directory: str) -> bytes:
+def _check_if_over(directory: str) -> bytes:
     """b"" while the run goes on; ENDED when its final record is there; GONE when the keeper died without one."""
     if os.path.exists(os.path.join(directory, paths.END)):
         return frames.ENDED
     keeper = files.read_keeper(directory)
     if keeper is None:  # it is still to come, or whoever began this run is no more
-        return b"" if files.fresh(directory) else frames.GONE
-    if procs.same(procs.Process(keeper.pid, keeper.start, 0, "")):
+        return b"" if files.is_fresh(directory) else frames.GONE
+    if procs.is_same(procs.Process(keeper.pid, keeper.start, 0, "")):
         return b""
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
 

@@ -50,9 +50,9 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     only where nothing else tells, and not for a script that a signal ended.
     """
     base = os.path.join(directory, RANKS, "%d" % end.rank)
-    exceptions = _uncaught(base)
+    exceptions = _find_uncaught(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})
-    report = _of_script(exceptions, pid) or _elastic(elastic) or of_helper
+    report = _of_script(exceptions, pid) or _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         _, fatal, stacks = procs.read_file(base + STACKS)[-TEXT:].decode("utf-8", "replace").rpartition(FATAL)
@@ -61,10 +61,10 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 
-def _uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
+def _find_uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     exceptions = {}
-    for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_written, reverse=True):
+    for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_get_mtime, reverse=True):
         try:
             exceptions[int(path.split(".")[-2])] = files.read("/", path)
         except (OSError, ValueError):
@@ -79,7 +79,7 @@ def _of_script(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, 
     return next((other for other in exceptions.values() if "of" in own and other.get("argv") == own["of"]), own)
 
 
-def _written(path: str) -> float:
+def _get_mtime(path: str) -> float:
     """When, in Unix seconds; 0 when the file is gone by now."""
     try:
         return os.path.getmtime(path)
@@ -87,7 +87,7 @@ def _written(path: str) -> float:
         return 0.0
 
 
-def _elastic(path: str) -> "Dict[str, Any]":
+def _read_elastic_error(path: str) -> "Dict[str, Any]":
     """The error file that torch's ``@record`` writes."""
     try:
         value: Any = files.read("/", path)["message"]

@@ -54,17 +54,17 @@ def write(directory: str, name: str, value: "Dict[str, Any]") -> None:
         if error.errno not in FULL:
             raise
         for base in (directory, os.path.dirname(directory)):
-            free(base)
+            release_space(base)
         _replace(os.path.join(directory, name), value)
 
 
-def reserve(directory: str) -> None:
+def reserve_space(directory: str) -> None:
     """Keeps a little space for the last words of a run whose disk somebody fills."""
     with suppress(OSError), open(os.path.join(directory, paths.RESERVE), "wb") as room:  # or there is none any more
         room.write(b"\0" * (1 << 18))
 
 
-def free(directory: str) -> None:
+def release_space(directory: str) -> None:
     """Gives the reserved space back."""
     with suppress(OSError):
         os.unlink(os.path.join(directory, paths.RESERVE))
@@ -82,20 +82,20 @@ def _replace(path: str, value: "Dict[str, Any]") -> None:
         raise
 
 
-def here() -> str:
+def get_host_tag() -> str:
     """This host's own name, as a part of a file's name."""
     return "".join(c if c.isalnum() or c in ".-" else "_" for c in os.uname().nodename)
 
 
-def elsewhere(directory: str) -> bool:
+def belongs_to_other_host(directory: str) -> bool:
     """Whether another host, with the same home directory, works in this one."""
     try:
-        return bool(read(directory, paths.OWNER).get("host", here()) != here())
+        return bool(read(directory, paths.OWNER).get("host", get_host_tag()) != get_host_tag())
     except (OSError, DamagedError):
         return False
 
 
-def fresh(directory: str) -> bool:
+def is_fresh(directory: str) -> bool:
     """Whether it was made a moment ago: the run's first process may be still to come."""
     try:
         return time.time() - os.stat(directory).st_mtime < FRESH
@@ -103,9 +103,11 @@ def fresh(directory: str) -> bool:
         return False
 
 
-def torn(directory: str) -> bool:
+def is_torn(directory: str) -> bool:
     """Whether this is what a controller left that was killed while it filled a run's directory."""
-    return os.path.isdir(directory) and not os.path.exists(os.path.join(directory, paths.SPEC)) and not fresh(directory)
+    return (
+        os.path.isdir(directory) and not os.path.exists(os.path.join(directory, paths.SPEC)) and not is_fresh(directory)
+    )
 
 
 def record_path(rank: int, kind: str) -> str:

@@ -30,17 +30,17 @@ def main(argv: "List[str]") -> int:
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
     # A home directory may be shared: each host has a lock of its own in it.
-    other = claim(os.path.join(os.path.dirname(directory), paths.LOCK + files.here()), spec)
+    other = claim(os.path.join(os.path.dirname(directory), paths.LOCK + files.get_host_tag()), spec)
     if other is not None and other.run != spec.run and not spec.share:
         print(KINDS.write(other).decode())
         return 1
     base = os.path.dirname(directory)
     for name in os.listdir(base):
-        if files.torn(os.path.join(base, name)):
+        if files.is_torn(os.path.join(base, name)):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
     if spec.head is None:  # there the keeper has done so
-        files.reserve(directory)
-    files.write(directory, paths.OWNER, {"host": files.here()})
+        files.reserve_space(directory)
+    files.write(directory, paths.OWNER, {"host": files.get_host_tag()})
     os.makedirs(os.path.join(directory, paths.RANKS), mode=0o700, exist_ok=True)
     try:
         keeper = rpc.connect(address, port, spec.token, paths.Role.GUARD, spec.host, spec.timings.connect)
@@ -143,9 +143,9 @@ class Guard:
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
             spare = self.launcher_processes() | wrappers
-            living = procs.living(self.mark, os.getpid(), spare, [self.group])
+            living = procs.find_living(self.mark, os.getpid(), spare, [self.group])
             self.keeper.send(messages.ProcessesKilled(len(living)))
-            procs.wipe(self.mark, os.getpid(), spare, patience=self.spec.timings.wipe, groups=[self.group])
+            procs.kill_marked(self.mark, os.getpid(), spare, patience=self.spec.timings.wipe, groups=[self.group])
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.load(self.alive)))
         elif isinstance(message, messages.ReportStacks):
@@ -175,7 +175,7 @@ class Guard:
 
     def find_rank_processes(self) -> "List[procs.Process]":
         """Everything of the run here but the guard, the proxies and (on node0) the keeper with its mpirun."""
-        return procs.living(self.mark, os.getpid(), self.launcher_processes(), [self.group])
+        return procs.find_living(self.mark, os.getpid(), self.launcher_processes(), [self.group])
 
     def launcher_processes(self) -> "Set[int]":
         """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
@@ -215,7 +215,7 @@ class Guard:
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
                 self.keeper.send(messages.ProxyEnded(time.time()))
-            if not procs.same(process) and not os.path.exists(
+            if not procs.is_same(process) and not os.path.exists(
                 os.path.join(self.directory, files.record_path(rank, files.END))
             ):
                 del self.alive[rank]
@@ -243,7 +243,7 @@ class Guard:
         """Ends all that is left but the keeper's own, reports what could not be ended, and takes its files along."""
         self.report_records()
         own = self.launcher_processes() - self.proxies if self.spec.head else set()
-        left = procs.wipe(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
+        left = procs.kill_marked(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
         procs.remove_group(self.group)
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
@@ -258,7 +258,7 @@ class Guard:
 
     def end_alone(self, why: str) -> None:
         """The keeper is lost: ends the run's part on this host alone."""
-        left = procs.wipe(self.mark, os.getpid(), patience=self.spec.timings.leave, groups=[self.group])
+        left = procs.kill_marked(self.mark, os.getpid(), patience=self.spec.timings.leave, groups=[self.group])
         procs.remove_group(self.group)
         if self.spec.head is not None:
             return  # the ranks' output is there

@@ -72,7 +72,7 @@ class Keeper:
         self.terminated = False  # by a signal
         self.pinged = self.loaded = 0.0  # when the guards were last sent a ping, and asked how busy their ranks are
         self.monitor = ProgressMonitor(spec.nonce, spec.timings.stall_warn, spec.timings.straggler_warn)
-        files.reserve(directory)
+        files.reserve_space(directory)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Keeper:
                     self.store_output(key.fd)
         for fd in list(self.sinks):
             self.close_pipe(fd)
-        files.free(self.directory)
+        files.release_space(self.directory)
         status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
@@ -323,7 +323,7 @@ class Keeper:
                 self.unwritten = self.unwritten[self.journal.write(self.unwritten) or 0 :]
         except OSError:
             if len(self.unwritten) > HELD:
-                files.free(self.directory)  # the next line is written there
+                files.release_space(self.directory)  # the next line is written there
 
     def write_address(self, own: "List[int]") -> None:
         me = procs.find_process(os.getpid())

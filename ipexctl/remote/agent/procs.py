@@ -71,7 +71,7 @@ def of_node(run: str, label: str) -> str:
     return "%s=%s:%s" % (paths.NODE_ENV, run, label)
 
 
-def marked(pid: int, mark: str) -> bool:
+def has_mark(pid: int, mark: str) -> bool:
     """Whether the process was started with this in its environment. False where that may not be read."""
     return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
@@ -102,7 +102,7 @@ def join(group: str) -> None:
         text.write("0")
 
 
-def members(group: str) -> "Set[int]":
+def list_group_members(group: str) -> "Set[int]":
     """All processes in it and below; none for an empty name."""
     pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
@@ -113,7 +113,7 @@ def members(group: str) -> "Set[int]":
 def remove_group(group: str) -> None:
     """Removes a group in which nobody is left; the dead stay in it for a moment, until somebody has collected them."""
     until = time.monotonic() + 1.0
-    while group and os.path.isdir(group) and not members(group):
+    while group and os.path.isdir(group) and not list_group_members(group):
         for path, _, _ in os.walk(group, topdown=False):
             try:
                 os.rmdir(path)
@@ -129,15 +129,15 @@ def _groups() -> str:
     return old if os.path.isdir(old) else _CGROUP
 
 
-def living(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
+def find_living(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
     """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
     `groups` count too."""
     all_now = list_processes()
     out: Set[int] = {os.getpid(), *spare}
     ours = set(find_descendants(root, all_now) if root else ())
     for group in groups:
-        ours |= members(group)
-    return [p for p in all_now.values() if p.pid not in out and (p.pid in ours or marked(p.pid, mark))]
+        ours |= list_group_members(group)
+    return [p for p in all_now.values() if p.pid not in out and (p.pid in ours or has_mark(p.pid, mark))]
 
 
 def find_descendants(root: int, processes: "Dict[int, Process]") -> "List[int]":
@@ -151,7 +151,7 @@ def find_descendants(root: int, processes: "Dict[int, Process]") -> "List[int]":
     return descendants
 
 
-def same(process: "Process") -> bool:
+def is_same(process: "Process") -> bool:
     """Whether this very process (not another one with its number) still lives."""
     now = find_process(process.pid)
     return now is not None and now.start == process.start
@@ -160,12 +160,12 @@ def same(process: "Process") -> bool:
 def send(processes: "Iterable[Process]", number: int) -> None:
     """Signals exactly these processes; those that are gone are left alone."""
     for process in processes:
-        if same(process):
+        if is_same(process):
             with suppress(OSError):  # gone between the look and the signal, or not ours to signal: the next look tells
                 os.kill(process.pid, number)
 
 
-def wipe(
+def kill_marked(
     mark: str, root: int, spare: "Iterable[int]" = (), patience: float = 5.0, groups: "Iterable[str]" = ()
 ) -> "List[Process]":
     """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left.
@@ -178,7 +178,7 @@ def wipe(
     until, moved = now + patience, now
     while True:
         reap()
-        left = living(mark, root, spare, groups)
+        left = find_living(mark, root, spare, groups)
         now = time.monotonic()
         if any(process.state != "D" for process in left):
             moved = now
@@ -230,13 +230,17 @@ def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
     groups = groups_of(run)
-    left = wipe(of_run(run), 0, groups=groups) if role == paths.Role.REAP else living(of_run(run), groups=groups)
+    left = (
+        kill_marked(of_run(run), 0, groups=groups)
+        if role == paths.Role.REAP
+        else find_living(of_run(run), groups=groups)
+    )
     for group in groups:
         remove_group(group)
     rows = []
     for process in left:
         words = read_file("/proc/%d/cmdline" % process.pid).replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-        if same(process):
+        if is_same(process):
             rows.append(messages.ProcessRow(process.pid, process.state, words))
     print(messages.KINDS.write(messages.ProcessesLeft(rows)).decode())
     return 0

@@ -18,11 +18,11 @@ def size_of(cap: int) -> int:
     return max(LEAST, min(SEGMENT, cap // 8)) if cap else SEGMENT
 
 
-def segment(base: str, number: int) -> str:
+def segment_path(base: str, number: int) -> str:
     return "%s.%06d" % (base, number)
 
 
-def numbers(base: str) -> "List[int]":
+def list_segments(base: str) -> "List[int]":
     """The segments that are there, in order."""
     directory, name = os.path.split(base)
     ends = (entry.rpartition(".") for entry in os.listdir(directory))
@@ -83,10 +83,10 @@ class Spool:
         self.close()
         self.file = None
         number = self.offset // self.size
-        self.file = open(segment(self.base, number), "ab", buffering=0)
+        self.file = open(segment_path(self.base, number), "ab", buffering=0)
         while self.cap and (number - self.first + 1) * self.size > self.cap and self.first < number:
             with suppress(OSError):
-                os.unlink(segment(self.base, self.first))
+                os.unlink(segment_path(self.base, self.first))
             self.first += 1
 
 
@@ -116,9 +116,9 @@ class Tail:
             self.file.close()
             self.file = None
         try:
-            self.file = open(segment(self.base, number), "rb", buffering=0)
+            self.file = open(segment_path(self.base, number), "rb", buffering=0)
         except OSError:
-            later = [other for other in numbers(self.base) if other > number]
+            later = [other for other in list_segments(self.base) if other > number]
             if not later:
                 return False
             number = later[0]

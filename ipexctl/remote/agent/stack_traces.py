@@ -42,7 +42,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
         family = procs.find_descendants(wrapper.pid, all_now)  # the script itself first
         answering = [pid for pid in family if _has_open(pid, path)][:MOST]
         todo += [(rank, pid, path) for pid in answering or family[:1]]
-    before = {path: _size(path) for _, _, path in todo}
+    before = {path: _get_size(path) for _, _, path in todo}
     asked: Dict[str, int] = {}
     texts: Dict[int, str] = {}
     rounds = max([sum(1 for other in todo if other[2] == path) for path in before] or [0])
@@ -54,17 +54,19 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
             if turn < len(mine) and all_now[mine[turn]].state not in "Tt" and _has_open(mine[turn], path):
                 asked[path] = mine[turn]
                 os.kill(mine[turn], STACKS_SIGNAL)
-        for path, text in _answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
+        for path, text in _collect_answers(before, asked, spec.timings.stacks, (time.monotonic() + until) / 2).items():
             texts[asked.pop(path)] = text
     spy = os.path.join(os.path.dirname(spec.argv[0]), "py-spy")
     for rank, pid, _ in todo:
-        text = texts.get(pid) or _spied(spy, pid, min(spec.timings.spy, until - time.monotonic()))
+        text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.find_process(pid)
         state = now.state if now else "X"
         yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
 
 
-def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float, until: float) -> "Dict[str, str]":
+def _collect_answers(
+    before: "Dict[str, int]", asked: "Dict[str, int]", patience: float, until: float
+) -> "Dict[str, str]":
     """What was appended to the files, once they grow no more. Moves ``before`` on.
 
     A process that writes nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``.
@@ -74,7 +76,7 @@ def _answers(before: "Dict[str, int]", asked: "Dict[str, int]", patience: float,
     while asked and time.monotonic() < until:
         time.sleep(0.05)
         now, sizes_before = time.monotonic(), sizes
-        sizes = {path: _size(path) for path in asked}
+        sizes = {path: _get_size(path) for path in asked}
         if sizes != sizes_before:
             grown = now
         silent = [pid for path, pid in asked.items() if sizes[path] == before[path]]
@@ -106,7 +108,7 @@ def _has_open(pid: int, path: str) -> bool:
     return held and bool(caught >> (STACKS_SIGNAL - 1) & 1)
 
 
-def _spied(program: str, pid: int, patience: float) -> str:
+def _run_py_spy(program: str, pid: int, patience: float) -> str:
     if patience <= 0 or not os.access(program, os.X_OK):
         return ""
     line, quiet = [program, "dump", "--nonblocking", "--pid", str(pid)], subprocess.DEVNULL
@@ -122,7 +124,7 @@ def _wchan(pid: int) -> str:
     return "" if name == "0" else name
 
 
-def _size(path: str) -> int:
+def _get_size(path: str) -> int:
     try:
         return os.path.getsize(path)
     except OSError:

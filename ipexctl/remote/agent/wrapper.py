@@ -56,13 +56,13 @@ def main(argv: "List[str]") -> int:
     if unwritten:
         return _print_error("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
     notes = Notes(directory, rank, spec.host)
-    env = _environment(directory, spec, place, rank)
-    preload = _loadable(spec.preload, spec.argv[0], notes)
+    env = _build_environment(directory, spec, place, rank)
+    preload = _select_loadable(spec.preload, spec.argv[0], notes)
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)
     _bind(place, notes)
     frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
-    began, before, kernel = time.time(), _memory(), death_report.KernelLog()
+    began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
         record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
@@ -81,18 +81,18 @@ def main(argv: "List[str]") -> int:
         child.send_signal(stopped[0])
     started = RankStarted(rank, spec.host, os.getpid(), child.pid, sorted(os.sched_getaffinity(0)), began)
     files.write_record(directory, files.START, started)
-    watch = threading.Timer(spec.timings.settle, _drifted, (child.pid, place, env, notes))
+    watch = threading.Timer(spec.timings.settle, _check_binding, (child.pid, place, env, notes))
     watch.daemon = True
     watch.start()
     status = frames.carry(child) if frames else child.wait()
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
-    after = _memory()
+    after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
     if status:
         elastic = env["TORCHELASTIC_ERROR_FILE"]
         record = death_report.describe_rank_death(directory, record, child.pid, kernel, elastic)
-        record = record._replace(unheard=_unheard())
+        record = record._replace(unheard=_has_no_reader())
     if status >= 0:
         record = record._replace(status=status)
     for stream in (sys.stdout, sys.stderr):
@@ -110,7 +110,7 @@ def _print_error(why: str, status: int = 1) -> int:
     return status
 
 
-def _environment(directory: str, spec: "RunSpec", place: "RankSpec", rank: int) -> "Dict[str, str]":
+def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank: int) -> "Dict[str, str]":
     """The rank's whole environment: the launcher's own variables, then what was planned for this host and rank."""
     launcher = ("PMI", "PMIX", "MPI_", "I_MPI", "HYDRA", "OMPI", "OPAL", "PRTE", "PRRTE", "ACCELERATE_")
     independent = spec.independent  # then nothing may make it look for others
@@ -210,7 +210,7 @@ class Frames:
             self.broken = bool(self.poll.poll(0))  # an error is all that it can tell
 
 
-def _loadable(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
+def _select_loadable(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     line = [python, "-I", "-S", "-c", ""]
@@ -236,11 +236,11 @@ def _bind(place: "RankSpec", notes: "Notes") -> None:
         try:
             os.sched_setaffinity(0, cpus)
         except OSError as error:
-            notes.add("may not use CPUs %s as planned: %s" % (_list(cpus), error.strerror))
+            notes.add("may not use CPUs %s as planned: %s" % (_format_list(cpus), error.strerror))
         else:
             given = os.sched_getaffinity(0)  # the kernel leaves out what its cpuset lacks, without a word
             if given != set(cpus):
-                notes.add("was planned for CPUs %s and got %s" % (_list(cpus), _list(given)))
+                notes.add("was planned for CPUs %s and got %s" % (_format_list(cpus), _format_list(given)))
     nodes = place.membind
     if nodes:
         mask = (ctypes.c_ulong * 16)()
@@ -250,10 +250,10 @@ def _bind(place: "RankSpec", notes: "Notes") -> None:
         number = _SET_MEMPOLICY.get(platform.machine())
         if number is None or libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), 16 * 64 + 1):
             why = os.strerror(ctypes.get_errno()) if number else "not known how on %s" % platform.machine()
-            notes.add("its memory is not bound to NUMA nodes %s: %s" % (_list(nodes), why))
+            notes.add("its memory is not bound to NUMA nodes %s: %s" % (_format_list(nodes), why))
 
 
-def _drifted(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
+def _check_binding(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: "Notes") -> None:
     """Notes where the script's threads really may run, if that is elsewhere than planned, or too little."""
     planned = set(place.cpus)
     try:
@@ -262,12 +262,14 @@ def _drifted(pid: int, place: "RankSpec", environment: "Dict[str, str]", notes: 
         return  # it has ended
     threads = environment.get("OMP_NUM_THREADS", "")
     if planned and not allowed <= planned.union(place.workers):
-        notes.add("was planned for CPUs %s, but its threads may run on %s" % (_list(planned), _list(allowed)))
+        notes.add(
+            "was planned for CPUs %s, but its threads may run on %s" % (_format_list(planned), _format_list(allowed))
+        )
     elif planned and threads.isdigit() and len(allowed) < min(int(threads), len(planned)):
-        notes.add("was planned for CPUs %s, but its threads share %s" % (_list(planned), _list(allowed)))
+        notes.add("was planned for CPUs %s, but its threads share %s" % (_format_list(planned), _format_list(allowed)))
 
 
-def _list(numbers: "Iterable[int]") -> str:
+def _format_list(numbers: "Iterable[int]") -> str:
     """(0, 1, 2, 8) is "0-2,8"."""
     parts: List[List[int]] = []
     for number in sorted(numbers):
@@ -278,7 +280,7 @@ def _list(numbers: "Iterable[int]") -> str:
     return ",".join("%d" % a if a == b else "%d-%d" % (a, b) for a, b in parts)
 
 
-def _unheard() -> bool:
+def _has_no_reader() -> bool:
     """Whether nobody reads what this rank writes any more: mpirun's part here has ended before it."""
     poll = select.poll()
     for fd in (1, 2):
@@ -301,7 +303,7 @@ _MEMORY = (
 )
 
 
-def _memory() -> "Memory":
+def _read_memory_limits() -> "Memory":
     """The memory of this control group, or of the nearest one above that has numbers."""
     numbers: Dict[str, int] = {}
     for line in os.fsdecode(procs.read_file("/proc/self/cgroup")).splitlines():

@@ -32,7 +32,7 @@ def finish() -> None:
     """Ends what was started, with all it started (Hydra's proxies give each rank a session of its own, so what counts
     is our tag in its environment), and removes what was written."""
     if STARTED:
-        procs.wipe("%s=%s" % (TAG, TAG_VALUE), 0)
+        procs.kill_marked("%s=%s" % (TAG, TAG_VALUE), 0)
     for process in STARTED:
         process.poll()
     del STARTED[:]

@@ -14,7 +14,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, Callable, Dict
 
 
-def preloaded(path: str) -> str:
+def explain_preload_failure(path: str) -> str:
     """Why a library cannot be loaded before all others, as a rank would; empty where it can."""
     line, env = [sys.executable, "-I", "-S", "-c", ""], {"LD_PRELOAD": path}
     try:
@@ -100,7 +100,7 @@ def main(wanted: Dict[str, Any]) -> None:
         attempt("libmpi", "libmpi.so.12", lambda: ctypes.CDLL("libmpi.so.12"))
 
     for what, path in wanted.get("preload", []):
-        why = preloaded(path)
+        why = explain_preload_failure(path)
         report.setdefault("preload", {})[what] = why
         if why and what in wanted.get("asked", []):
             problems.append("%s cannot be loaded: %s" % (what, why))

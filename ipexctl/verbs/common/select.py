@@ -77,9 +77,9 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
 
 def _last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
     """The last saved command that worked on hosts itself, and the hosts that failed in it."""
-    from ipexctl.show.record import read_report, saved
+    from ipexctl.show.record import list_saved_runs, read_report
 
-    for directory in reversed(saved(runs)):
+    for directory in reversed(list_saved_runs(runs)):
         report = read_report(directory)  # None: it goes on, or is damaged
         if report is None or report.verb in _ABOUT_RUNS:
             continue

@@ -219,7 +219,7 @@ def _select_hosts(task: Fetch, inventory: Inventory, ranks: Sequence[str], conte
 
 def _read_last_ranks(context: Context) -> list[str]:
     """The hosts of the ranks of the last saved run."""
-    from ipexctl.show.record import read_report, saved
+    from ipexctl.show.record import list_saved_runs, read_report
 
-    reports = (read_report(directory) for directory in reversed(saved(context.state / "runs")))
+    reports = (read_report(directory) for directory in reversed(list_saved_runs(context.state / "runs")))
     return next(([rank.host for rank in report.run.ranks] for report in reports if report and report.run), [])

@@ -69,7 +69,7 @@ def wheels_fetch(
     hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
     todo = [wheel for name, wheel in wanted.items() if (packed if one_file else hashes).get(name) != wheel.sha256]
     pythons = [stack.python for stack in stacks]
-    plan = _text(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
+    plan = _format_plan(task, pythons, todo, f"{pluralize(len(wanted), 'wheel')} in {directory} already")
     yield Planned("wheels", plan)
     answer = WheelsAnswer(
         directory=str(directory),
@@ -95,13 +95,13 @@ def wheels_fetch(
     elif not one_file:
         directory.mkdir(parents=True, exist_ok=True)
         for name, path in files.items():
-            _place(path, directory / name)
+            _link_or_copy(path, directory / name)
     yield StepEnded("", FETCH, "changed" if todo else "ok", f"{pluralize(len(todo), 'wheel')} into {directory}")
     yield Answer(answer)
     yield Ended("wheels", Exit.OK)
 
 
-def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
+def _format_plan(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: str) -> str:
     """For which hosts, each wheel, and how much it is in all (some indexes tell no sizes)."""
     hosts = f"Python {', '.join(pythons)}" + ("" if task.python else ", the row's newest (--python names another)")
     lines = [f"for hosts with {hosts}; glibc {task.glibc} or newer"]
@@ -112,7 +112,7 @@ def _text(task: Wheels, pythons: Sequence[str], todo: Sequence[Wheel], nothing: 
     return "\n".join([*lines, total if todo else nothing])
 
 
-def _place(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """By rename, so that a wheelhouse never has half a wheel; without a copy where the disk is the same."""
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)

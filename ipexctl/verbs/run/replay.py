@@ -14,7 +14,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import event_json
-from ipexctl.show.record import EVENTS, MARK, RANKS, saved
+from ipexctl.show.record import EVENTS, MARK, RANKS, list_saved_runs
 from ipexctl.show.sanitise import visible
 
 _PIECE = 1 << 16  # bytes of a rank's output in one event
@@ -28,7 +28,7 @@ def find_saved_run(runs: Path, word: str) -> Path:
     path = Path(word).expanduser()
     if (path / EVENTS).is_file():
         return path
-    every = saved(runs)
+    every = list_saved_runs(runs)
     if not every:
         raise UsageError(f"no run is saved in {visible(str(runs))}")
     if word == "last":

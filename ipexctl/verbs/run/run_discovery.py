@@ -42,7 +42,9 @@ class RunSurvey:
 
 def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, RunSurvey]:
     """Asks every host for its runs; hosts that do not answer are reported as failures."""
-    results = yield from run_on_hosts(context, inventory, "list runs", lambda link, _: run_control.runs(link))
+    results = yield from run_on_hosts(
+        context, inventory, "list runs", lambda link, _: run_control.list_runs_on_head(link)
+    )
     answers = {host: answer for host, answer in results.items() if not isinstance(answer, Failure)}
     runs = [DiscoveredRun(host, row) for host, answer in answers.items() for row in answer.runs]
     runs.sort(key=lambda run: run.row.started)

@@ -20,7 +20,7 @@ def asked(path: Path, role: str) -> str:
 
 def test_every_role_that_is_named_is_known_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "agent.pyz"
-    path.write_bytes(agent.archive())
+    path.write_bytes(agent.build_archive())
     named = re.search(r"agent\.pyz ([a-z|]+)", remote.__doc__ or "")
     assert named
     assert {*named[1].split("|")} == {*PROGRAMS}

@@ -79,7 +79,7 @@ def ended(ranks: Path, script: str) -> tuple[int, int]:
     (ranks / "3.stacks").unlink()
     hooks = ranks.parent / "hooks"
     hooks.mkdir()
-    for name, data in agent.hooks().items():
+    for name, data in agent.read_hooks().items():
         (hooks / name).write_bytes(data)
     env = {**os.environ, "PYTHONPATH": str(hooks), "IPEXCTL_DIR": str(ranks.parent), "IPEXCTL_RANK": "3"}
     with subprocess.Popen([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL) as rank:

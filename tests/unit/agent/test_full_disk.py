@@ -41,7 +41,7 @@ spec, reserve = json.loads(sys.argv[1]), sys.argv[2] == "reserve"
 files._replace("run/spec.json", spec)
 files._replace("run/port.json", {"port": 1})
 if reserve:
-    files.reserve("run")
+    files.reserve_space("run")
 status = wrapper.main([os.path.abspath("run")])
 end = files.read("run/ranks", "0.end.json") if os.path.exists("run/ranks/0.end.json") else {}
 print(json.dumps({"wrapper": status, "record": end.get("status", "none")}))
@@ -76,7 +76,7 @@ def test_a_used_up_quota_takes_the_reserve_as_a_full_disk_does(tmp_path: Path, m
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
         return really(path, *more)
 
-    files.reserve(str(tmp_path))
+    files.reserve_space(str(tmp_path))
     monkeypatch.setattr(os, "open", under_quota)
     files.write(str(tmp_path), "end.json", {"reason": "done"})
     assert json.loads((tmp_path / "end.json").read_text()) == {"reason": "done"}

@@ -62,7 +62,7 @@ def without_fallback(site: RemoteRunDir) -> None:
 
 def test_where_the_environment_is_gone_the_hosts_own_python_does(link: LocalLink, tmp_path: Path) -> None:
     site = ended(link, tmp_path, "0101-old", GONE)
-    assert [row.run for row in run_control.runs(link).runs] == ["0101-old"]
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"]
     assert run_control.describe(link, site.directory).run == "0101-old"
     assert not run_control.send_order(link, site, StopRun("test")), "its keeper is gone"
     assert run_control.find_leftover_processes(link, site, "0101-old") == ()
@@ -72,17 +72,17 @@ def test_where_the_environment_is_gone_the_hosts_own_python_does(link: LocalLink
 
 def test_an_old_agent_that_does_not_start_hides_no_run(link: LocalLink, tmp_path: Path) -> None:
     without_fallback(ended(link, tmp_path, "0101-old", GONE))
-    assert [row.run for row in run_control.runs(link).runs] == ["0101-old"]
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"]
     Path(tmp_path, RUNS, "0101-old-h0/agent.pyz").write_bytes(b"rubbish")
     ended(link, tmp_path, "0102-new", "python3")
-    assert [row.run for row in run_control.runs(link).runs] == ["0101-old", "0102-new"]
+    assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old", "0102-new"]
 
 
 def test_when_no_agent_starts_that_is_not_taken_for_no_runs(link: LocalLink, tmp_path: Path) -> None:
-    assert run_control.runs(link) == RunListing()
+    assert run_control.list_runs_on_head(link) == RunListing()
     Path(ended(link, tmp_path, "0101-old", GONE).directory, "agent.pyz").write_bytes(b"rubbish")
     with pytest.raises(LinkError, match="its runs cannot be listed: "):
-        run_control.runs(link)
+        run_control.list_runs_on_head(link)
 
 
 def test_logs_of_a_rank_that_the_run_does_not_have_are_refused(

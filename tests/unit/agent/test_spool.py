@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.decide.demux import Demux
-from ipexctl.remote.agent.spool import LEAST, Spool, Tail, numbers
+from ipexctl.remote.agent.spool import LEAST, Spool, Tail, list_segments
 
 OPENING = b"\x01n0nce"
 
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
         piece = noise.randbytes(noise.randrange(1, 1 << 20))
         assert spool.write(piece) == 0
         written += piece
-    assert len(numbers(str(tmp_path / "out.bin"))) > 3
+    assert len(list_segments(str(tmp_path / "out.bin"))) > 3
     for start in (0, 1, spool.size - 1, spool.size, spool.size + 1, len(written) - 5, len(written)):
         assert everything(Tail(str(tmp_path / "out.bin"), 80 * LEAST, start)) == written[start:]
 
@@ -104,4 +104,4 @@ def test_files_that_are_not_segments_are_left_alone(tmp_path: Path, cap: int) ->
     (tmp_path / "out.bin.txt").write_text("mine")
     (tmp_path / "out.bins.000001").write_text("mine")
     Spool(str(tmp_path / "out.bin"), cap, OPENING).write(b"x")
-    assert numbers(str(tmp_path / "out.bin")) == [0]
+    assert list_segments(str(tmp_path / "out.bin")) == [0]

@@ -52,7 +52,7 @@ def context(tmp_path: Path) -> Iterator[Context]:
 def at(kept: Kept, agent_is: str = "") -> RemoteRunDir:
     """The run as its head's place, with its agent, or with another program of that name."""
     site = RemoteRunDir(HERE, str(kept.directory), sys.executable)
-    (kept.directory / AGENT).write_bytes(agent.archive())
+    (kept.directory / AGENT).write_bytes(agent.build_archive())
     role = kept.directory / ROLE
     role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.script())
     role.chmod(0o700)

@@ -44,7 +44,7 @@ def test_who_was_connected_waits_for_gloos_threads_before_the_end(tmp_path: Path
     (torch / "__init__.py").touch()
     (torch / "distributed.py").write_text(TORCH)
     (tmp_path / "run/ranks").mkdir(parents=True)
-    for name, data in agent.hooks().items():
+    for name, data in agent.read_hooks().items():
         (tmp_path / name).write_bytes(data)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "IPEXCTL_DIR": str(tmp_path / "run"), "IPEXCTL_RANK": "3"}
     done = subprocess.run([sys.executable, "-c", SCRIPT, stage], env=env, capture_output=True, text=True, timeout=60)

@@ -12,7 +12,7 @@ import pytest
 
 from ipexctl.decide.planning.install import (
     Rates,
-    drift,
+    describe_drift,
     format_pylock,
     group_by_tokens,
     list_origins,
@@ -113,9 +113,9 @@ def test_who_downloads_is_who_is_faster_and_the_plan_says_why(rates: Rates, way:
 
 
 def test_packages_a_user_added_are_no_drift_and_local_versions_do_not_count() -> None:
-    assert drift(LOCK.packages, {"torch": "2.8.0", "numpy": "1.26.4", "datasets": "3"}) == []
-    assert drift({"oneccl-bind-pt": "2.7.0"}, {"oneccl_bind_pt": "2.7.0+cpu"}) == []
-    assert drift(LOCK.packages, {"torch": "2.8.0"}) == ["numpy is missing"]
+    assert describe_drift(LOCK.packages, {"torch": "2.8.0", "numpy": "1.26.4", "datasets": "3"}) == []
+    assert describe_drift({"oneccl-bind-pt": "2.7.0"}, {"oneccl_bind_pt": "2.7.0+cpu"}) == []
+    assert describe_drift(LOCK.packages, {"torch": "2.8.0"}) == ["numpy is missing"]
 
 
 def test_the_id_is_that_of_the_files_and_the_python() -> None:

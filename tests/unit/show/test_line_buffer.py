@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.show.line_buffer import LIMIT, MORE, Lines, latest
+from ipexctl.show.line_buffer import LIMIT, MORE, Lines, drop_overwritten
 
 
 def fed(pieces: list[bytes]) -> list[str]:
@@ -60,4 +60,4 @@ def test_a_last_line_without_an_end_is_kept() -> None:
 
 
 def test_the_latest_state_is_what_a_terminal_shows() -> None:
-    assert latest(b"one\rtwo\r") == b"two"
+    assert drop_overwritten(b"one\rtwo\r") == b"two"

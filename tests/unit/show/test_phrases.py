@@ -25,7 +25,7 @@ from ipexctl.show import phrases
     ],
 )
 def test_host_names_are_folded_as_hostfiles_write_them(names: list[str], folded: str) -> None:
-    assert phrases.hosts(names) == folded
+    assert phrases.format_hosts(names) == folded
 
 
 def test_sizes_and_times_are_short() -> None:
@@ -36,8 +36,13 @@ def test_sizes_and_times_are_short() -> None:
         "884 MiB",
         "1.2 GiB",
     ]
-    assert [phrases.duration(s) for s in (2.12, 59.99, 134, 11_100)] == ["2.1 s", "1 m 00 s", "2 m 14 s", "3 h 05 m"]
-    assert phrases.clock(751) == "00:12:31"
+    assert [phrases.format_duration(s) for s in (2.12, 59.99, 134, 11_100)] == [
+        "2.1 s",
+        "1 m 00 s",
+        "2 m 14 s",
+        "3 h 05 m",
+    ]
+    assert phrases.format_clock(751) == "00:12:31"
 
 
 def test_hosts_that_failed_the_same_way_are_one_line() -> None:
@@ -57,7 +62,7 @@ def test_one_failed_host_keeps_its_address() -> None:
 
 def test_different_reasons_and_hints_are_never_joined() -> None:
     keys = [Failure(f"n{n}", Kind.UNREACHABLE, f"unknown host key SHA256:{n}", f"add {n}") for n in range(3)]
-    assert len(phrases.failures(keys)) == 3
+    assert len(phrases.format_failures(keys)) == 3
 
 
 def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
@@ -73,10 +78,10 @@ def test_a_refusal_is_a_sentence_its_reasons_and_one_hint() -> None:
 @given(st.text("ab 日/'-:;()", max_size=120), st.integers(1, 60), st.booleans())
 @example("  ", 1, False)  # a line wider than asked for
 def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: int, copied: bool) -> None:
-    folded = phrases.folded(line, width, 4, copied=copied)
+    folded = phrases.fold_line(line, width, 4, copied=copied)
     assert " ".join(folded).split() == line.split()
     for row in folded:
-        assert copied or phrases.cells(row) <= width or len(row.split()) == 1
+        assert copied or phrases.count_cells(row) <= width or len(row.split()) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_a_line_is_broken_at_blanks_only_and_nothing_is_lost(line: str, width: i
     ],
 )
 def test_of_a_hint_sentences_are_broken_and_commands_are_not(hint: str, rows: list[str]) -> None:
-    assert phrases.folded(hint, 22, copied=True) == rows
+    assert phrases.fold_line(hint, 22, copied=True) == rows
 
 
 def test_signals_have_names_where_they_have_one() -> None:
@@ -103,6 +108,6 @@ def test_signals_have_names_where_they_have_one() -> None:
 
 
 def test_what_is_done_but_goes_on_is_no_hundred_percent() -> None:
-    assert phrases.amount(5, 10, "files") == "50 % (5 of 10 files)"
-    assert phrases.amount(10, 10, "files") == phrases.short_amount(10, 10, "files") == "all of 10 files"
-    assert [phrases.amount(n, 0, "files") for n in (1, 2)] == ["1 file", "2 files"]
+    assert phrases.format_amount(5, 10, "files") == "50 % (5 of 10 files)"
+    assert phrases.format_amount(10, 10, "files") == phrases.short_amount(10, 10, "files") == "all of 10 files"
+    assert [phrases.format_amount(n, 0, "files") for n in (1, 2)] == ["1 file", "2 files"]

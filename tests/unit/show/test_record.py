@@ -21,7 +21,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Stamped
 from ipexctl.model.reports import LostOutput
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.record import Record, retain, saved
+from ipexctl.show.record import Record, list_saved_runs, prune_records
 from ipexctl.show.sinks import Plain
 from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 from tests.unit.show import streams
@@ -305,8 +305,8 @@ def test_old_records_are_removed_and_unfinished_ones_stay(runs: Path) -> None:
     made = [record(runs, list(streams.doctor(2)), report=n != 0).directory for n in range(5)]
     for age, path in enumerate(made):
         os.utime(path, (age, age))
-    assert retain(runs, 2) == made[1:3]
-    assert set(saved(runs)) == {made[0], *made[3:]}
+    assert prune_records(runs, 2) == made[1:3]
+    assert set(list_saved_runs(runs)) == {made[0], *made[3:]}
 
 
 def test_pictures_of_a_run_are_well_formed_and_the_same_each_time(runs: Path) -> None:

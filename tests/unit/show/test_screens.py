@@ -44,7 +44,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.reports import LostOutput, OutOfMemory
 from ipexctl.show import screens, typeset
-from ipexctl.show.pending_failures import unexplained
+from ipexctl.show.pending_failures import select_unexplained
 from tests.markers import MARKER
 from tests.unit.show import streams
 from tests.unit.show.streams import fold
@@ -63,7 +63,7 @@ def drawn(items: list[Any], width: int = 80) -> str:
 def ending(*events: Event, exit: Exit = Exit.OK, lost: LostOutput | None = None, width: int = 80) -> str:
     story = [e.Started("run", "train.py", ("a", "b")), e.RunStarted("k7", "a", RANKS, "mpirun"), *events]
     report = fold(streams.stamp([*story, e.Ended("run", exit)], step=1.0), lost=lost)
-    return drawn(screens.ending(report), width)
+    return drawn(screens.format_ending(report), width)
 
 
 def ended(rank: int, status: int | None = 0, **more: Any) -> e.RankEnded:
@@ -102,7 +102,7 @@ def test_the_end_card_repeats_a_stall_that_was_not_overcome() -> None:
 
 def test_many_ranks_are_a_line_a_host() -> None:
     stream = list(streams.run(4, 8, steps=2))
-    text = drawn(screens.ending(fold(stream)))
+    text = drawn(screens.format_ending(fold(stream)))
     assert "ranks 8-15   xeon02  exit 0  done: loss 2.0 -> 0.2" in text
 
 
@@ -206,7 +206,7 @@ def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explai
     assert text.endswith("not fit    1 host could not be looked at")
     known = Failure("b", Kind.UNREACHABLE, what)
     others = [Failure("b", Kind.STEP, "no space left"), Failure("a", Kind.UNREACHABLE, what)]
-    assert unexplained([known, *others], value) == ([] if explained else [known]) + others
+    assert select_unexplained([known, *others], value) == ([] if explained else [known]) + others
 
 
 def test_facts_that_are_not_known_are_question_marks() -> None:
@@ -257,7 +257,7 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
     assert drawn(screens.answer(HostsAnswer("hosts", (), f"{line}\nb\n")), width) == f"{line}\nb"
     assert f"  {line}\n" in drawn(screens.answer(CommandAnswer((CommandOutput("a", 0, f"{line}\nx\n", ""),))), width)
     path = "/home/me/" + "deep/" * 40
-    assert f"saved      {path}" in drawn(screens.saved(replace(fold([]), saved=path)), width)
+    assert f"saved      {path}" in drawn(screens.format_saved_path(replace(fold([]), saved=path)), width)
     fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
     finding = Finding("SSH002", "error", ("b",), "has no trusted host key: unknown host key", fix=fix)
     text = drawn(screens.answer(streams.checked([], [finding])), width)
@@ -371,15 +371,15 @@ def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
 
 def test_hosts_are_counted_after_playbooks_only() -> None:
     report = fold(streams.stamp([e.Started("install", "", ("n0",)), e.StepEnded("n0", "look", "ok")]))
-    assert not drawn(screens.ending(report), 80)
-    assert drawn(screens.ending(replace(report, verb="play", refused="a later step")), 80)
+    assert not drawn(screens.format_ending(report), 80)
+    assert drawn(screens.format_ending(replace(report, verb="play", refused="a later step")), 80)
 
 
 def test_a_recap_of_many_hosts_joins_equal_rows() -> None:
     stream: list[Event] = [e.Started("play", "", ())]
     stream += [e.StepEnded(f"n{n:03d}", "sync", "failed" if n == 7 else "changed") for n in range(100)]
     report = fold(streams.stamp(stream))
-    lines = drawn(screens.recap(report.hosts), 100).splitlines()
+    lines = drawn(screens.format_recap(report.hosts), 100).splitlines()
     assert len(lines) == 2
     assert "n[000-006,008-099]" in lines[0] + lines[1]
     assert sum("failed=1" in line and line.startswith("✗ n007") for line in lines) == 1
@@ -389,7 +389,7 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     """Whatever a hostile stream holds, no screen has a control character or a style that came from it."""
     stream: list[Stamped] = list(streams.hostile())
     answers = [stamped.event.value for stamped in stream if isinstance(stamped.event, e.Answer)]
-    items = screens.ending(fold(stream))
+    items = screens.format_ending(fold(stream))
     findings = [stamped.event.finding for stamped in stream if isinstance(stamped.event, e.FindingReported)]
     evil = findings[0].hosts[0]
     items += screens.answer(answers[0])
