@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,8 @@ def _kill_installer(cluster: Cluster) -> bool:
     while time.monotonic() < end:
         ours = [found.outer for found in cluster.processes("node0") if "<ipexctl>" in " ".join(found.argv)]
         for pid in ours:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may end by itself meanwhile
+                os.kill(pid, signal.SIGKILL)
         if ours:
             return True
         time.sleep(0.02)
