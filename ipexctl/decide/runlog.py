@@ -42,7 +42,7 @@ class RunLog:
             for line in lines:
                 yield from self._read_record(journal.KINDS.read(line))
         elif kind in self._missing_kinds:
-            yield from self._report_dropped(self._missing_kinds[kind], int(data))
+            yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind in self._demux:
             yield from self._split_lines(self._demux[kind].feed(data))
 
@@ -61,7 +61,7 @@ class RunLog:
             if unfinished := lines.end() if ended else lines.release():
                 yield self._make_output(rank, kind, unfinished, True)
 
-    def _report_dropped(self, kind: str, count: int) -> Events:
+    def _fail_on_lost_output(self, kind: str, count: int) -> Events:
         """The oldest bytes of an output are gone; what follows begins anywhere."""
         self._demux[kind] = Demux(self._nonce, kind)
         output = "output" if kind == frames.OUT else "error output"

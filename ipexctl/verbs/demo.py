@@ -25,9 +25,9 @@ def demo(
     if (yield from run_nested(lab.up(hosts, directory))) is None:
         yield Ended("demo", Exit.STEP)
         return
-    inventory = select_hosts(hostfile=str(directory / "hostfile"), hosts=None, limit=None, environ={}, cwd=Path.cwd())
-    exit = Exit.OK
+    exit, hostfile = Exit.OK, str(directory / "hostfile")
     try:
+        inventory = select_hosts(hostfile=hostfile, hosts=None, limit=None, environ={}, cwd=Path.cwd())
         workflow = play(book, inventory, context, environ)  # its answer is the demo's
         exit = yield from run_nested(workflow, lambda event: not isinstance(event, Ended))
     finally:
