@@ -14,7 +14,7 @@ from ipexctl.model.errors import Interrupted
 class Interrupts:
     """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else.
 
-    While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb has said
+    While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb is in
     `deferring`, signals wait to be taken.
     """
 

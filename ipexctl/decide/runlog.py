@@ -66,7 +66,7 @@ class RunLog:
         self._demux[kind] = Demux(self._nonce, kind)
         output = "output" if kind == frames.OUT else "error output"
         text = f"{count} bytes of {output} were dropped before they were read"
-        hint = "a larger --log-cap, or nobody away for so long"
+        hint = "raise --log-cap, or watch the run sooner: ipexctl attach"
         yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, hint, "dropped"))
 
     def _split_lines(self, pieces: Iterable[Piece]) -> Events:

@@ -17,7 +17,7 @@ SEAL = 64  # letters before each line
 
 
 class Greeting(NamedTuple):
-    """All that was said before the first sealed line; proofs and keys depend on it."""
+    """Everything sent before the first sealed line; proofs and keys depend on it."""
 
     challenge: str  # the keeper's nonce
     nonce: str  # the caller's

@@ -221,8 +221,8 @@ class _Quiet:
 
     def take(self, stamped: Stamped) -> None:
         event = stamped.event
-        told = isinstance(event, e.Message) and (event.level == "warning" or event.code == "goes-on")
-        if told or isinstance(event, e.HostFailed):
+        notable = isinstance(event, e.Message) and (event.level == "warning" or event.code == "goes-on")
+        if notable or isinstance(event, e.HostFailed):
             self._messages.take(stamped)
 
     def close(self, report: CommandReport | None = None) -> None:

@@ -150,8 +150,8 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
     """What a run does otherwise than its configuration says."""
     if config is None or (config.hosts, config.ranks) in {(hosts, ranks), (1, 1)}:
         return []
-    said = f"num_machines {config.hosts} and num_processes {config.ranks}"
-    return [Note("accelerate-config", f"the Accelerate configuration says {said}; this run has {hosts} and {ranks}")]
+    counts = f"num_machines {config.hosts} and num_processes {config.ranks}"
+    return [Note("accelerate-config", f"the Accelerate configuration says {counts}; this run has {hosts} and {ranks}")]
 
 
 def build_rank_words(

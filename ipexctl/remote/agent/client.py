@@ -107,7 +107,7 @@ def watch(argv: "List[str]") -> int:
         pause = min(pause * 1.5, 0.1)
         if link and link.open:
             if select.select([link], [], [], pause)[0]:
-                list(link.take())  # nothing is said to a watcher; this notices the end
+                list(link.take())  # a watcher receives no messages; this notices the end
         else:
             time.sleep(pause)
 

@@ -55,8 +55,8 @@ def probe_hosts(
             link.close()
         bundle = parse_probe_output(completed.out, nonce, limit=timeout)
         if not bundle.commands:
-            said = completed.last_words(1)
-            what = "the login shell did not run the probe" + (f": {printable(said)}" if said else "")
+            output = completed.last_words(1)
+            what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")
             return Failure(link.host.name, Kind.STEP, what, f"ssh {link.host.name} true", "no-probe")
         facts = parse_facts(bundle, uarchs)
         if facts.clock is not None:  # the host read it somewhere between the two times of the controller's
