@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test fast fast-lowest test-stack drills fuzz coverage test-impi lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stack faults drills fuzz coverage test-impi lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -37,7 +37,7 @@ pages: $(VENV)/.dev
 # What proves the product, with one road of the real stack: CONTRIBUTING.md has the table of what each command proves.
 test: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) $(PARALLEL) -m "not stack"
+	$(PYTEST) $(PARALLEL) -m "not stack and not beyond_core"
 
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
@@ -57,6 +57,12 @@ fast-lowest: $(BIN)/uv
 test-stack: $(VENV)/.dev
 	@sh tools/system.sh test
 	$(PYTEST) -m stack tests/e2e tests/integration
+
+# Every case of tests/faults/cases.toml, TIMES times: how many were survived, and four counts that must be 0.
+TIMES ?= 1
+faults: $(VENV)/.dev
+	@sh tools/system.sh test
+	IPEXCTL_FAULTS_TIMES=$(TIMES) $(PYTEST) -n $$(nproc) --dist loadfile tests/faults
 
 # Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
 drills: $(VENV)/.dev

@@ -20,7 +20,7 @@ settings.register_profile("fixed", settings.get_profile("fuzz"), derandomize=Tru
 settings.load_profile("fixed")
 
 # Where several workers share the tests, these begin first, in this order: they take the longest.
-FIRST = ("e2e/test_road.py", "e2e/", "integration/", "contract/")
+FIRST = ("e2e/test_road.py", "e2e/", "faults/", "integration/", "contract/")
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def _interruptible_again() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if {"cluster", "make_cluster"} & set(getattr(item, "fixturenames", ())):
+        if {"cluster", "make_cluster", "checks"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("hosts")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _find_turn(str(item.path)))
