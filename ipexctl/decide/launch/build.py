@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MPI_NAMES
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import pluralize
 from ipexctl.protocol import paths
 
 # Cores left to a rank that gives one to impi's thread: on fewer, computing would lose more than overlap gains.
@@ -146,15 +147,24 @@ def _plan_node(
         python=runtime.python,
         preload=preload,
         proxy_env=mpi_launchers.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
-    ), [*warnings, *tuning_warnings, *(_check_ccl_interface(host, host_runtime) if run.backend == "ccl" else ())]
+    ), [*warnings, *tuning_warnings, *(_check_ccl(run, host, host_runtime, ranks) if run.backend == "ccl" else ())]
 
 
-def _check_ccl_interface(host: str, host_runtime: HostRuntime) -> tuple[Note, ...]:
-    """Warn of ambiguous names: oneCCL takes the first interface whose name *contains* the configured one."""
+def _check_ccl(
+    run: RunSettings, host: str, host_runtime: HostRuntime, ranks: Sequence[RankPlacement]
+) -> Iterator[Note]:
+    """Warn of ambiguous names (oneCCL takes the first interface whose name *contains* the configured one) and of ranks
+    without a core for oneCCL's workers."""
     name = host_runtime.interface.name
     others = [other.name for other in host_runtime.facts.interfaces if name in other.name and other.name != name]
-    text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
-    return (Note("ccl-interface", text, (host,)),) if others else ()
+    if others:
+        text = f"oneCCL may take {' or '.join(others)} for {name}: it compares parts of names"
+        yield Note("ccl-interface", text, (host,))
+    least = min((len(rank.cpus) for rank in ranks if rank.cpus and not rank.workers), default=0)
+    if least:
+        has, wants = pluralize(least, "core"), pluralize(run.workers, "oneCCL worker")
+        text = f"a rank with {has} has none left for {wants}: its own threads do their work, on its own cores"
+        yield Note("ccl-workers", text, (host,))
 
 
 def _get_packages(facts: Facts) -> Mapping[str, str]:

@@ -56,7 +56,7 @@ def has_rdma(hosts: Iterable[Facts]) -> bool:
 
 
 def build_host_env(
-    run: RunSettings, host: HostRuntime, places: Iterable[RankPlacement], tuned: Mapping[str, Setting]
+    run: RunSettings, host: HostRuntime, places: Sequence[RankPlacement], tuned: Mapping[str, Setting]
 ) -> dict[str, Setting]:
     """Variables of all ranks (``places``) on this host. ``tuned`` is from `tuning`; the user's variables override every
     other value."""
@@ -97,9 +97,13 @@ def build_host_env(
         put("CCL_KVS_IFACE", interface, "interface of this host")
         if runtime.dialect == "openmpi":
             put("CCL_PROCESS_LAUNCHER", "none", "Open MPI tells oneCCL no ranks that it reads")
-        bound = [str(cpu) for place in places for cpu in place.workers]
+        if any(place.cpus and not place.workers for place in places):
+            put("CCL_WORKER_OFFLOAD", "0", "no core is left for workers: the ranks' own threads do their work")
+        # oneCCL reads the list even without workers. Its own choice fails for more workers than the rank has cores,
+        # or, where no launcher pinned the rank, is a CPU that the rank may not use (oneCCL: src/common/env/env.cpp).
+        bound = [cpu for place in places for cpu in place.workers or place.cpus[-1:] * run.workers]
         if bound:
-            put("CCL_WORKER_AFFINITY", ",".join(bound), "last cores of each rank")
+            put("CCL_WORKER_AFFINITY", ",".join(map(str, bound)), "last cores of each rank")
     return {**env, **run.isa_settings, **tuned, **run.user_env}
 
 

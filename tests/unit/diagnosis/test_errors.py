@@ -57,3 +57,25 @@ def test_names_in_the_message_are_in_the_advice() -> None:
 
 def test_megabytes_of_one_letter_take_no_time() -> None:
     assert diagnose(ERRORS, ["a" * 5_000_000, "undefined /dev/shm CCL_ERROR ibv_" * 100_000]) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "words"),
+    [
+        (
+            'File "/v/lib/python3.11/site-packages/torch_ccl/__init__.py", line 3\n'
+            "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory",
+            "libmpi-binding",
+            "inside oneccl_bind_pt",
+        ),
+        ("ImportError: libmpi.so.12: cannot open shared object file", "libmpi", "Intel MPI's libmpi.so.12"),
+        ("OSError: libccl.so.1: cannot open shared object file", "libccl", "oneCCL's library"),
+        ("oneCCL: env.cpp:1363 EXCEPTION: failed to parse worker affinity", "ccl-affinity", "CCL_WORKER_AFFINITY"),
+    ],
+)
+def test_what_oneccl_misses_is_named_by_where_it_lies(lines: str, code: str, words: str) -> None:
+    found = diagnose(ERRORS, [lines])
+    assert found is not None
+    assert found.code == code
+    assert words in found.title
+    assert "impi-rt into" not in found.fix

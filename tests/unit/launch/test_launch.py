@@ -59,6 +59,37 @@ def test_oneccl_has_cores_of_its_own_and_knows_them() -> None:
     assert [value(two, host, "CCL_KVS_IFACE") for host in (0, 1)] == ["eth0", "ens3"]
 
 
+@pytest.mark.parametrize(
+    ("wish", "affinity"),
+    [
+        ({"ppn": 8, "ccl_workers": 2}, ["0,0,1,1,2,2,3,3,4,4,5,5,6,6,7,7", "0,0,1,1,2,2,3,3,4,4,5,5,0,0,1,1"]),
+        ({"ppn": 1, "cpus": "0"}, ["0", "0"]),
+        ({"ppn": 1, "cpus": "0,1", "ccl_workers": 2}, ["1,1", "1,1"]),
+    ],
+)
+def test_without_a_core_for_oneccls_workers_nothing_leaves_the_ranks_own_cores(
+    wish: dict[str, Any], affinity: list[str]
+) -> None:
+    two = launch(run(backend="ccl", **wish), module="oneccl_bindings_for_pytorch")
+    assert [value(two, host, "CCL_WORKER_OFFLOAD") for host in (0, 1)] == ["0", "0"]
+    # oneCCL wants ranks times workers entries, and compares their number with the rank's cores where it has no list.
+    assert [value(two, host, "CCL_WORKER_AFFINITY") for host in (0, 1)] == affinity
+    for node, listed in zip(two.nodes, affinity, strict=True):
+        assert {int(cpu) for cpu in listed.split(",")} <= {cpu for rank in node.ranks for cpu in rank.cpus}
+    notes = [str(note) for note in two.warnings if note.code == "ccl-workers"]
+    assert [note.partition(":")[0] for note in notes] == ["node0", "node1"]
+    assert "none left for" in notes[0]
+    assert "its own threads do their work" in str(two)
+
+
+def test_where_cores_are_left_oneccls_workers_run_and_nothing_is_said() -> None:
+    two = launch(run(backend="ccl"), module="oneccl_bindings_for_pytorch")
+    assert [value(two, host, "CCL_WORKER_OFFLOAD") for host in (0, 1)] == [None, None]
+    assert not [note for note in two.warnings if note.code == "ccl-workers"]
+    unknown = launch(run(backend="ccl"), module="torch_ccl", first={"cpus_online": ()})
+    assert value(unknown, 0, "CCL_WORKER_AFFINITY") is None  # its cores are unknown: oneCCL's own choice is as good
+
+
 def test_impis_thread_has_a_core_of_its_own_where_enough_are_left_to_compute() -> None:
     two = launch(run(backend="impi"), impi=True)
     assert [(place.cpus, place.workers) for place in two.places] == [
