@@ -33,6 +33,7 @@ _OPEN_FILES = 128  # of the ranks at once; a big cluster has more streams than a
 _MERGE = 0.1  # seconds of one stream that become one reference in events.jsonl
 _MERGE_BYTES = 1 << 20
 _BUFFER = 1 << 15
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
 def make_private(directory: Path) -> None:
@@ -63,11 +64,19 @@ def make_private(directory: Path) -> None:
         raise UsageError(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
 
 
-def _create(path: Path) -> int:
-    """A new file for us alone. Never follows a link, never opens what is there already."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND, 0o600)
+def _create(name: str, at: int) -> int:
+    """A new file for us alone in the directory ``at``. Never follows a link, never opens an existing file."""
+    number = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=at)
     os.fchmod(number, 0o600)
     return number
+
+
+def _is_at(status: os.stat_result, path: Path | str, at: int | None = None) -> bool:
+    """Whether the path, itself no link, leads to the file of this status."""
+    try:
+        return os.path.samestat(status, os.stat(path, dir_fd=at, follow_symlinks=False))
+    except OSError:
+        return False
 
 
 def _describe_error(error: OSError) -> str:
@@ -99,6 +108,7 @@ class _File:
     can be written comes after a mark."""
 
     name: str
+    at: int  # the descriptor of its directory: a link that replaces the directory is not followed
     size: int = 0  # bytes in the file, marks included
     lost: int = 0  # missing in all
     gap: int = 0  # of these, since the last byte that was written
@@ -135,7 +145,9 @@ class Record:
         self.directory = open_directory(runs, verb, at)
         self._trouble = trouble
         self._reported: set[str] = set()
-        self._events, self._plans = _File(EVENTS), _File(PLAN)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._at, self._ranks = (os.open(path, flags) for path in (self.directory, self.directory / RANKS))
+        self._events, self._plans = _File(EVENTS, self._at), _File(PLAN, self._at)
         self._files: dict[tuple[int, str], _File] = {}
         self._open: OrderedDict[str, int] = OrderedDict()  # descriptors by the file's name
         self._waiting: dict[tuple[int, str], _Reference] = {}  # to merge, in order of their first byte
@@ -173,15 +185,15 @@ class Record:
             self._mark(file)
         if report is not None:
             self._document(REPORT, "".join(event_json.document(report)).encode() + b"\n")
-        while self._open:
-            os.close(self._open.popitem()[1])
+        for number in (*self._open.values(), self._at, self._ranks):
+            os.close(number)
 
     def lost(self) -> LostOutput | None:
-        """What could not be stored; None when everything was."""
+        """What could not be stored, or was and is gone; None when everything is there."""
         ranks: dict[str, int] = {}
         for (rank, _), file in self._files.items():
-            if file.lost:
-                ranks[str(rank)] = ranks.get(str(rank), 0) + file.lost
+            if lost := file.lost + (0 if self._closed or self._is_whole(file) else file.size):
+                ranks[str(rank)] = ranks.get(str(rank), 0) + lost
         if not (ranks or self._events.lost or self._documents_lost):
             return None
         why = ", ".join(sorted(self._reported))
@@ -189,7 +201,7 @@ class Record:
 
     def _output(self, at: float, event: e.Output) -> None:
         key = (event.rank, event.stream)
-        file = self._files.setdefault(key, _File(f"{RANKS}/{event.rank}.{event.stream}"))
+        file = self._files.setdefault(key, _File(f"{event.rank}.{event.stream}", self._ranks))
         self._mark(file)
         offset, data = file.size, event.data
         lost = len(data) - (0 if file.gap else self._append(file, data))
@@ -207,6 +219,17 @@ class Record:
             self._waiting[key] = _Reference(at, event, offset, len(data) - lost, event.partial, lost)
         if not 0 <= at - self._since < _MERGE:
             self._settle()
+
+    def _is_whole(self, file: _File) -> bool:
+        """Whether a rank's bytes are still where the record has them."""
+        try:
+            self._descriptor(file)
+        except OSError as error:
+            self._report_error(error)
+            return False
+        if not (whole := _is_at(os.fstat(self._ranks), self.directory / RANKS)):
+            self._report(f"{RANKS} was replaced")
+        return whole
 
     def _append(self, file: _File, data: bytes) -> int:
         """Returns how many bytes reached the file."""
@@ -237,15 +260,38 @@ class Record:
         if file.name not in self._open:
             while len(self._open) >= _OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
-            path = self.directory / file.name
             try:
-                again = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
-                number = os.open(path, again) if file.size or file.lost else _create(path)
+                number = os.open(file.name, _FLAGS, dir_fd=file.at) if file.size or file.lost else -1
             except FileNotFoundError:
-                number = _create(path)
+                number = -1
+            number = number if number >= 0 else _create(file.name, file.at)
             self._open[file.name] = number
         self._open.move_to_end(file.name)
+        status = os.fstat(self._open[file.name])
+        if status.st_size < file.size:  # somebody truncated it, or removed it while it was not open
+            file.lose(file.size - status.st_size)
+            file.size = status.st_size
+            self._report(f"{file.name} was truncated")
+        if not _is_at(status, file.name, file.at):
+            self._restore(file)
         return self._open[file.name]
+
+    def _restore(self, file: _File) -> None:
+        """Writes a file that was removed or replaced again; its descriptor still has the bytes."""
+        name = f".{file.name}.{secrets.token_hex(4)}"
+        number = _create(name, file.at)
+        try:
+            with open(self._open[file.name], "rb", closefd=False) as old, open(number, "wb", closefd=False) as new:
+                old.seek(0)
+                shutil.copyfileobj(old, new)
+            os.rename(name, file.name, src_dir_fd=file.at, dst_dir_fd=file.at)
+        except OSError:
+            os.close(number)
+            os.unlink(name, dir_fd=file.at)
+            raise
+        os.close(self._open[file.name])
+        self._open[file.name] = number
+        self._report(f"{file.name} was removed or replaced; it is written again")
 
     def _mark(self, file: _File) -> None:
         """A line in a rank's file where bytes are missing."""
@@ -287,24 +333,27 @@ class Record:
             self._documents_lost.append(PLAN)
 
     def _document(self, name: str, data: bytes) -> None:
-        new = self.directory / f".{name}.{secrets.token_hex(4)}"
+        new = f".{name}.{secrets.token_hex(4)}"
         try:
-            with os.fdopen(_create(new), "wb") as file:
+            with os.fdopen(_create(new, self._at), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(self.directory / name)
+            os.rename(new, name, src_dir_fd=self._at, dst_dir_fd=self._at)
         except OSError as error:
             self._report_error(error)
             self._documents_lost.append(name)
-            new.unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(new, dir_fd=self._at)
 
     def _report_error(self, error: OSError) -> None:
-        why = _describe_error(error)
+        more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        self._report(_describe_error(error), f"cannot be written{{}}: {{}}{more}")
+
+    def _report(self, why: str, text: str = "was changed by another program{}: {}") -> None:
         if why not in self._reported:
             self._reported.add(why)
-            more = ": free some space, missing bytes are counted" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-            self._trouble(f"the run's record cannot be written in {visible(str(self.directory))}: {why}{more}")
+            self._trouble("the run's record " + text.format(f" in {visible(str(self.directory))}", why))
 
 
 def list_saved_runs(runs: Path) -> list[Path]:

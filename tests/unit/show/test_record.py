@@ -185,6 +185,83 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     assert fold([], lost=made.lost()).causes[-1] is Exit.RECORD
 
 
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def rotate(file: Path) -> None:
+    file.rename(file.with_name("old"))
+
+
+def replace_by_link(file: Path) -> None:
+    victim = file.parents[2] / "victim"
+    victim.write_bytes(b"precious")
+    file.unlink()
+    file.symlink_to(victim)
+
+
+@pytest.mark.parametrize("change", [remove, rotate, replace_by_link])
+@pytest.mark.parametrize("moment", ["between", "at the end"])
+def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
+    runs: Path, change: Callable[[Path], None], moment: str
+) -> None:
+    notices: list[str] = []
+    made = Record(runs, "run", AT, notices.append)
+    made.take(out(0, b"one\n"))
+    if moment == "between":
+        change(made.directory / "ranks/0.out")
+    made.take(out(0, b"two\n", AT + 1))
+    if moment == "at the end":
+        change(made.directory / "ranks/0.out")
+    assert made.lost() is None
+    made.close()
+    assert (made.directory / "ranks/0.out").read_bytes() == b"one\ntwo\n"
+    assert not (made.directory / "ranks/0.out").is_symlink()
+    assert sum("0.out was removed or replaced; it is written again" in notice for notice in notices) == 1
+    assert (runs / "victim").read_bytes() == b"precious" if (runs / "victim").exists() else True
+
+
+def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Path) -> None:
+    made = Record(runs, "run", AT)
+    made.take(out(0, b"one\n"))
+    os.truncate(made.directory / "ranks/0.out", 1)
+    made.take(out(0, b"two\n", AT + 1))
+    lost = lost_of(made)
+    made.close()
+    kept = (made.directory / "ranks/0.out").read_bytes()
+    assert lost.ranks == {"0": 3}, "those that were cut off; what came after them is stored"
+    assert lost.why == "0.out was truncated"
+    assert b"two\n" in kept
+    assert b"3 bytes are missing" in kept
+
+
+def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is_written_through_it(
+    runs: Path, tmp_path: Path
+) -> None:
+    made = Record(runs, "run", AT)
+    made.take(out(0, b"one\n"))
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (made.directory / "ranks").rename(made.directory / "old")
+    (made.directory / "ranks").symlink_to(victim)
+    made.take(out(0, b"two\n", AT + 1))
+    made.take(out(1, b"three\n", AT + 1))
+    assert lost_of(made).ranks == {"0": 8, "1": 6}
+    made.close()
+    assert not list(victim.iterdir())
+    assert (made.directory / "old/0.out").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(runs: Path) -> None:
+    made = Record(runs, "run", AT)
+    made.take(out(0, b"one\n"))
+    (made.directory / "ranks/0.out").unlink()
+    (made.directory / "ranks/0.out").mkdir()
+    made.take(out(0, b"two\n", AT + 1))
+    assert lost_of(made).ranks == {"0": 8}
+    made.close()
+
+
 def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> None:
     made = Record(runs, "doctor", AT)
     with no_file_grows_beyond(500):
