@@ -12,6 +12,7 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.text import printable
 
 LIMIT = 1 << 20
+STDIN_LIMIT = 1 << 26  # bytes
 _REASONS = {
     errno.ENOENT: "does not exist",
     errno.ENOTDIR: "does not exist: a part of the path is not a directory",
@@ -52,6 +53,21 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
     if len(data) > LIMIT:
         raise UsageError(f"{shown} is larger than 1 MiB")
     return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown))
+
+
+def read_stdin(path: str | None) -> bytes:
+    """What a rank is to read: the bytes of a file, a pipe, or for ``-`` of our own standard input, to their end; none
+    for None. Raises `UsageError` where they cannot be read or are more than `STDIN_LIMIT`."""
+    try:
+        with open(0 if path == "-" else path or os.devnull, "rb", closefd=path != "-") as file:
+            data = file.read(STDIN_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UsageError(f"--stdin {printable(path or '', 300)} cannot be read: {why}") from None
+    if len(data) > STDIN_LIMIT:
+        hint = "put it into the script's directory and open it in the script"
+        raise UsageError(f"--stdin {printable(path or '', 300)} is larger than {STDIN_LIMIT >> 20} MiB", hint=hint)
+    return data
 
 
 def is_writable_by_all(directory: Path) -> bool:

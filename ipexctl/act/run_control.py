@@ -20,7 +20,7 @@ from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, messages, paths, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.messages import KINDS
-from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, Role
+from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, STDIN, Role
 from ipexctl.protocol.timings import Timings
 
 S = TypeVar("S")
@@ -49,8 +49,9 @@ class RemoteRunDir:
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
 
 
-def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
-    """Puts the run's directory on a host: specification (with the ranks' environment, 0600), agent, shim, hooks.
+def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
+    """Puts the run's directory on a host: specification (with the ranks' environment, 0600), agent, shim, hooks, and
+    for rank 0 its ``stdin``.
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
     """
@@ -61,6 +62,7 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec) -> None:
             AGENT: agent.build_archive(),
             ROLE: site.script(),
             SHIM: site.script(Role.SHIM, site.directory),
+            **({STDIN: stdin} if stdin and 0 in spec.ranks else {}),
             **{f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()},
         },
         site.directory,

@@ -11,7 +11,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import OutOfMemory
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.protocol import frames, journal
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.journal import Record
@@ -122,6 +122,9 @@ class RunLog:
             case journal.Unstored():
                 text = "no space left where the run's directory is: output is lost and counted, the run goes on"
                 yield e.Message(text, "warning", running.head, "unstored")
+            case journal.Strays(host=host, names=names):
+                text = f"ended what the script left running: {join_names([printable(name) for name in names], 5)}"
+                yield e.Message(text, "warning", host, "strays")
             case journal.Leftovers(host=host, processes=processes):
                 pids = ", ".join(f"{pid} (state {state})" for pid, state in processes)
                 hint = f"ipexctl stop --orphans {running.run} looks again, and ends what can be ended"

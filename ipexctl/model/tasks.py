@@ -222,6 +222,12 @@ class Run(Task):
     sync: bool = flag(True, "Copy the script's directory to the hosts first, or not (default: copy).", "Environment")
     env: dict[str, str] = flag({}, "Variable for the ranks; repeatable.", "Environment", "NAME=VALUE", names=("-e",))
     env_file: tuple[str, ...] = flag((), "File of NAME=VALUE lines for the ranks; repeatable.", "Environment", "PATH")
+    stdin: str | None = flag(
+        None,
+        "Standard input of rank 0, read to its end before the start; - is ipexctl's own (default: empty).",
+        "Environment",
+        "FILE",
+    )
     pass_env: tuple[str, ...] = flag((), "Local variable to pass to the ranks; repeatable.", "Environment", "NAME")
     iface: str | None = flag(None, "Network interface on all hosts (default: chosen per host).", "Collectives", "NAME")
     port: int | None = flag(

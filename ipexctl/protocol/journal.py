@@ -168,6 +168,14 @@ class Leftovers(NamedTuple):
     at: float = 0.0
 
 
+class Strays(NamedTuple):
+    """Processes that outlived the ranks and were ended: their names."""
+
+    host: str
+    names: "List[str]"
+    at: float = 0.0
+
+
 class MessageIgnored(NamedTuple):
     """A message of a host that this version cannot read, or does not expect of it."""
 
@@ -205,7 +213,8 @@ class Reason:
 
 Record = Union[
     KeeperStarted, GuardJoined, Launched, RankStarted, RankStage, RankNote, RankEnded, RankStack, Stall, Straggling,
-    Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, MessageIgnored, RunEnd,
+    Resumed, InquiryEnded, Stopping, Killing, Killed, HostLost, Unstored, Leftovers, Strays,
+    MessageIgnored, RunEnd,
 ]  # fmt: skip
 
 KINDS: "Kinds[Record]" = Kinds(Record)

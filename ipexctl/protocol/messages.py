@@ -31,7 +31,15 @@ RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  
 StacksReported = NamedTuple("StacksReported", [])
 ProxyEnded = NamedTuple("ProxyEnded", [("at", float)])
 ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
-Cleaned = NamedTuple("Cleaned", [("left", List[Tuple[int, str]])])  # nothing is left on the host but these processes
+
+
+class Cleaned(NamedTuple):
+    """Nothing is left on the host but the processes ``left``; ``strays`` outlived the ranks and were ended: names."""
+
+    left: "List[Tuple[int, str]]"
+    strays: "List[str]" = []
+
+
 # Wrapper to guard, as a file: the first record, so that a killed wrapper is missed.
 RankBegun = NamedTuple("RankBegun", [("rank", int), ("pid", int)])
 # Keeper to shim, and client to keeper and back.

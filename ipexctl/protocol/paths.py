@@ -9,6 +9,7 @@ SPEC = "spec.json"  # `run_spec.RunSpec` (0600: it holds the token and the ranks
 AGENT = "agent.pyz"  # all the code that runs on hosts
 ROLE = "agent"  # the agent with its interpreter: `agent list DIRECTORY`
 SHIM = "shim"  # what the MPI launcher calls in place of ssh
+STDIN = "stdin"  # of rank 0, on its host; without it the rank reads nothing
 HOOKS = "hooks"  # on the ranks' PYTHONPATH
 HOOK_FILES = {"sitecustomize.py": "remote.agent.sitecustomize", "_ipexctl_hooks.py": "protocol.hooks"}  # → module
 

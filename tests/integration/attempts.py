@@ -47,6 +47,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         script: str = "actor.py",
         shared_home: bool = False,
         facts: dict[str, object] | None = None,
+        stdin: bytes = b"",
         **settings: object,
     ) -> Attempt:
         hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
@@ -68,7 +69,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
         told = specs(launch, task, identity)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
-        made.append(Attempt(task, launch, identity, sites, told, context))
+        made.append(Attempt(task, launch, identity, sites, told, context, stdin))
         return made[-1]
 
     yield start

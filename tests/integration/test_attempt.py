@@ -17,6 +17,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
 from ipexctl.model.events import (
     CleanupChecked,
     HostFailed,
+    LauncherOutput,
     Message,
     Output,
     RankEnded,
@@ -196,13 +197,18 @@ def test_a_second_ctrl_c_kills_at_once(start: Start) -> None:
     assert left_behind(attempt, events) == []
 
 
-def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start) -> None:
+@pytest.mark.parametrize("act", ["daemon", "hold"])
+def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start, act: str) -> None:
     before = {p.pid for p in procs.list_processes().values()}
     seconds = f"3{os.getpid()}"  # as no other test has it
-    attempt = start("daemon", seconds)
+    attempt = start(act, seconds)
     events = list(run_alone(attempt))
+    assert not of(LauncherOutput, events), "mpirun complains of nothing in a good run"
     assert of(RunEnded, events)[0].reason == "done"
     assert left_behind(attempt, events) == []
+    strays = [(message.host, message.text) for message in of(Message, events) if message.code == "strays"]
+    assert sorted(host for host, _ in strays) == ["a", "b"]
+    assert all("sleep" in text for _, text in strays), strays
     sleepers = [pid for pid in set(procs.list_processes()) - before if line(pid)[:2] == [b"sleep", seconds.encode()]]
     assert sleepers == []
 
@@ -230,6 +236,28 @@ def test_whatever_part_is_killed_the_run_ends_and_nothing_is_left(start: Start, 
     os.kill(find(attempt, who), signal.SIGKILL)
     events += list(story)
     assert of(RunEnded, events)[0].reason == "lost", of(RunEnded, events)
+    assert left_behind(attempt, events) == []
+
+
+def test_ranks_read_nothing_and_the_first_what_the_user_gives(start: Start) -> None:
+    """The launcher's own input never ends: without this the ranks wait for ever."""
+    events = list(run_alone(start("read", ppn=2)))
+    assert set(written(events).values()) == {b"read b''\n"}
+    assert of(RunEnded, events)[0].reason == "done"
+    events = list(run_alone(start("read", ppn=2, stdin=b"two\nlines \xff")))
+    assert written(events)[0, "out"] == b"read b'two\\nlines \\xff'\n"
+    assert {written(events)[rank, "out"] for rank in (1, 2, 3)} == {b"read b''\n"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_an_mpirun_that_is_killed_is_the_cause_with_its_signal(start: Start, number: signal.Signals) -> None:
+    attempt = start("wait")
+    story, events = until(attempt, Output)
+    os.kill(find(attempt, b"mpiexec.hydra"), number)
+    events += list(story)
+    end = of(RunEnded, events)[0]
+    assert (end.reason, end.detail) == ("lost", f"mpirun on a was killed by {number.name}")
+    assert [rank.cause for rank in of(RankEnded, events) if rank.cause != "stopped"] == []
     assert left_behind(attempt, events) == []
 
 

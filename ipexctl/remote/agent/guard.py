@@ -87,6 +87,7 @@ class Guard:
         self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
         self.ends: "Dict[int, int]" = {}  # wrapper or proxy → a descriptor that wakes us when it ends
         self.ended: "Set[int]" = set()
+        self.wrappers: "Set[int]" = set()  # of all ranks, also of those that have ended
         self.proxies: "Set[int]" = set()
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
 
@@ -203,6 +204,7 @@ class Guard:
             if isinstance(record, messages.RankBegun):
                 # One that has died already is missed below, unless it left a record of its end.
                 gone = procs.Process(record.pid, -1, os.getpid(), "X")
+                self.wrappers.add(record.pid)
                 self.alive[record.rank] = procs.find_process(record.pid) or gone
                 continue
             if isinstance(record, journal.RankEnded):
@@ -242,6 +244,7 @@ class Guard:
     def finish(self) -> None:
         """Ends all that is left but the keeper's own, reports what could not be ended, and takes its files along."""
         self.report_records()
+        strays = self.end_strays()
         own = self.launcher_processes() - self.proxies if self.spec.head else set()
         left = procs.kill_marked(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
         procs.remove_group(self.group)
@@ -250,11 +253,29 @@ class Guard:
             self.report_unseen_end(rank)
         if self.spec.head is None and not left:
             shutil.rmtree(self.directory, ignore_errors=True)  # before the run may end: then nothing is left here
-        self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left]))
+        self.keeper.send(messages.Cleaned([(p.pid, p.state) for p in left], strays))
         until = time.monotonic() + self.spec.timings.flush
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
+
+    def end_strays(self) -> "List[str]":
+        """Ends what outlived the ranks; its names. As long as it holds a rank's output open, mpirun waits for it: now
+        mpirun's proxies can end by themselves, and it complains of nothing."""
+        patience, strays = self.spec.timings.orderly, self.find_strays()
+        until = time.monotonic() + patience / 2  # for helpers that end with their script
+        while strays and time.monotonic() < until:
+            time.sleep(0.05)
+            strays = self.find_strays()
+        names = ["%s (process %d)" % (_program(process.pid), process.pid) for process in strays]
+        procs.send(strays, signal.SIGKILL)
+        until = time.monotonic() + patience
+        while strays and any(map(procs.find_process, self.proxies)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return names
+
+    def find_strays(self) -> "List[procs.Process]":
+        return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
 
     def end_alone(self, why: str) -> None:
         """The keeper is lost: ends the run's part on this host alone."""

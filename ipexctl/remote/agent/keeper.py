@@ -86,7 +86,11 @@ class Keeper:
         self.write_record(journal.KeeperStarted(os.getpid()))
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
-            for key, _ in self.selector.select(self.spec.timings.tick):
+            ready = self.selector.select(self.spec.timings.tick)
+            awaited = self.run.launched and self.run.launcher_ended is None
+            if self.launcher and awaited and self.launcher.poll() is not None:  # before what came of it
+                self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
+            for key, _ in ready:
                 key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
@@ -116,9 +120,6 @@ class Keeper:
                 self.drop(link)
         if self.terminated:
             self.handle(messages.StopRun("SIGTERM to the keeper"))
-        awaited = self.run.launched and self.run.launcher_ended is None
-        if self.launcher and awaited and self.launcher.poll() is not None:
-            self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
         if running:
             for alarm in self.monitor.poll(now):
                 self.handle(alarm)

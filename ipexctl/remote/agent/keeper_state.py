@@ -3,6 +3,7 @@ new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), 
 """
 
 import enum
+import signal
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 from ipexctl.protocol import journal, messages
@@ -152,7 +153,7 @@ def _stop(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
     """The polite stop; the first reason stays."""
     if run.state not in BEFORE_THE_END:
         return run, ()
-    by_us = reason != Reason.LOST
+    by_us = reason != Reason.LOST or (run.launcher_status or 0) < 0  # a killed mpirun takes them along
     notes = tuple(Note(end._replace(by_us=by_us)) for end in run.unwitnessed)
     run = run._replace(reason=reason, detail=detail, unwitnessed=())
     stopped = _enter(run, State.STOPPING, now.steady + run.spec.timings.grace)
@@ -286,6 +287,17 @@ def _launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> 
     return run, (Send("", messages.RanksPort(started.port)), Note(journal.Launched(*started)))
 
 
+def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step":
+    if not run.launched:
+        return run, ()
+    run = run._replace(launcher_ended=now.steady, launcher_status=ended.status)
+    if ended.status >= 0 or run.state is not State.RUNNING:
+        return run, ()
+    known = -ended.status in list(signal.Signals)
+    name = signal.Signals(-ended.status).name if known else "signal %d" % -ended.status
+    return _stop(run, Reason.LOST, "mpirun on %s was killed by %s" % (run.spec.host, name), now)
+
+
 def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
     run, stopping = _stop(run, Reason.STOPPED, order.why, now)
     if run.state is not State.STOPPING:
@@ -319,10 +331,7 @@ _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
     FromGuard: _from_guard,
     LauncherStarted: _launcher_started,
     LauncherFailed: lambda run, failed, now: _stop(run, Reason.LAUNCH, failed.why, now),
-    LauncherEnded: lambda run, ended, now: (
-        run._replace(launcher_ended=now.steady, launcher_status=ended.status) if run.launched else run,
-        (),
-    ),
+    LauncherEnded: _launcher_ended,
     Tick: lambda run, tick, now: (run._replace(watched=now.steady) if tick.watched else run, ()),
     messages.StopRun: lambda run, order, now: _stop(run, Reason.STOPPED, order.why, now),
     messages.KillRun: _kill_asked,
@@ -389,8 +398,10 @@ def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Mome
 
 
 def _cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
-    notes = (Note(journal.Leftovers(host, cleaned.left)),) if cleaned.left else ()
-    return run._replace(cleaned={**run.cleaned, host: cleaned.left}), notes
+    notes = [Note(journal.Leftovers(host, cleaned.left))] if cleaned.left else []
+    if cleaned.strays and run.reason == Reason.DONE:  # else they are what we stopped
+        notes.append(Note(journal.Strays(host, cleaned.strays)))
+    return run._replace(cleaned={**run.cleaned, host: cleaned.left}), tuple(notes)
 
 
 _MESSAGES: "Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]]" = {

@@ -21,7 +21,7 @@ import threading
 import time
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Dict, Iterable, List
+from typing import Any, Dict, Iterable, List
 
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
@@ -69,11 +69,13 @@ def main(argv: "List[str]") -> int:
         files.write_record(directory, files.END, record)
         return 128 + signal.SIGTERM
     pipe = PIPE if frames else None
+    given = os.path.join(directory, paths.STDIN)
     try:
+        # The launcher's own input may never end: a script that reads it would wait for ever.
+        stdin = os.open(given if rank == 0 and os.path.exists(given) else os.devnull, os.O_RDONLY)
         # PMI's connection is an inherited descriptor, so descriptors stay open.
-        child = subprocess.Popen(
-            spec.argv, env=env, cwd=spec.workdir, close_fds=False, preexec_fn=_in_child, stdout=pipe, stderr=pipe
-        )
+        options: Dict[str, Any] = {"env": env, "cwd": spec.workdir, "close_fds": False, "preexec_fn": _in_child}
+        child = subprocess.Popen(spec.argv, stdin=stdin, stdout=pipe, stderr=pipe, **options)
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
         return _print_error("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)

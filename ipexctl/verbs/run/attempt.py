@@ -31,6 +31,7 @@ class Attempt:
     run_dirs: Mapping[str, RemoteRunDir]
     specs: Mapping[str, RunSpec]
     context: Context
+    stdin: bytes = b""  # of rank 0
     watcher: RunWatcher = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Attempt:
         hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
 
         def prepare(link: Link, _: Emit) -> None:
-            run_control.prepare(link, run_dirs[link.host.name], self.specs[link.host.name])
+            run_control.prepare(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)
 
         def start_keeper(link: Link, _: Emit) -> int:
             return run_control.start_keeper(link, head, run)

@@ -18,7 +18,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input
+from ipexctl.act.inputs import read_input, read_stdin
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
@@ -65,6 +65,7 @@ class Prepared:
     interfaces: Mapping[str, InterfaceChoice]
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
     timings: Timings
+    stdin: bytes  # of rank 0
 
 
 def run(
@@ -113,7 +114,7 @@ def prepare(
     _check_restarts(task)
     instances.check_options(task)
     settings = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
-    config = _read_accelerate_config(task, emit)
+    config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     yield Started("run", script.name or task.script, inventory.names)
     facts = yield from _probe_environments(task, inventory, context)
     if facts is None:
@@ -128,7 +129,7 @@ def prepare(
     interfaces = choose_interfaces(facts)
     _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
     timings = read_timings(environ)
-    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings)
+    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin)
 
 
 def _check_restarts(task: Run) -> None:
@@ -160,7 +161,7 @@ def make_attempt(
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
     host_specs = specs(launch, task, identity, prepared.timings)
-    return Attempt(task, launch, identity, run_dirs, host_specs, context)
+    return Attempt(task, launch, identity, run_dirs, host_specs, context, prepared.stdin)
 
 
 def _find_script(task: Run) -> Path:

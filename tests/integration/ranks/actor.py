@@ -31,6 +31,8 @@ elif act == "lines":
 elif act == "raise" and rank == int(rest[0]):
     time.sleep(0.3)
     raise ValueError("the answer is not 42")
+elif act == "read":
+    print("read", sys.stdin.buffer.read())
 elif act == "signal" and rank == int(rest[1]):
     time.sleep(0.3)
     os.kill(os.getpid(), getattr(signal, rest[0]))
@@ -40,12 +42,12 @@ elif act == "stubborn":
     for deadly in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(deadly, signal.SIG_IGN)
     print("stubborn")
-elif act == "daemon":
+elif act in {"daemon", "hold"}:
     if os.fork() == 0:
         os.setsid()
         if os.fork():
             os._exit(0)
-        os.closerange(0, 256)
+        os.closerange(0 if act == "daemon" else 3, 256)  # the other one holds the rank's output open
         os.execve("/bin/sleep", ["sleep", *(rest or ["300"])], {})
     time.sleep(0.3)
     sys.exit(0)
