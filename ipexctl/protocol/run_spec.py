@@ -32,6 +32,7 @@ class HeadSpec(NamedTuple):
     mpiexec: "List[str]"
     mpiexec_env: "Dict[str, str]"
     port: int = 0  # where the ranks meet; 0: the keeper chooses a free one
+    ports: "List[int]" = [0, 0]  # the first and last of those that may be chosen; 0: any
     files: "Dict[str, str]" = {}  # to be written before the start; "{port}" in them is replaced
     stall_kill: bool = False  # end the run when a stall is grave
     straggler_kill: bool = False

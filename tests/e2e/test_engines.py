@@ -44,6 +44,27 @@ def test_mpi_itself_works_between_hosts_over_tcp(desk: Desk, hosts: Cluster, mpi
     assert not residue(hosts)
 
 
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_what_listens_between_hosts_listens_in_the_range_of_ports(desk: Desk, hosts: Cluster, engine: str) -> None:
+    """Every connection between hosts that is seen from any rank has one end at sshd or in the range."""
+    if engine in SYSTEM and not shutil.which(SYSTEM[engine]):
+        pytest.skip(f"{SYSTEM[engine]} is not installed on this machine")
+    library = LIBMPI.get(engine, f"{LIGHT}/lib/libmpi.so.12")
+    words = ("--mpi", engine) if engine in SYSTEM else ()
+    told = desk(*RUN, *words, "--port-range", "40000-40019", "--ppn", "3", ACTOR.with_name("sum.py"), library, "ports")
+    assert told.code == 0, told
+    lines = [line.partition("listening ")[2].split() for line in told.out.splitlines() if "listening " in line]
+    allowed = {22, *range(40000, 40020)}
+    assert len(lines) == 9
+    assert {int(port) for line in lines for port in line} <= allowed
+    assert any("40019" in line for line in lines)  # the keeper
+    pairs = [line.partition("connected ")[2].split() for line in told.out.splitlines() if "connected " in line]
+    ends = [pair.split(":") for line in pairs for pair in line]
+    assert ends
+    assert [end for end in ends if not allowed & set(map(int, end))] == []
+    assert not residue(hosts)
+
+
 def test_an_mpi_that_a_host_lacks_is_named_before_anything_starts(desk: Desk, hosts: Cluster) -> None:
     for host in hosts.names[1:]:
         own = hosts.path(host, "/usr/local/bin/mpirun-of-ours")

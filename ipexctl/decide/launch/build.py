@@ -69,16 +69,20 @@ def build_launch(
         accelerate.has_ipex(_get_packages(head.facts)),
     )
     rdma = environment.has_rdma(runtimes[host.name].facts for host in run_hosts)
-    settings = RunSettings(task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env, rdma)
+    most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
+    ports = mpi_launchers.build_port_env(head.runtime.dialect, task, most)
+    settings = RunSettings(
+        task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env, rdma, ports.ranks
+    )
     nodes: list[NodePlan] = []
-    warnings = [*core_warnings, *isa_warnings]
+    warnings = [*core_warnings, *isa_warnings, *_check_ports(task, backend)]
     for number, host in enumerate(run_hosts):
         node_ranks = [place for place in ranks if place.host == host.name]
         shared = list(machines.values()).count(machines[host.name]) > 1
         # The label is never a name of the local machine: the launcher asks our shim for every host.
         label = f"h{number}.ipexctl"
         node, of_host = _plan_node(settings, label, host.name, runtimes[host.name], node_ranks, shared)
-        nodes.append(node)
+        nodes.append(replace(node, proxy_env={**node.proxy_env, **ports.proxies}))
         warnings += of_host
     dialect, runtime = head.runtime.dialect, head.runtime
     packages = _get_packages(head.facts)
@@ -102,7 +106,7 @@ def build_launch(
         mpiexec=mpi_launchers.build_mpiexec(
             dialect, runtime.mpiexec, f"{head.directory}/{paths.SHIM}", head.interface.name, nonce, nodes
         ),
-        mpiexec_env={**mpiexec_env, **nodes[0].proxy_env},
+        mpiexec_env={**mpiexec_env, **nodes[0].proxy_env, **ports.launcher},
         port=task.port or 0,
         warnings=tuple(dict.fromkeys(warnings)),
         dialect=dialect,
@@ -148,6 +152,13 @@ def _plan_node(
         preload=preload,
         proxy_env=mpi_launchers.build_environment(runtime.dialect, run.hosts, host_runtime.directory, facts.user),
     ), [*warnings, *tuning_warnings, *(_check_ccl(run, host, host_runtime, ranks) if run.backend == "ccl" else ())]
+
+
+def _check_ports(task: Run, backend: str) -> tuple[Note, ...]:
+    """Warn of what listens outside of ``--port-range``: no option of it names a port."""
+    own = {"gloo": "Gloo listens on any free port", "ccl": "oneCCL's KVS takes the first free port from 4096 on"}
+    text = f"{own.get(backend)}; --port-range does not reach it"
+    return (Note("port-range", text),) if task.port_range and backend in own else ()
 
 
 def _check_ccl(

@@ -57,7 +57,8 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
     names = sorted({name for node in launch.nodes for name in node.env})
     values = {name: {node.env[name].value if name in node.env else None for node in launch.nodes} for name in names}
     # What mpirun needs without our keeper.
-    launcher_names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") if launch.framed else ("I_MPI_PIN",)
+    hydra = ("I_MPI_PIN", "I_MPI_PORT_RANGE", "MPIEXEC_PORT_RANGE")
+    launcher_names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") if launch.framed else hydra
     module = environment.from_string(template).make_module(
         {
             "launch": launch,

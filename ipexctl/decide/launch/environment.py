@@ -47,6 +47,7 @@ class RunSettings(Record):
     isa_settings: Mapping[str, Setting]
     user_env: Mapping[str, Setting]
     rdma: bool
+    port_env: Mapping[str, str]  # for ``--port-range``
 
 
 def has_rdma(hosts: Iterable[Facts]) -> bool:
@@ -84,6 +85,8 @@ def build_host_env(
     put("FI_TCP_IFACE", interface, "interface of this host")
     if not run.rdma:
         put("FI_PROVIDER", "tcp", "not every host has an RDMA interface that is up")
+    for name, value in run.port_env.items():
+        put(name, value, "--port-range", by_user=True)
     if runtime.dialect == "openmpi":
         put("OMPI_MCA_btl_tcp_if_include", interface, "interface of this host")
         if not run.rdma:

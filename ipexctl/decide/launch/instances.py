@@ -19,7 +19,16 @@ from ipexctl.model.tasks import Run
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
 BECAUSE = "instances are independent of each other"
-RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_PROVIDER", "IPEXCTL_BACKEND")
+RENDEZVOUS = (
+    "FI_TCP_PORT_LOW_RANGE",
+    "FI_TCP_PORT_HIGH_RANGE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GLOO_SOCKET_IFNAME",
+    "FI_TCP_IFACE",
+    "FI_PROVIDER",
+    "IPEXCTL_BACKEND",
+)
 
 
 def check_options(task: Run) -> None:

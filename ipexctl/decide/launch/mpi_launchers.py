@@ -20,12 +20,14 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import NodePlan
 from ipexctl.model.stack import Dialect, MpiLauncher
+from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
 from ipexctl.protocol.frames import launcher_pattern
 
@@ -168,7 +170,56 @@ def _openmpi_settings(program: str, shim: str, interface: str) -> list[str]:
     return [word for name, value in settings.items() for word in ("--mca", name, value)]
 
 
-def build_environment(dialect: Dialect, hosts: int, directory: str, user: str | None) -> Mapping[str, str]:
+def parse_ports(text: str | None) -> tuple[int, int]:
+    """The first and last port of ``--port-range``; (0, 0) without one. Raises `UsageError`."""
+    low, high = map(int, (text or "0-0").split("-"))
+    if text and not 1024 <= low <= high <= 65535:
+        raise UsageError(
+            f"--port-range {text} is not a range of ports from 1024 to 65535", hint="--port-range 40000-40099"
+        )
+    return low, high
+
+
+class PortEnv(NamedTuple):
+    """Variables for ``--port-range``: of the launcher, of its proxies and of the ranks."""
+
+    launcher: Mapping[str, str] = {}
+    proxies: Mapping[str, str] = {}
+    ranks: Mapping[str, str] = {}
+
+
+def build_port_env(dialect: Dialect, task: Run, most: int) -> PortEnv:
+    """The last two ports are left to the keeper and the rendezvous. Raises `UsageError` for
+    a range that ``most`` ranks of one host cannot share.
+
+    Open MPI 4.1.4 (measured): ``mpirun`` and each ``orted`` listen on *every* port that they are given, and in both
+    address families."""
+    low, high = parse_ports(task.port_range)
+    if not low:
+        return PortEnv()
+    needed = most + len(("launcher", "proxy", "keeper", "rendezvous"))
+    if high - low + 1 < needed:
+        what = f"--port-range {task.port_range} has too few ports"
+        raise UsageError(what, reasons=[f"a host with {most} ranks needs {needed}"])
+    first, last = low + 2, high - 2
+    ranks = {"FI_TCP_PORT_LOW_RANGE": str(first), "FI_TCP_PORT_HIGH_RANGE": str(last)}
+    if dialect == "impi":
+        return PortEnv({"I_MPI_PORT_RANGE": f"{low}:{last}"}, {}, ranks)
+    ranks["UCX_TCP_PORT_RANGE"] = f"{first}-{last}"
+    if dialect == "mpich":
+        ranks["MPIR_CVAR_CH3_PORT_RANGE"] = f"{first}:{last}"
+        return PortEnv({"MPIEXEC_PORT_RANGE": f"{low}:{last}"}, {}, ranks)
+    launcher = {"OMPI_MCA_plm_rsh_pass_environ_mca_params": "0"}  # the proxies' port is another
+    proxies = {}
+    for family in ("v4", "v6"):
+        launcher[f"OMPI_MCA_oob_tcp_dynamic_ip{family}_ports"] = str(low)
+        proxies[f"OMPI_MCA_oob_tcp_dynamic_ip{family}_ports"] = str(low + 1)
+        ranks[f"OMPI_MCA_btl_tcp_port_min_{family}"] = str(first)
+        ranks[f"OMPI_MCA_btl_tcp_port_range_{family}"] = str(last - first + 1)
+    return PortEnv(launcher, proxies, ranks)
+
+
+def build_environment(dialect: Dialect, hosts: int, directory: str, user: str | None) -> dict[str, str]:
     """Variables of the launcher or its proxy on one host, apart from its paths. Intel MPI: a flat tree, and no pinning
     but ours. Open MPI: its files in the run's ``directory``, none of them mapped (it may be NFS)."""
     if dialect == "impi":

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ipexctl.decide.launch import mpi_launchers
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
@@ -43,6 +44,7 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
     head = HeadSpec(
         address=launch.head.address,
         port=launch.port,
+        ports=list(mpi_launchers.parse_ports(task.port_range)),
         hosts={
             node.host: NodeSpec(node.label, [place.rank for place in node.ranks], node.directory, node.python)
             for node in launch.nodes

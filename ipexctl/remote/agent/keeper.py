@@ -37,13 +37,11 @@ def main(argv: "List[str]") -> int:
     umask = os.umask(0o077)  # what we make here is for nobody else, whatever the account's files say
     spec = files.read_spec(directory)
     address = spec.head_spec.address
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        listener.bind((address, 0))
+        listener = rpc.bind_free(address, spec.head_spec.ports)
     except OSError as error:
         print(KINDS.write(messages.AgentFailed("cannot listen on %s: %s" % (address, error))).decode())
         return 1
-    listener.listen(128)
     print(KINDS.write(messages.KeeperListening(listener.getsockname()[1])).decode())
     if procs.detach():
         files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
@@ -158,7 +156,10 @@ class Keeper:
     def start_launcher(self) -> "keeper_state.Input":
         """All hosts are ready: a free port for the ranks, then mpirun."""
         head = self.spec.head_spec
-        port = head.port or self.free_port()
+        try:
+            port = head.port or self.free_port()
+        except OSError as error:
+            return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
@@ -196,8 +197,8 @@ class Keeper:
         os.umask(self.umask)
 
     def free_port(self) -> int:
-        with socket.socket(self.listener.family) as probe:
-            probe.bind((self.spec.head_spec.address, 0))
+        head = self.spec.head_spec
+        with rpc.bind_free(head.address, head.ports) as probe:
             return int(probe.getsockname()[1])
 
     def finish(self, end: "journal.RunEnd") -> None:

@@ -4,12 +4,13 @@ The token lies in ``spec.json`` (mode 0600) on each host of the run and never tr
 the keeper's challenge and costs one of few waiting places for a few seconds. `seal` says what a line's seal promises.
 """
 
+import errno
 import os
 import select
 import socket
 import time
 from collections import deque
-from typing import Iterator, Optional, Union
+from typing import Iterator, Optional, Sequence, Union
 
 from ipexctl.protocol import seal
 from ipexctl.protocol.codec import DamagedError, Unreadable, load_object
@@ -19,6 +20,26 @@ Received = Union[Message, Unreadable]
 
 LINE = 1 << 20  # longest message, bytes
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
+
+
+def bind_free(address: str, ports: "Sequence[int]") -> "socket.socket":
+    """A socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI takes
+    its own from the first on.) Raises OSError."""
+    for port in range(ports[1], ports[0] - 1, -1):
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # the connections of the run before are no reason
+            sock.bind((address, port))
+            sock.listen(128)
+        except OSError as error:
+            sock.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return sock
+    raise OSError(errno.EADDRINUSE, "all ports from %d to %d are in use" % (ports[0], ports[1]))
 
 
 class Wire:

@@ -20,4 +20,13 @@ library.MPI_Comm_size(world, ctypes.byref(size))
 mine, total = ctypes.c_double(rank.value + 1.0), ctypes.c_double()
 assert library.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, double, add, world) == 0
 print(f"rank {rank.value} of {size.value}: sum {total.value:g}")
+if "ports" in sys.argv:  # what listens on this host, and the connections to others, each with both ports
+    tables = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
+    sockets = [(row[1].split(":"), row[2].split(":"), row[3]) for row in tables]
+    near = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+    listening = sorted({int(own[1], 16) for own, _, state in sockets if state == "0A" and own[0] not in near})
+    ends = {(int(own[1], 16), int(to[1], 16)) for own, to, state in sockets if state == "01" and own[0] not in near}
+    print("listening", *listening)
+    print("connected", *(f"{own}:{to}" for own, to in sorted(ends)))
+    library.MPI_Barrier(world)
 assert library.MPI_Finalize() == 0

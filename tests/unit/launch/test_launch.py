@@ -170,6 +170,35 @@ def test_a_fast_network_is_left_to_libfabric_where_all_hosts_have_it() -> None:
         assert [value(launch(first=first, second=second), host, "FI_PROVIDER") for host in (0, 1)] == ["tcp", "tcp"]
 
 
+def test_a_range_of_ports_reaches_the_launcher_and_the_ranks_of_every_mpi() -> None:
+    """Measured in tests/e2e/test_engines.py; the last two ports are for the keeper and the rendezvous."""
+    asked = run(port_range="40000-40019")
+    intel, mpich, openmpi = (launch(asked, engine=engine) for engine in ("impi", "mpich", "openmpi"))
+    for two in (intel, mpich, openmpi):
+        assert [value(two, host, "FI_TCP_PORT_LOW_RANGE") for host in (0, 1)] == ["40002", "40002"]
+        assert [value(two, host, "FI_TCP_PORT_HIGH_RANGE") for host in (0, 1)] == ["40017", "40017"]
+        identity = Identity(NONCE, "token", "alice", 0.0)
+        assert specs(two, asked, identity)["node0"].head_spec.ports == [40000, 40019]
+    assert intel.mpiexec_env["I_MPI_PORT_RANGE"] == "40000:40017"
+    assert mpich.mpiexec_env["MPIEXEC_PORT_RANGE"] == "40000:40017"
+    oob = "OMPI_MCA_oob_tcp_dynamic_ipv4_ports"
+    assert openmpi.mpiexec_env[oob] == "40000"
+    assert [node.proxy_env[oob] for node in openmpi.nodes] == ["40001", "40001"]
+
+
+def test_what_no_range_of_ports_can_hold_is_a_warning_or_refused() -> None:
+    assert any("Gloo listens on any free port" in str(note) for note in launch(run(port_range="40000-40019")).warnings)
+    assert not any(
+        "--port-range" in str(note)
+        for two in (launch(), launch(run(port_range="40000-40019"), impi=True))
+        for note in two.warnings
+    )
+    for text, says in (("40000-40004", "a host with 2 ranks needs 6"), ("50000-40000", "1024"), ("1000-2000", "1024")):
+        with pytest.raises(UsageError) as refused:
+            launch(run(port_range=text))
+        assert says in " ".join([refused.value.sentence, *refused.value.reasons])
+
+
 # engines ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,51 @@
+"""The ports that a keeper takes of ``--port-range``: the last free ones, for MPI takes its own from the first on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipexctl.protocol import journal
+from ipexctl.remote.agent import rpc
+from tests.unit.agent.runs import keeping, until
+
+
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Four that are free, one behind the other."""
+    for low in range(21000, 30000, 4):
+        try:
+            for port in range(low, low + 4):
+                rpc.bind_free("127.0.0.1", [port, port]).close()
+        except OSError:
+            continue
+        yield [low, low + 3]
+        return
+
+
+def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: Path, ports: list[int]) -> None:
+    with (
+        keeping(tmp_path / "a", head={"ports": ports}) as first,
+        keeping(tmp_path / "b", head={"ports": ports}) as second,
+    ):
+        assert [kept.port for kept in (first, second)] == [ports[1], ports[1] - 1]
+        second.connect("guard", "a")
+        until(lambda: b"Launched" in (second.directory / "journal.jsonl").read_bytes())
+        records = map(journal.KINDS.read, (second.directory / "journal.jsonl").read_bytes().splitlines())
+        assert [record.port for record in records if isinstance(record, journal.Launched)] == [ports[0] + 1]
+
+
+def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:
+    with rpc.bind_free("127.0.0.1", [ports[0], ports[0]]), pytest.raises(OSError, match="all ports from"):
+        rpc.bind_free("127.0.0.1", [ports[0], ports[0]])
+
+
+def test_a_connection_that_ended_a_moment_ago_does_not_take_the_port(ports: list[int]) -> None:
+    only = [ports[0], ports[0]]
+    with rpc.bind_free("127.0.0.1", only) as listener, socket.create_connection(("127.0.0.1", ports[0])) as caller:
+        listener.accept()[0].close()  # first: TIME_WAIT is here
+        assert caller.recv(1) == b""
+    rpc.bind_free("127.0.0.1", only).close()
