@@ -118,3 +118,11 @@ def _warn_about_mode(path: Path, mode: int, shown: str) -> tuple[str, ...]:
     if is_writable_by_all(path.parent):
         warnings.append(f"{shown} lies in a directory that everyone can write to")
     return tuple(warnings)
+
+
+def read_script(path: Path) -> tuple[str, set[str]]:
+    """A script's text, and the names of what lies beside it and could be a module; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace"), {file.name.partition(".")[0] for file in path.parent.iterdir()}
+    except OSError:
+        return "", set()

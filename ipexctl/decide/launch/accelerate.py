@@ -8,16 +8,19 @@ Which keys and flags a version knows is in ``data/options.toml``; the rest was r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.decide.launch.placement import require_equal_ppn
+from ipexctl.decide.launch.tuning import supports_isa
 from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
-from ipexctl.decide.releases.framework_options import FrameworkOption, supports_option
+from ipexctl.decide.releases.framework_options import FrameworkOption, normalise_arguments, supports_option
+from ipexctl.decide.releases.table import parse_version
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.notes import Note
@@ -154,6 +157,14 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
     return [Note("accelerate-config", f"the Accelerate configuration says {counts}; this run has {hosts} and {ranks}")]
 
 
+def require_accelerate(packages: Mapping[str, str]) -> None:
+    """Raises `UsageError` (exit 4) where the environment has no Accelerate to start a script with."""
+    if "accelerate" not in packages:
+        what = "the environment has no accelerate, which --launcher accelerate needs"
+        package = "'accelerate==1.7.0'" if has_ipex(packages) else "accelerate"
+        raise UsageError(what, hint=f"ipexctl install --with {package}, or run with --launcher script", exit=Exit.STEP)
+
+
 def build_rank_words(
     config: AccelerateConfig | None,
     packages: Mapping[str, str],
@@ -176,9 +187,9 @@ def build_rank_words(
                 hint="ipexctl install --with 'accelerate<1.10', or run with --launcher script",
                 exit=Exit.STEP,
             )
-    elif version and _uses_ipex(config, packages, user_env):
+    elif version and uses_ipex(config, packages, user_env):
         flags.append("--ipex")
-    flags += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", _choose_precision(config, user_env)]
+    flags += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", choose_precision(config, user_env)]
     return ("-u", "-m", "accelerate.commands.launch", *flags, "--dynamo_backend", "no")
 
 
@@ -200,17 +211,8 @@ def start_with_accelerate(
         what = f"accelerate {printable(version)} does not start mpirun yet (from 0.28.0 on)"
         raise UsageError(what, hint="a configuration without mpirun_config", exit=Exit.STEP)
     head = launch.head
-    run_config = replace(
-        config,
-        ranks=launch.size,
-        hosts=len(launch.nodes),
-        address=head.address,
-        port=launch.port or None,
-        precision=_choose_precision(config, user_env),
-        ipex=_uses_ipex(config, packages, user_env),
-        hostfile=f"{head.directory}/{HOSTS}",
-        workers=workers or config.workers,
-    )
+    run_config = make_run_config(launch, config, packages, user_env)
+    run_config = replace(run_config, hostfile=f"{head.directory}/{HOSTS}", workers=workers or config.workers)
     text, _ = write_config(run_config, version or "1.15.0", options)
     if not launch.port:
         text = text.replace(f"main_process_port: {PORT}\n", "main_process_port: {port}\n")
@@ -247,16 +249,52 @@ def choose_device(packages: Mapping[str, str]) -> dict[str, Setting]:
     return {"ACCELERATE_TORCH_DEVICE": Setting("cpu", "else Accelerate moves models away from IPEX's weights")}
 
 
+def make_run_config(
+    launch: Launch, config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]
+) -> AccelerateConfig:
+    """The configuration of this launch: its ranks, hosts and head, and the precision and IPEX that were asked for."""
+    return AccelerateConfig(
+        ranks=launch.size,
+        hosts=len(launch.nodes),
+        address=launch.head.address,
+        port=launch.port or None,
+        precision=choose_precision(config, user_env),
+        ipex=uses_ipex(config, packages, user_env),
+    )
+
+
+def find_bf16_refusals(
+    facts: Mapping[str, Facts], args: Sequence[str], options: Sequence[FrameworkOption], by_config: bool
+) -> Iterator[Note]:
+    """Hosts (name → facts) on which IPEX refuses bf16, where the Trainer's arguments or Accelerate's settings
+    (``by_config``: "bf16", and IPEX is to optimise) ask it for that. IPEX asserts "avx_ne_convert or avx512bw, avx512vl
+    and avx512dq" (frontend.py). Accelerate calls it until 1.12, from 1.8 on with torch before 2.7 only (its pulls 3608,
+    3883)."""
+    packages = next((fact.installed.packages for fact in facts.values() if fact.installed), {})
+    trainer, version, torch = (packages.get(name, "") for name in ("transformers", "accelerate", "torch"))
+    by_config &= bool(version) and supports_option(options, "accelerate", "ipex_config", version)
+    by_config &= parse_version(version) < parse_version("1.8") or parse_version(torch) < parse_version("2.7")
+    by_trainer = trainer and {"--use_ipex", "--bf16"} <= {*normalise_arguments(args)} and has_ipex(packages)
+    by_trainer = by_trainer and supports_option(options, "transformers", "--use_ipex", trainer)
+    able = {name for name, fact in facts.items() if not fact.isa_level or "avx_ne_convert" in fact.flags}
+    refusing = tuple(name for name in facts if name not in able and not supports_isa(facts[name], "AVX512"))
+    if refusing and (by_config or by_trainer):
+        without = "without --use_ipex" if by_trainer else "--env ACCELERATE_USE_IPEX=false"
+        text = f"IPEX refuses bf16 on a processor without AVX-512: fp32 with IPEX, or bf16 without it ({without})"
+        yield Note("ipex-bf16", text, refusing)
+
+
 def has_ipex(packages: Mapping[str, str]) -> bool:
     """Whether IPEX is among these packages, name → version."""
     return "intel-extension-for-pytorch" in packages
 
 
-def _uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]) -> bool:
+def uses_ipex(config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]) -> bool:
     """Whether IPEX is to optimise: as the variable, else the configuration says; without either, where it is there."""
     by_default = str(config is None or config.ipex)
     return has_ipex(packages) and user_env.get("ACCELERATE_USE_IPEX", by_default).lower() in _YES
 
 
-def _choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
+def choose_precision(config: AccelerateConfig | None, user_env: Mapping[str, str]) -> str:
+    """The mixed precision: that of the variable, else of the configuration, else "no"."""
     return user_env.get("ACCELERATE_MIXED_PRECISION") or (config.precision if config else "no")

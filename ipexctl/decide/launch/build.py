@@ -44,6 +44,8 @@ def build_launch(
     exit 2 when the ranks do not fit, exit 4 when hosts are one machine, or have no common MPI or network.
     """
     task = accelerate.apply_config(config, task)
+    if task.launcher == "accelerate":
+        accelerate.require_accelerate(_get_packages(runtimes[hosts[0].name].facts))
     cores = {host.name: instances.select_cores(task, runtimes[host.name].facts, host.name) for host in hosts}
     if task.independent:
         counts = instances.count_instances(task, hosts, cores)
@@ -63,12 +65,9 @@ def build_launch(
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
     head = runtimes[run_hosts[0].name]
-    isa_settings, isa_warnings = tuning.cap_isa(
-        task,
-        {host.name: runtimes[host.name].facts for host in run_hosts},
-        accelerate.has_ipex(_get_packages(head.facts)),
-    )
-    rdma = environment.has_rdma(runtimes[host.name].facts for host in run_hosts)
+    facts = {host.name: runtimes[host.name].facts for host in run_hosts}
+    isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
+    rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
     ports = mpi_launchers.build_port_env(head.runtime.dialect, task, most)
     settings = RunSettings(
@@ -87,9 +86,12 @@ def build_launch(
     dialect, runtime = head.runtime.dialect, head.runtime
     packages = _get_packages(head.facts)
     warnings += accelerate.compare_config(config, len(run_hosts), len(ranks))
-    warnings += find_unsupported_arguments(options, packages, task.args)
-    by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     user_values = {name: setting.value for name, setting in user_env.items()}
+    warnings += find_unsupported_arguments(options, packages, task.args)
+    bf16 = accelerate.choose_precision(config, user_values) == "bf16"
+    bf16 &= accelerate.uses_ipex(config, packages, user_values)
+    warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
+    by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
     words = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)
     as_module = task.launcher == "module"
     words = ("-u", "-m", script) if as_module else (*words, f"./{script}" if script.startswith("-") else script)

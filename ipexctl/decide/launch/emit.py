@@ -34,9 +34,9 @@ def check_form(task: Run, form: str) -> None:
         _check_impi(form, Exit.INPUT)
 
 
-def write_launch(launch: Launch, form: str, template: str) -> str:
-    """The text of one form; ``template`` is that of ``data/emit.j2``. Raises `UsageError` (exit 4) for a launch on
-    these hosts that the form cannot say."""
+def write_launch(launch: Launch, form: str, template: str, config: str = "") -> str:
+    """The text of one form; ``template`` is that of ``data/emit.j2``, ``config`` Accelerate's configuration. Raises
+    `UsageError` (exit 4) for a launch on these hosts that the form cannot say."""
     import jinja2
 
     if launch.backend == "impi":
@@ -64,6 +64,7 @@ def write_launch(launch: Launch, form: str, template: str) -> str:
             "launch": launch,
             "hosts": ", ".join(f"{node.host} ({len(node.ranks)})" for node in launch.nodes),
             "port": launch.port or _PORT,
+            "config": config,
             "secrets": secrets,
             "different": [name for name in names if len(values[name]) > 1],
             "launcher_settings": {n: launch.mpiexec_env[n] for n in launcher_names if n in launch.mpiexec_env},

@@ -14,21 +14,13 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write_inventory
+from ipexctl.decide.script_imports import ImportTable, list_module_names, parse_script
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack
 from ipexctl.model.text import format_size, pluralize, printable
 
-_DISTRIBUTIONS = {  # what to install for an import, of packages that training scripts use; others are only named
-    "accelerate": "accelerate", "datasets": "datasets", "diffusers": "diffusers", "einops": "einops",
-    "evaluate": "evaluate", "lightning": "lightning", "matplotlib": "matplotlib", "numpy": "numpy", "pandas": "pandas",
-    "peft": "peft", "PIL": "pillow", "safetensors": "safetensors", "scipy": "scipy", "sentencepiece": "sentencepiece",
-    "sklearn": "scikit-learn", "timm": "timm", "tokenizers": "tokenizers", "tqdm": "tqdm",
-    "transformers": "transformers", "trl": "trl", "yaml": "PyYAML",
-}  # fmt: skip
-_LAST_WITH_IPEX = {"accelerate": "accelerate==1.7.0", "transformers": "transformers==4.52.4"}  # docs/recipes.md
-_OF_THE_STACK = {"torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "impi_torch"}
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 
 Precision = Literal["bf16", "no"]
@@ -65,26 +57,19 @@ class Script(Record):
     accelerate: bool = False
 
 
-def read_script(text: str, neighbours: Collection[str] = ()) -> Script:
+def read_script(text: str, table: ImportTable, neighbours: Collection[str] = ()) -> Script:
     """``neighbours`` are the modules beside it. Empty for a script that cannot be parsed."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Script()
     imports: dict[str, None] = {}
-    nodes_to_visit: list[ast.AST] = [tree]
+    nodes_to_visit: list[ast.AST] = [parse_script(text) or ast.Module([], [])]
     while nodes_to_visit:  # but for functions: what they import may never be needed
         node = nodes_to_visit.pop()
-        if isinstance(node, ast.Import):
-            imports |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imports[node.module.partition(".")[0]] = None
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        imports |= dict.fromkeys(list_module_names(node))
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             nodes_to_visit += ast.iter_child_nodes(node)
-    foreign = [name for name in imports if name not in {*sys.stdlib_module_names, *neighbours, *_OF_THE_STACK}]
+    foreign = [name for name in imports if name not in {*sys.stdlib_module_names, *neighbours, *table.options}]
     return Script(
-        tuple(sorted(_DISTRIBUTIONS[name] for name in foreign if name in _DISTRIBUTIONS)),
-        tuple(sorted(name for name in foreign if name not in _DISTRIBUTIONS)),
+        tuple(sorted(table.distributions[name] for name in foreign if name in table.distributions)),
+        tuple(sorted(name for name in foreign if name not in table.distributions)),
         bool({"accelerate", "transformers", "trl", "peft"} & {*foreign}),
     )
 
@@ -210,6 +195,7 @@ def format_playbook(
     template: str,
     answers: Answers,
     script: Script,
+    table: ImportTable,
     stack: Stack,
     inventory: Inventory,
     facts: Mapping[str, Facts],
@@ -240,7 +226,7 @@ def format_playbook(
         stack=stack,
         release=stack.release,
         # The packages that know IPEX, where there is one.
-        packages=tuple(_LAST_WITH_IPEX.get(package, package) if ipex else package for package in script.packages),
+        packages=tuple(table.with_ipex.get(package, package) if ipex else package for package in script.packages),
         described=describe_hosts(inventory, facts),
         title=f"train {printable(answers.script or '', 100)} on {pluralize(len(inventory), 'host')}",
         hosts=hosts,

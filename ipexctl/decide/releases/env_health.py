@@ -18,7 +18,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     ids: dict[str, str] = {}
 
     def add_failure(host: str, what: str, code: str) -> None:
-        failures.append(Failure(host, Kind.STEP, what, _format_install_command(facts[host]), code))
+        failures.append(Failure(host, Kind.STEP, what, format_install_command(facts[host]), code))
 
     for host, fact in facts.items():
         env = fact.installed
@@ -37,7 +37,7 @@ def find_unhealthy_envs(facts: Mapping[str, Facts]) -> list[Failure]:
     return failures
 
 
-def _format_install_command(fact: Facts) -> str:
+def format_install_command(fact: Facts) -> str:
     """The install command for the environment that was probed; the default path is left out."""
     venv = fact.installed.venv if fact.installed else ""
     if not venv.startswith("/") or venv == posixpath.join(fact.home or "", DEFAULT_VENV):

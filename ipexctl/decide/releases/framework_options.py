@@ -18,7 +18,8 @@ Support = Literal["yes", "idle", "not yet", "no more"]
 
 class FrameworkOption(Record):
     """A key of Accelerate's configuration, a flag of ``accelerate launch``, or an argument of scripts that use the
-    Trainer. Empty versions mean: always, never."""
+    Trainer. Empty versions mean: always, never. ``needs``: the distribution without which it fails, and the option of
+    install that brings it."""
 
     of: str
     kind: Kind
@@ -28,6 +29,7 @@ class FrameworkOption(Record):
     since: str = ""
     idle: str = ""
     gone: str = ""
+    needs: str = ""
 
     def support_in(self, version: str) -> Support:
         """How ``version`` of the distribution treats it; "idle": accepted without effect."""
@@ -62,19 +64,24 @@ def supports_option(options: Sequence[FrameworkOption], of: str, name: str, vers
 def find_unsupported_arguments(
     options: Sequence[FrameworkOption], packages: Mapping[str, str], args: Sequence[str]
 ) -> Iterator[Note]:
-    """A note for each argument of a script that the installed Trainer would refuse or ignore.
+    """A note for each argument of a script that the installed Trainer would refuse, ignore or fail of.
 
     ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
     warnings.
     """
-    given = set(_normalise_arguments(args))
+    given = set(normalise_arguments(args))
     for option in options:
         version = packages.get(option.of)
-        if option.kind == "argument" and version and option.name in given and (text := option.explain_support(version)):
-            yield Note("framework-option", printable(text, 500))
+        if option.kind == "argument" and version and option.name in given:
+            text = option.explain_support(version)
+            package, _, install = option.needs.partition(" ")
+            if not text and package and package not in packages:
+                text = f"{option.name} needs {package}, not in the environment: ipexctl install {install}"
+                text = f"{text}; or {option.instead}"
+            yield from (Note("framework-option", printable(text, 500)) for _ in [text] if text)
 
 
-def _normalise_arguments(args: Sequence[str]) -> Iterator[str]:
+def normalise_arguments(args: Sequence[str]) -> Iterator[str]:
     """``--use-ipex``, ``--ddp_backend=ccl`` and ``--ddp_backend ccl`` as the table spells them."""
     for word, after in zip_longest(args, args[1:], fillvalue=""):
         if not word.startswith("--"):

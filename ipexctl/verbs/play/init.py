@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input
+from ipexctl.act.inputs import read_input, read_script
 from ipexctl.act.packages.sources import Limits
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
@@ -19,6 +19,7 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
+from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.answers import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
@@ -97,11 +98,13 @@ def init(
     if answers.backend is None:
         answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
         stack = yield from _choose_stack(answers, facts, context)
-    script = planning.read_script(*_read_script(Path(target.playbook.parent, answers.script or "")))
+    source, modules = read_script(Path(target.playbook.parent, answers.script or ""))
+    table = parse_import_table(read_data("imports.toml"))
+    script = planning.read_script(source, table, modules)
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
     named = {"hosts": target.hosts or target.hostfile.name, "name": target.playbook.name, "when": when}
     template = read_data("playbook.j2")
-    text = planning.format_playbook(template, answers, script, stack, inventory, facts, whys=whys, **named)
+    text = planning.format_playbook(template, answers, script, table, stack, inventory, facts, whys=whys, **named)
     written = {target.playbook: text}
     if target.hosts is None:
         written[target.hostfile] = planning.format_hostfile(inventory, facts, when)
@@ -167,15 +170,6 @@ def _find_scripts(directory: Path) -> list[str]:
     """Names of the Python files in a directory that could be training scripts."""
     names = [path.name for path in sorted(directory.glob("*.py")) if path.is_file()]
     return [name for name in names if name not in {"setup.py", "conftest.py"} and not name.startswith(("test_", "_"))]
-
-
-def _read_script(path: Path) -> tuple[str, set[str]]:
-    """A script's text, and the names of the modules in its directory; empty if it cannot be read."""
-    try:
-        modules = {file.stem for file in path.parent.iterdir() if file.suffix == ".py" or file.is_dir()}
-        return path.read_text("utf-8", "replace"), modules
-    except OSError:
-        return "", set()
 
 
 def _shorten_path(path: Path) -> str:

@@ -18,7 +18,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input, read_stdin
+from ipexctl.act.inputs import read_input, read_script, read_stdin
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
@@ -27,15 +27,18 @@ from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
 from ipexctl.decide.planning.sync import choose_destination
-from ipexctl.decide.releases.env_health import find_unhealthy_envs
+from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
+from ipexctl.decide.script_imports import FIND_MISSING, describe_missing, find_doubtful_imports, parse_import_table
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
+from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
-from ipexctl.model.launch import Setting
+from ipexctl.model.launch import Launch, Setting
+from ipexctl.model.links import LinkError, Opener
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
@@ -49,6 +52,7 @@ from ipexctl.verbs.files.sync import resolve_directory, sync
 from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
 _log = logging.getLogger(__name__)
+_PATIENCE = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Prepared:
     launcher: MpiLauncher | None  # the hosts' own; None: that of the environment
     timings: Timings
     stdin: bytes  # of rank 0
+    notes: tuple[Note, ...]  # what the script will fail of
 
 
 def run(
@@ -89,7 +94,7 @@ def run(
     attempt = make_attempt(prepared, context)
     launch = attempt.launch
     if emit:
-        yield Answer(EmitAnswer(write_launch(launch, emit, read_data("emit.j2")), launch.public()))
+        yield Answer(EmitAnswer(_write_launch(prepared, launch, emit), launch.public()))
         yield Ended("run", Exit.OK)
         return
     yield Planned("run", str(launch))
@@ -123,6 +128,9 @@ def prepare(
     workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
     if workdirs is None:
         return None
+    head = inventory.hosts[0]
+    notes = _check_imports(task, script, head, facts[head.name], workdirs[head.name], context.links)
+    notes = () if "PYTHONPATH" in settings else notes
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -130,7 +138,9 @@ def prepare(
     interfaces = choose_interfaces(facts)
     _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
     timings = read_timings(environ)
-    return Prepared(task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin)
+    return Prepared(
+        task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin, notes
+    )
 
 
 def _check_restarts(task: Run) -> None:
@@ -158,11 +168,22 @@ def make_attempt(
     script, settings = _remote_script(task, prepared.script), {**prepared.settings, **restarts}
     config, options = prepared.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
+    launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
     host_specs = specs(launch, task, identity, prepared.timings)
     return Attempt(task, launch, identity, run_dirs, host_specs, context, prepared.stdin)
+
+
+def _write_launch(prepared: Prepared, launch: Launch, form: str) -> str:
+    """The launch as ``--emit`` writes it."""
+    installed = prepared.facts[launch.head.host].installed
+    packages = installed.packages if installed else {}
+    settings = {name: setting.value for name, setting in prepared.settings.items()}
+    config = accelerate.make_run_config(launch, prepared.config, packages, settings)
+    version, options = packages.get("accelerate", "1.15.0"), parse_options(read_data("options.toml"))
+    return write_launch(launch, form, read_data("emit.j2"), accelerate.write_config(config, version, options)[0])
 
 
 def _find_script(task: Run) -> Path:
@@ -226,6 +247,27 @@ def _sync_script(
     results = yield from run_nested(sync(Sync(source=str(script), workdir=task.workdir), inventory, context))
     workdirs = {host: workdir for host, workdir in results.items() if isinstance(workdir, str)}
     return workdirs if len(workdirs) == len(inventory) else None
+
+
+def _check_imports(task: Run, script: Path, head: Host, facts: Facts, workdir: str, links: Opener) -> tuple[Note, ...]:
+    """A warning of modules that the script certainly imports and the environment lacks. Its interpreter on the head is
+    asked only about names that are not known to be there."""
+    if task.launcher == "module":
+        base = Path(*task.script.split("."))
+        script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+    installed, table = facts.installed, parse_import_table(read_data("imports.toml"))
+    lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
+    if not lines or installed is None or installed.marker is None:
+        return ()
+    directory = posixpath.join(workdir, posixpath.dirname(_remote_script(task, script)))
+    words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
+    try:
+        missing = links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
+    except LinkError:  # the start says more of it
+        return ()
+    lines = {name: line for name, line in lines.items() if name in missing}
+    ipex = accelerate.has_ipex(installed.packages)
+    return describe_missing(lines, task.script, table, format_install_command(facts), ipex)
 
 
 def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

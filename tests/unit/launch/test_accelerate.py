@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,6 @@ def test_each_rank_is_launched_with_the_precision_and_ipex_of_the_configuration(
         ({"accelerate": "1.7.0"}, False),
         ({"accelerate": "1.15.0"}, False),
         ({"accelerate": "1.13.0", **IPEX}, False),
-        (dict(IPEX), False),
     ],
 )
 def test_ipex_is_asked_for_where_it_is_installed_and_the_flag_is_known(
@@ -244,3 +244,50 @@ def test_one_rank_alone_is_no_distributed_training(config: AccelerateConfig, alo
     task, made = Run(script="train.py", launcher="accelerate"), launch(config)
     told = specs(made, task, Identity(NONCE, "token", "me", 0.0))
     assert {host.alone for host in told.values()} == {alone}
+
+
+def test_without_accelerate_nothing_is_started_through_it() -> None:
+    with pytest.raises(UsageError, match="no accelerate") as refused:
+        launch(packages=dict(IPEX))
+    assert (refused.value.exit, refused.value.hint) == (
+        Exit.STEP,
+        "ipexctl install --with 'accelerate==1.7.0', or run with --launcher script",
+    )
+
+
+BF16 = {"ACCELERATE_MIXED_PRECISION": Setting("bf16", "--env")}
+TRAINER = {"accelerate": "1.7.0", "transformers": "4.52.4", **IPEX}
+
+
+@pytest.mark.parametrize(
+    ("packages", "settings", "level", "refused"),
+    [
+        ({"accelerate": "1.7.0", **IPEX}, {"asked": BF16}, "AVX2", True),
+        ({"accelerate": "1.7.0", **IPEX}, {"asked": BF16}, "AMX", False),
+        ({"accelerate": "1.7.0", **IPEX}, {"asked": BF16}, None, False),  # not known
+        ({"accelerate": "1.7.0", **IPEX}, {}, "AVX2", False),  # fp32
+        ({"accelerate": "1.7.0"}, {"asked": BF16}, "AVX2", False),
+        ({"accelerate": "1.13.0", **IPEX}, {"asked": BF16}, "AVX2", False),
+        (TRAINER, {"args": ("--bf16", "--use_ipex")}, "AVX2", True),
+        (TRAINER, {"args": ("--bf16",)}, "AVX2", False),
+        ({**TRAINER, "transformers": "4.53.0"}, {"args": ("--bf16", "--use_ipex")}, "AVX2", False),
+    ],
+)
+def test_bf16_with_ipex_is_warned_of_where_ipex_refuses_it(
+    packages: dict[str, str], settings: dict[str, Any], level: str | None, refused: bool
+) -> None:
+    task = Run(script="train.py", args=settings.get("args", ()))
+    more = {"installed": Installed("/opt/ai", True, "3.11", {"torch": "2.6.0", **packages}), "isa_level": level}
+    runtimes = {
+        name: HostRuntime(
+            facts(1, 4, machine_id=name, **more),
+            InterfaceChoice("eth0", address, Note("shared-subnet", "192.0.2.0/24")),
+            runtime(), "/run", "/work",
+        )
+        for name, address in (("node0", "192.0.2.10"), ("node1", "192.0.2.11"))
+    }  # fmt: skip
+    hosts = (Host("node0", "192.0.2.10"), Host("node1", "192.0.2.11"))
+    asked: dict[str, Setting] = settings.get("asked", {})
+    made = build_launch(task, "r1", NONCE, hosts, runtimes, "train.py", asked, options=OPTIONS)
+    notes = [note for note in made.warnings if note.code == "ipex-bf16"]
+    assert [note.hosts for note in notes] == [("node0", "node1")] * refused

@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from ipexctl.data import read_data
+from ipexctl.decide.launch.accelerate import AccelerateConfig, make_run_config, write_config
 from ipexctl.decide.launch.emit import write_launch
+from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.launch import Launch, NodePlan, Setting
 from ipexctl.model.tasks import Run
@@ -33,8 +35,23 @@ def example(form: str, engine: str = "impi") -> Launch:
     return launch(task, {"HF_TOKEN": SECRET, "ODD": ODD}, engine=engine, first=first)
 
 
-def written(launch: Launch, form: str) -> str:
-    return write_launch(launch, form, read_data("emit.j2"))
+def written(launch: Launch, form: str, config: AccelerateConfig | None = None, **packages: str) -> str:
+    options = parse_options(read_data("options.toml"))
+    found = {name.replace("_", "-"): version for name, version in packages.items()}
+    asked = make_run_config(launch, config, found, {})
+    text, _ = write_config(asked, found.get("accelerate", "1.15.0"), options)
+    return write_launch(launch, form, read_data("emit.j2"), text)
+
+
+def test_accelerate_is_given_the_precision_and_ipex_of_the_run() -> None:
+    one = AccelerateConfig(precision="bf16", ipex=True)
+    text = written(example("accelerate"), "accelerate", one, accelerate="1.7.0", intel_extension_for_pytorch="2.8.0")
+    config = yaml.safe_load(text.partition("<<'CONFIG'\n")[2].partition("\nCONFIG\n")[0])
+    assert (config["mixed_precision"], config["ipex_config"]) == ("bf16", {"ipex": True})
+    assert (config["num_machines"], config["num_processes"], config["main_process_ip"]) == (2, 4, "192.0.2.10")
+    new = written(example("accelerate"), "accelerate", one, accelerate="1.15.0")
+    assert "mixed_precision: bf16" in new
+    assert "ipex" not in new.partition("CONFIG")[2].partition("CONFIG")[0]  # it would refuse the key
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -329,9 +329,9 @@ def test_python_is_given_the_script_as_asked(settings: dict[str, Any], script: s
 
 
 def test_accelerate_starts_one_process_and_no_mpirun() -> None:
-    argv = launch(
-        run(launcher="accelerate", args=("-x",)), {"ACCELERATE_MIXED_PRECISION": Setting("bf16", "--env")}
-    ).argv
+    held = {"installed": Installed("/opt/ai", True, "3.11", {"torch": "2.8.0", "accelerate": "1.7.0"})}
+    asked = {"ACCELERATE_MIXED_PRECISION": Setting("bf16", "--env")}
+    argv = launch(run(launcher="accelerate", args=("-x",)), asked, first=held, second=held).argv
     assert argv[1:5] == ("-u", "-m", "accelerate.commands.launch", "--cpu")
     assert argv[argv.index("--num_processes") + 1] == "1"
     assert argv[argv.index("--mixed_precision") + 1] == "bf16"

@@ -23,6 +23,7 @@ from ipexctl.decide.planning.init import (
     read_script,
 )
 from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.script_imports import parse_import_table
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -32,6 +33,7 @@ from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.play.init import read_source
 
 HOSTS = parse_list("node[0-1]")
+TABLE = parse_import_table(read_data("imports.toml"))
 
 
 def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
@@ -97,7 +99,9 @@ def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> s
     stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, load_releases())
     whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
     named = {"hosts": "hostfile", "name": "playbook.yaml", "when": "2026-11-20"}
-    return format_playbook(read_data("playbook.j2"), answers, script, stack, inventory, FACTS, whys=whys, **named)
+    return format_playbook(
+        read_data("playbook.j2"), answers, script, TABLE, stack, inventory, FACTS, whys=whys, **named
+    )
 
 
 def test_the_commands_above_a_playbook_stand_in_columns() -> None:
@@ -165,10 +169,10 @@ except ImportError:
 def later():
     import datasets
 """
-    found = read_script(text, {"helper"})
+    found = read_script(text, TABLE, {"helper"})
     assert found == Script(("numpy", "scikit-learn", "transformers"), ("mystery",), True)
-    assert read_script("def broken(") == Script()
-    assert read_script("\x00") == Script()
+    assert read_script("def broken(", TABLE) == Script()
+    assert read_script("\x00", TABLE) == Script()
 
 
 ACCELERATE = """\

@@ -37,7 +37,12 @@ GUIDE = ("--output_dir", "out", "--no_cuda", "--ddp_backend", "ccl", "--use_ipex
 
 
 def test_the_guides_arguments_fit_the_trainer_of_their_time() -> None:
-    assert list(find_unsupported_arguments(OPTIONS, {"transformers": "4.52.4", "torch": "2.8.0"}, GUIDE)) == []
+    packages = {"transformers": "4.52.4", "torch": "2.7.0"}
+    both = {"oneccl-bind-pt": "2.7.0", "intel-extension-for-pytorch": "2.7.0"}
+    assert list(find_unsupported_arguments(OPTIONS, {**packages, **both}, GUIDE)) == []
+    said = [note.text for note in find_unsupported_arguments(OPTIONS, packages, GUIDE)]
+    assert [text.partition(" needs ")[0] for text in said] == ["--use_ipex", "--ddp_backend ccl"]
+    assert said[1].endswith("ipexctl install --backend ccl; or --ddp_backend gloo")
 
 
 def test_a_new_trainer_is_said_not_to_know_them_and_what_to_write_instead() -> None:

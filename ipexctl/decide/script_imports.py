@@ -1,0 +1,100 @@
+"""The modules that a script certainly imports, and what brings them. It is parsed and never run.
+
+What is not certain is not said: an import on a condition, or in a script that changes how modules are found.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ipexctl.model.json_values import Record
+from ipexctl.model.notes import Note
+from ipexctl.model.text import join_names, printable
+from ipexctl.model.toml import parse_toml
+
+# What makes it uncertain whether a module is found: sys.path and its like, and a script that installs packages itself.
+_FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
+_ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
+
+# For the environment's interpreter: prints those of the names that it does not find; imports none of them.
+FIND_MISSING = """import importlib.util, sys
+sys.path[:1] = [sys.argv[1]]
+print(*(name for name in sys.argv[2:] if name not in sys.modules and importlib.util.find_spec(name) is None))"""
+
+
+class ImportTable(Record):
+    """``data/imports.toml``; its comment explains the tables."""
+
+    distributions: Mapping[str, str]
+    options: Mapping[str, str]
+    with_ipex: Mapping[str, str]
+
+
+def parse_import_table(text: str) -> ImportTable:
+    """Raises `TypeError` for a file that is not well-formed (a fault of ours, tested)."""
+    return ImportTable(**parse_toml(text))
+
+
+def parse_script(text: str) -> ast.Module:
+    """The script; an empty one where it is not Python of today."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def list_module_names(node: ast.AST) -> list[str]:
+    """The first names of the modules that an import statement loads; none of another node."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module.partition(".")[0]] if node.module and not node.level else []
+    return [alias.name.partition(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def find_doubtful_imports(
+    text: str, neighbours: Collection[str], packages: Collection[str], table: ImportTable
+) -> dict[str, int]:
+    """Modules that a script imports on its way to its first condition, with their lines, but for the standard library,
+    ``neighbours`` (what lies beside it) and what ``packages`` of the environment certainly bring. Whether it has them
+    only its interpreter knows (`FIND_MISSING`)."""
+    known = {*sys.stdlib_module_names, *neighbours, *packages}
+    lines: dict[str, int] = {}
+    for node in () if _FINDERS.search(text) else _walk_certain(parse_script(text).body):
+        for name in list_module_names(node):
+            if known.isdisjoint({name, name.replace("_", "-"), table.distributions.get(name, name).lower()}):
+                lines.setdefault(name, node.lineno)
+    return lines
+
+
+def _walk_certain(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that are executed whatever happens, up to the first that may end the script."""
+    for node in statements:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                continue
+            case ast.If(test=ast.Compare(left=ast.Name("__name__"))) | ast.Try(handlers=[]):
+                yield from _walk_certain(node.body)
+            case ast.With() if not any("suppress" in ast.unparse(item.context_expr) for item in node.items):
+                yield from _walk_certain(node.body)
+        yield node
+        for part in ast.walk(node):
+            called = getattr(part, "func", None)
+            if isinstance(part, ast.Raise) or getattr(called, "attr", getattr(called, "id", "")) in _ENDS:
+                return
+
+
+def describe_missing(
+    lines: Mapping[str, int], script: str, table: ImportTable, install: str, ipex: bool
+) -> tuple[Note, ...]:
+    """A note about modules (name → line) that the environment's interpreter does not find, with the command that brings
+    them; ``install`` is its beginning, ``ipex``: the packages must know IPEX."""
+    words, unknown = [install], [name for name in lines if name not in {*table.options, *table.distributions}]
+    for name in lines:
+        package = table.distributions.get(name, "PACKAGE")
+        words.append(table.options.get(name) or f"--with {table.with_ipex.get(package, package) if ipex else package}")
+    ending = f" (PACKAGE: what brings {printable(join_names(unknown, 3))})" if unknown else ""
+    names = join_names([f"{printable(name)} (line {line})" for name, line in lines.items()], 5)
+    text = f"{printable(script)} imports {names}, not in the environment: {' '.join(dict.fromkeys(words))}{ending}"
+    return (Note("missing-module", text),) if lines else ()
