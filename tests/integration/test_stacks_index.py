@@ -31,7 +31,7 @@ GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 # One index only: uv takes a version from the first that has it, and a mirror may have it for one Python alone.
 # Only on Intel's own page, or there for more Pythons than on the default index (facts of 2026-11-20).
 ENVIRON = {name: value for name, value in os.environ.items() if name not in {"UV_FIND_LINKS", "UV_INDEX"}}
-SOURCES = replace(read_pip_settings(ENVIRON), extra=(), find_links=(), merged=False, limits=Limits(probe=10))
+SOURCES = replace(read_pip_settings(ENVIRON), extra=(), find_links=(), from_pip=False, limits=Limits(probe=10))
 ELSEWHERE = {(IPEX, "1.10.0"), (IPEX, "1.10.100")}
 
 pytestmark = pytest.mark.timeout(180)

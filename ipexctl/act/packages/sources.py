@@ -32,14 +32,15 @@ class Sources(Record):
     """Where wheels may come from, and how patiently. ``index`` None is the default package index; ``no_index`` forbids
     any index. ``environ`` has proxies and further settings of the user.
 
-    ``merged``: all indexes count alike, as with pip; otherwise only the first that has a package is used for it.
+    Only the first index that has a package is used for it: ``extra`` in order, those of the version table first, then
+    ``index``. ``from_pip``: some of ``extra`` are pip's, to which all indexes are alike.
     """
 
     index: str | None = None
     extra: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     no_index: bool = False
-    merged: bool = False
+    from_pip: bool = False
     certificate: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
@@ -54,11 +55,17 @@ class Sources(Record):
             env["UV_INDEX"] = " ".join([*self.extra, *env.get("UV_INDEX", "").split()])
         if self.find_links:
             env["UV_FIND_LINKS"] = ",".join([*self.find_links, *filter(None, [env.get("UV_FIND_LINKS", "")])])
-        if self.merged:
-            env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
         if self.certificate:
             env.setdefault("SSL_CERT_FILE", self.certificate)
         return env
+
+    def find_confusion(self) -> str:
+        """What the user should know where packages of one name may come from several indexes; empty otherwise."""
+        strategy = self.environ.get("UV_INDEX_STRATEGY", "")
+        if strategy.startswith("unsafe"):
+            return f"UV_INDEX_STRATEGY={strategy}: each index can replace the packages of the others"
+        order = "pip's extra-index-url comes before the default index: what it has is taken from nowhere else"
+        return order if self.from_pip else ""
 
     def find_login(self, url: str) -> str:
         """``user:password`` for this URL, from one of the index URLs or ``~/.netrc``; empty without one.
@@ -111,7 +118,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
         extra=extra,
         find_links=tuple(_absolute_path(link) for link in links),
         no_index=settings.get("no-index", "").strip().lower() in {"1", "true", "yes", "on"},
-        merged=bool(extra),
+        from_pip=bool(extra),
         certificate=settings.get("cert", "").strip() or None,
         environ=environ,
     )

@@ -255,12 +255,13 @@ def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, 
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         raise _add_missing_indexes(error, stack, down, table, facts) from None
     wheels = measure_sizes(wheels, sources)
-    lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack))
+    confusion = sources.find_confusion()
+    lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack), notes=(confusion,) if confusion else ())
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
         note = f"torch {torch} is the build for CUDA, with its libraries {format_size(lock.size)}{because}"
-        lock = replace(lock, notes=(note,))
+        lock = replace(lock, notes=(*lock.notes, note))
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
     return lock

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.act.packages.resolve import manylinux_platform, parse_pylock
+from ipexctl.act.packages.resolve import find_uv, manylinux_platform, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import without_secrets
+from tests import wheels
 
 
 def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_pips_files_and_variables_count_in_pips_own_order(tmp_path: Path) -> Non
     assert found.index == "https://high.example/simple"
     assert found.extra == ("https://a/", "https://b/")
     assert found.find_links == ("/wheels",)
-    assert (found.certificate, found.merged, found.no_index) == ("/ca.pem", True, False)
+    assert (found.certificate, found.from_pip, found.no_index) == ("/ca.pem", True, False)
     over = read_pip_settings({"PIP_INDEX_URL": "https://env.example/simple", "PIP_NO_INDEX": "1"}, [low, high])
     assert (over.index, over.no_index) == ("https://env.example/simple", True)
 
@@ -56,14 +57,13 @@ def test_wheels_are_chosen_for_the_oldest_glibc(glibc: str, name: str) -> None:
 
 
 def test_uv_is_told_through_its_environment_never_by_arguments() -> None:
-    sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), merged=True)
+    sources = Sources("https://u:geheim@i/simple", ("https://x/",), ("/w", "https://page/"), from_pip=True)
     sources = replace(sources, environ={"UV_INDEX_URL": "https://old/", "UV_FIND_LINKS": "/mine"})
     env = sources.build_environment()
     assert env == {
         "UV_DEFAULT_INDEX": "https://u:geheim@i/simple",
         "UV_INDEX": "https://x/",
         "UV_FIND_LINKS": "/w,https://page/,/mine",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
     assert "geheim" not in " ".join(sources.list_names())
 
@@ -105,3 +105,30 @@ wheels = [{{ url = "https://h/unsigned-3-py3-none-any.whl", hashes = {{ md5 = "{
     with pytest.raises(UsageError) as caught:
         parse_pylock(text)
     assert caught.value.reasons == ("bad 2: no wheel with a sha256", "unsigned 3: no wheel with a sha256")
+
+
+@pytest.mark.parametrize("strategy", ["", "unsafe-best-match"])
+def test_a_name_comes_from_the_first_index_that_has_it_whatever_another_offers(tmp_path: Path, strategy: str) -> None:
+    """Dependency confusion: somebody puts a higher version of an own package into the public index."""
+    own, theirs = wheels.wheel("inhouse", "1.0", {}), wheels.wheel("inhouse", "99.0", {})
+    table, pips = wheels.torch("2.8.0"), wheels.torch("2.8.0+theirs")
+    environ = {"HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_INDEX_STRATEGY": strategy}
+    with (
+        wheels.serving(wheels.Index([theirs])) as public,
+        wheels.serving(wheels.Index([own, pips])) as company,
+        wheels.serving(wheels.Index([table])) as cpu,
+    ):
+        pip = read_pip_settings(environ | {"PIP_INDEX_URL": public.url, "PIP_EXTRA_INDEX_URL": company.url}, [])
+        # As `_create_lock` adds the answering indexes of the table.
+        sources = replace(
+            pip, extra=(cpu.url, *pip.extra), environ={key: environ[key] for key in environ if environ[key]}
+        )
+        resolved = resolve_wheels(find_uv(), ["inhouse", "torch==2.8.0"], "3.11", "2.28", sources)
+    versions = {wheel.name: wheel.version for wheel in resolved}
+    if strategy:
+        assert versions["inhouse"] == "99.0"
+        assert "each index can replace" in sources.find_confusion()
+    else:
+        assert versions == {"inhouse": "1.0", "torch": "2.8.0"}
+        assert "extra-index-url" in sources.find_confusion()
+    assert Sources().find_confusion() == ""
