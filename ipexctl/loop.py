@@ -27,7 +27,7 @@ from ipexctl.model.reports import CommandReport
 from ipexctl.show import sinks
 from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.record import Record, prune_records
+from ipexctl.show.record import Record, make_private, prune_records
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
         try:
             with console.interrupts.raising():
+                if acting:
+                    make_private(context.cache)
                 workflow = make_workflow(context)
                 first = next(workflow)
             # A live screen leaves no lines to the log.

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from ipexctl.act.private_files import write_private
+
 _TAG = "py3-none-any"
 IMPI_TORCH_PYTHON = ">=3.9"
 IMPI_TORCH_NEEDS = ("mpi4py>=4", "torch>=2.6")
@@ -36,10 +38,7 @@ def build_impi_torch(cache: Path) -> Path:
     name, data = _pack_wheel({path.name: path.read_bytes() for path in sorted(source.glob("*.py"))})
     place = cache / "own" / hashlib.sha256(data).hexdigest()[:16] / name
     if not place.is_file() or place.read_bytes() != data:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f".{name}.part")
-        part.write_bytes(data)
-        part.replace(place)
+        write_private(place, data)
     return place
 
 

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import secrets
+import shlex
 import shutil
 import stat
 import time
@@ -37,7 +38,8 @@ _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 
 def make_private(directory: Path) -> None:
-    """Makes a directory and its missing parents, 0700. Raises `UsageError` where others could write or own it."""
+    """Makes a directory and its missing parents, 0700 whatever the umask; one of before becomes 0700. Raises
+    `UsageError` where others could write or own it."""
     missing = []
     path = directory
     while not path.exists() and not path.is_symlink():
@@ -51,17 +53,21 @@ def make_private(directory: Path) -> None:
             raise UsageError(
                 f"{visible(str(path))} cannot be made: {_describe_error(error)}",
                 exit=Exit.STEP,
-                hint="set XDG_STATE_HOME",
             ) from None
-    status, why = directory.lstat(), ""
+    status, why, hint = directory.lstat(), "", None
     if not stat.S_ISDIR(status.st_mode):
         why = "is not a directory"
     elif status.st_uid != os.geteuid():
         why = f"belongs to another user (uid {status.st_uid})"
     elif status.st_mode & 0o022:
         why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        hint = f"chmod go-w {shlex.quote(str(directory))}"
     if why:
-        raise UsageError(f"{visible(str(directory))} {why}: no run is saved there", exit=Exit.STEP)
+        raise UsageError(
+            f"{visible(str(directory))} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint
+        )
+    if status.st_mode & 0o077:
+        directory.chmod(0o700)
 
 
 def _create(name: str, at: int) -> int:

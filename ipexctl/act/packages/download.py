@@ -258,7 +258,7 @@ def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: 
 
 def _lock_part(part: Path) -> int | None:
     """A descriptor that holds the lock on the file, created if missing; None while another process holds it."""
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -23,6 +23,7 @@ from packaging.version import Version
 
 from ipexctl.act.packages.download import download_wheels, local_path
 from ipexctl.act.packages.sources import Limits, Sources
+from ipexctl.act.private_files import write_private
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
@@ -70,13 +71,9 @@ def find_uv_for_hosts(
     if not path.is_file():
         wheels = resolve_wheels(tool, [f"uv=={tool.version}"], "3.11", "2.17", sources)
         wheel = download_wheels(wheels, cache, sources, threading.Event(), lambda *_: None)["uv"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".uv.{os.getpid()}")
         with zipfile.ZipFile(wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-            part.write_bytes(archive.read(name))
-        part.chmod(0o755)
-        part.replace(path)
+            write_private(path, archive.read(name), 0o700)
     return Tool(str(path), tool.version, path.stat().st_size, hash_file(path))
 
 
@@ -252,11 +249,7 @@ def forget_lock(cache: Path, lock: Lock) -> None:
 
 def save_lock(cache: Path, lock: Lock) -> None:
     """Saves the lock under its inputs."""
-    path = _lock_path(cache, lock.inputs)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{lock.inputs}.{os.getpid()}")
-    temporary.write_text(json.dumps(to_json(lock), indent=1), encoding="utf-8")
-    temporary.replace(path)
+    write_private(_lock_path(cache, lock.inputs), json.dumps(to_json(lock), indent=1).encode())
 
 
 def _lock_path(cache: Path, inputs: str) -> Path:

@@ -10,8 +10,10 @@ import contextlib
 import errno
 import io
 import os
+import re
 import secrets
 import shutil
+import socket
 import stat
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,7 @@ from ipexctl.model.text import printable
 from ipexctl.protocol.paths import PART
 
 _PIECE = 1 << 20
+_THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -49,7 +52,7 @@ class ResultsDir(contextlib.AbstractContextManager["ResultsDir"]):
             finally:
                 os.close(top)
             _remove_stale(self._root)
-            self._part = f"{PART}{os.getpid()}-{secrets.token_hex(4)}"
+            self._part = f"{PART}{_THIS_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
             os.mkdir(self._part, 0o700, dir_fd=self._root)
 
     @property
@@ -239,9 +242,10 @@ def _open_directory(root: int, names: Sequence[str], *, make: bool = False) -> I
 
 
 def _remove_stale(root: int) -> None:
-    """Removes the private directories of fetches whose process has ended."""
+    """Removes the private directories of this machine's fetches whose process has ended."""
     for name in os.listdir(root):
-        if name.startswith(PART) and (pid := name[len(PART) :].partition("-")[0]).isdigit() and not _is_alive(int(pid)):
+        host, _, pid = name.removeprefix(PART).rpartition("-")[0].rpartition("-")
+        if name.startswith(PART) and host == _THIS_HOST and pid.isdigit() and not _is_alive(int(pid)):
             _remove_tree(root, name)
 
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import time
 import traceback
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -11,6 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from ipexctl.protocol import messages, paths, run_spec
 from ipexctl.protocol.codec import DamagedError, decode, load_object
 from ipexctl.protocol.timings import FRESH
+from ipexctl.remote.agent import procs
 
 # Kinds of a rank's records: ``ranks/<rank>.<kind>.json``. Beside them stand those of its stages and notes.
 BEGIN, START, END = "begin", "start", "end"
@@ -76,6 +76,9 @@ def _replace(path: str, value: "Dict[str, Any]") -> None:
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as text:
             json.dump(value, text)
+            if path.endswith(paths.END):  # what the run was, also after a power cut
+                text.flush()
+                os.fsync(fd)
         os.replace(fresh, path)
     except OSError:
         os.unlink(fresh)
@@ -98,7 +101,7 @@ def belongs_to_other_host(directory: str) -> bool:
 def is_fresh(directory: str) -> bool:
     """Whether it was made a moment ago: the run's first process may be still to come."""
     try:
-        return time.time() - os.stat(directory).st_mtime < FRESH
+        return procs.read_age(directory) < FRESH
     except OSError:
         return False
 

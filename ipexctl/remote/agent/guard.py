@@ -60,11 +60,14 @@ def claim(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
     """
     door = os.open(path + ".door", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(door, fcntl.LOCK_EX)  # one at a time: nobody reads of a holder that has not written yet
+        try:
+            fcntl.flock(door, fcntl.LOCK_EX)  # one at a time: nobody reads of a holder that has not written yet
+        except OSError:  # a home without locks: nothing keeps two runs from one host
+            return None
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             with os.fdopen(fd, "rb") as text:
                 holder = KINDS.read(text.read())
             return holder if isinstance(holder, HostBusy) else HostBusy()

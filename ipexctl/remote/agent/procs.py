@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
@@ -43,6 +44,15 @@ def read_file(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def read_age(path: str) -> float:
+    """Seconds since a file was changed, by the clock of its file system, which may be a server's: by a file made beside
+    it now, where one can be made. Raises OSError."""
+    now = time.time()
+    with suppress(OSError), tempfile.TemporaryFile(dir=os.path.dirname(path)) as probe:
+        now = os.fstat(probe.fileno()).st_mtime
+    return now - os.stat(path).st_mtime
 
 
 def find_process(pid: int) -> "Optional[Process]":

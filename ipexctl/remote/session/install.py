@@ -156,6 +156,11 @@ class InstallSession:
             info = os.lstat(base)
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
                 kind, why = "foreign", "%s is not a directory of %s" % (base, login())
+            elif info.st_mode & 0o022:
+                kind, why = (
+                    "foreign",
+                    "%s can be written by others (mode %04o): chmod go-w it" % (base, info.st_mode & 0o7777),
+                )
         leftovers: Set[str] = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active} if kind == "ours" else set()
         if leftovers:
             leftovers -= set(self.find_used().used)
@@ -225,7 +230,8 @@ class InstallSession:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
+                    what = "the file system of %s has no locks, which an install needs (%s)"
+                    raise SessionError("no-locks", what % (self.base, error.strerror)) from error
                 try:
                     holder = json.loads(os.read(handle, 4096).decode())
                 except ValueError:
@@ -246,7 +252,7 @@ class InstallSession:
         tokens = os.path.join(self.base, "tokens")
         for name in list_directory(tokens):
             path = os.path.join(tokens, name)
-            if os.path.exists(path) and time.time() - os.stat(path).st_mtime > TOKEN_LIFETIME:  # its owner was killed
+            if os.path.exists(path) and procs.read_age(path) > TOKEN_LIFETIME:  # its owner was killed
                 discard(path)
         incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *environments(self.base)}
         for name in incomplete:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from ipexctl.protocol.messages import KINDS, GuardReady, KillRun, StartProxy
+from ipexctl.remote.agent import files
 from tests.unit.agent.runs import PLAIN, Kept, keeping, remote, until
 
 SAY = "umask >{said}.new; echo loud; mv {said}.new {said}; exec sleep 300"
@@ -43,3 +45,26 @@ def guard(kept: Kept, umask: int) -> None:
     words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port))
     done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20, umask=umask)
     assert KINDS.read(done.stdout) == GuardReady()
+
+
+def test_a_home_without_locks_keeps_no_run_from_starting(tmp_path: Path) -> None:
+    """ENOLCK from NFS without a lock server: nothing tells two runs on one host from each other then."""
+    without = (
+        "import errno, fcntl; "
+        "fcntl.flock = lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, 'No locks available'))"
+    )
+    with keeping(tmp_path, share=False) as kept:
+        words = remote("guard", str(kept.directory), "127.0.0.1", str(kept.port), before=without)
+        done = subprocess.run(words, env=PLAIN, stdout=subprocess.PIPE, timeout=20)
+        assert KINDS.read(done.stdout) == GuardReady()
+        kept.connect("tell", "test").send(KillRun("test"))
+        until(lambda: kept.over, 20.0)
+
+
+def test_age_is_by_the_clock_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock may be hours from that of a file server."""
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    (tmp_path / "run").mkdir()
+    assert files.is_fresh(str(tmp_path / "run"))
+    os.utime(tmp_path / "run", (1, 1))
+    assert not files.is_fresh(str(tmp_path / "run"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,8 +86,10 @@ def test_a_file_that_is_cut_leaves_the_old_one_and_nothing_else(tmp_path: Path) 
 
 def test_what_an_earlier_fetch_left_is_removed_but_not_that_of_one_that_goes_on(tmp_path: Path) -> None:
     place = tmp_path / "n0"
-    dead, alive, other = place / f"{PART}999999999-ab", place / f"{PART}{os.getpid()}-ab", place / f"{PART}x"
-    for directory in (dead, alive, other):
+    host = re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())
+    dead, alive, other = (place / f"{PART}{name}" for name in (f"{host}-999999999-ab", f"{host}-{os.getpid()}-ab", "x"))
+    elsewhere = place / f"{PART}another.host-999999999-ab"  # the directory may be shared: its process may live there
+    for directory in (dead, alive, other, elsewhere):
         (directory / "deep").mkdir(parents=True)
         (directory / "deep/half").write_text("x")
         (directory / "link").symlink_to(tmp_path)
@@ -93,6 +97,7 @@ def test_what_an_earlier_fetch_left_is_removed_but_not_that_of_one_that_goes_on(
     assert not dead.exists()
     assert alive.exists()
     assert other.exists()
+    assert elsewhere.exists()
     assert tmp_path.exists()
 
 

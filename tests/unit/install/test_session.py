@@ -111,6 +111,27 @@ def test_a_planted_link_in_place_of_the_store_is_refused(tmp_path: Path) -> None
     assert "is not a directory of" in seen.why
 
 
+def test_a_store_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "env.d").mkdir()
+    for mode, kind in ((0o755, "absent"), (0o775, "foreign"), (0o757, "foreign")):
+        (tmp_path / "env.d").chmod(mode)
+        with start(PROGRAM) as session:
+            seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+        assert seen.kind == kind, oct(mode)
+        assert ("can be written by others" in seen.why) == (kind == "foreign")
+
+
+def test_where_a_file_system_has_no_locks_an_install_does_not_begin(tmp_path: Path) -> None:
+    """Some homes over NFS answer ENOLCK; two installs at once would spoil each other's environments."""
+    without = (
+        "import errno, fcntl\ndef flock(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = flock\n"
+    )
+    with start(without + PROGRAM) as session, pytest.raises(RemoteError) as caught:
+        session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
+    assert caught.value.code == "no-locks"
+    assert "has no locks, which an install needs (No locks available)" in caught.value.what
+
+
 def listening(port: int) -> set[str]:
     """The IPv4 addresses on which something listens at this port (proc(5), /proc/net/tcp)."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

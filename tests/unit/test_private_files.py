@@ -1,0 +1,78 @@
+"""What ipexctl keeps for itself on the controller is for nobody else, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from ipexctl import loop
+from ipexctl.act.bundled_files import build_impi_torch
+from ipexctl.act.packages.resolve import save_lock
+from ipexctl.act.private_files import write_private
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Ended, Event, Started
+from ipexctl.model.wheels import Lock
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.rglob("*"))}
+
+
+def workflow(_: object) -> Generator[Event, None, None]:
+    yield Started("install", "", ())
+    yield Ended("install", Exit.OK)
+
+
+def run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
+    monkeypatch.setattr(loop, "state_directory", lambda: cache.with_name("state"))
+    monkeypatch.setattr(loop, "cache_directory", lambda: cache)
+    return loop.run_command(workflow, loop.OutputOptions(output="plain"), acting=True)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_the_cache_is_for_nobody_else_and_so_are_locks_and_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "home/.cache/ipexctl"
+    assert run(cache, monkeypatch) is Exit.OK
+    save_lock(cache, Lock((), "3.11", "inputs"))
+    build_impi_torch(cache)
+    assert modes(cache)["ipexctl"] == 0o700
+    assert {mode for name, mode in modes(cache).items() if name.endswith((".json", ".whl"))} == {0o600}
+
+
+def test_a_cache_of_before_becomes_private_and_one_that_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o755)
+    assert run(cache, monkeypatch) is Exit.OK
+    assert modes(cache) == {"cache": 0o700}
+    cache.chmod(0o777)
+    assert run(cache, monkeypatch) is Exit.STEP
+    assert "is writable by others (mode 0777)" in (err := capsys.readouterr().err)
+    assert f"chmod go-w {cache}" in err
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_private(tmp_path / "file", b"old")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory/kept").touch()
+    with pytest.raises(OSError, match="directory"):
+        write_private(tmp_path / "directory", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
+    write_private(tmp_path / "file", b"new", 0o700)
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert modes(tmp_path)["file"] == 0o700
