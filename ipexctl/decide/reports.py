@@ -271,6 +271,7 @@ class Folding:
             err,
             end.kernel,
             end.oom,
+            end.libraries,
         )
 
     def _read_tail(self, rank: int, end: e.RankEnded, most: int) -> str:

@@ -10,7 +10,7 @@ from ipexctl.decide.diagnosis.stack_traces import describe_stall, find_odd_ranks
 from ipexctl.model import events as e
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.launch import Running
-from ipexctl.model.reports import OutOfMemory
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.protocol import frames, journal
 from ipexctl.protocol.codec import Unreadable
@@ -164,4 +164,5 @@ def _make_rank_end(record: journal.RankEnded) -> e.RankEnded:
         traceback=record.traceback,
         kernel=record.kernel,
         oom=oom,
+        libraries=tuple(LoadedLibrary(*library) for library in record.libraries),
     )

@@ -14,7 +14,7 @@ from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
 from ipexctl.model.json_values import Record
-from ipexctl.model.reports import OutOfMemory
+from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 
 Stream = Literal["out", "err"]
 StepOutcome = Literal["ok", "changed", "skipped", "failed"]
@@ -183,6 +183,7 @@ class RankEnded(Event):
     traceback: str = ""
     tail: bytes = b""
     kernel: str = ""  # what the host's kernel log says of its death
+    libraries: tuple[LoadedLibrary, ...] = ()
     oom: OutOfMemory | None = None
 
 

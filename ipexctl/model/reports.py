@@ -52,6 +52,14 @@ class OutOfMemory(Record):
         return f"out of memory: {self.used} of {self.limit} bytes of its control group"
 
 
+class LoadedLibrary(Record):
+    """A library that a rank really loaded, of those that should be there once: oneCCL, MPI, libfabric, OpenMP."""
+
+    kind: str
+    path: str
+    version: str  # empty where it is not known
+
+
 class RankOutcome(Record):
     """One rank. ``at`` is its end, as well as it is known; 0 before."""
 
@@ -69,6 +77,7 @@ class RankOutcome(Record):
     err_bytes: int = 0
     kernel: str = ""  # its host's kernel log about its death
     oom: OutOfMemory | None = None
+    libraries: tuple[LoadedLibrary, ...] = ()
 
 
 class Cleanup(JsonRecord):

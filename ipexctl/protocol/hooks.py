@@ -5,6 +5,7 @@ RANK_ENV = "IPEXCTL_RANK"
 RANKS = "ranks"  # in the run's directory: a file per rank and kind of record
 RECORD = ".json"  # ranks/<rank>.<kind>.json: how far the rank is
 ERROR = ".error"  # ranks/<rank>.<pid>.error: an uncaught exception of one of its processes
+LIBRARIES = ".libraries"  # ranks/<rank>.libraries: paths of the libraries it has loaded, one a line
 STACKS = ".stacks"  # ranks/<rank>.stacks: what faulthandler wrote
 STACKS_SIGNAL = 45  # real-time signal to which a rank's Python answers with the stacks of all threads
 

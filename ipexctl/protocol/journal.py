@@ -75,6 +75,7 @@ class RankEnded(NamedTuple):
     error: str = ""
     traceback: str = ""
     kernel: str = ""  # what the kernel's log says of its death
+    libraries: "List[Tuple[str, str, str]]" = []  # that should be loaded once: kind, path, version
     at: float = 0.0
 
 

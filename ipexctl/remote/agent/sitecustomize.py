@@ -31,6 +31,8 @@ COLLECTIVES = (
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
 
+LIBRARY = rb"/lib(ccl|mpi|fabric|iomp5|omp|gomp)(-\w+)?\.so[.0-9]*$"
+
 LOOP = b"pt_gloo_runloop"  # what torch calls the threads of Gloo that let go of tensors (ProcessGroupGloo.cpp)
 LOOK = 0.03  # seconds between two looks at them: who waits for Python's lock wakes every 5 ms
 LONG = 10.0  # seconds until the rank goes on all the same
@@ -98,6 +100,24 @@ class Hooks:
             return
         faulthandler.enable(fd)
         faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
+
+    def note_libraries(self) -> None:
+        """Which libraries that should be there once are loaded, by the first process of the rank that has torch: after
+        its first collective, or at its end."""
+        path = self.base + names.LIBRARIES
+        if "torch" not in sys.modules or os.path.exists(path):
+            return
+        try:
+            import re
+
+            with open("/proc/self/maps", "rb") as maps:
+                found = {line.split(None, 5)[5].rstrip() for line in maps if b".so" in line}
+            named = sorted(name for name in found if re.search(LIBRARY, name))
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(fd, b"\n".join(named))
+            os.close(fd)
+        except Exception:
+            pass  # as above
 
     def settle(self) -> None:
         """Waits until Gloo's threads rest, which takes two looks.
@@ -167,6 +187,7 @@ class Hooks:
                 self.note(after)
                 if after == names.RUNNING:
                     unwrap()
+                    self.note_libraries()
                 return result
 
             return call
@@ -225,6 +246,7 @@ def _install() -> None:
         sys.meta_path.insert(0, hooks)
         import atexit
 
+        atexit.register(hooks.note_libraries)
         atexit.register(hooks.settle)  # the first to be registered is the last to be called
     except Exception:
         pass

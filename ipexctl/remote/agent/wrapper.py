@@ -28,7 +28,7 @@ from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
-from ipexctl.remote.agent import death_report, files, procs
+from ipexctl.remote.agent import death_report, files, libraries, procs
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -91,6 +91,10 @@ def main(argv: "List[str]") -> int:
     after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
+    loaded = libraries.list_loaded(directory, rank)
+    record = record._replace(libraries=loaded)
+    for text in libraries.describe_doubles(loaded, env.get("LD_PRELOAD", "")):
+        notes.add(text)
     if status:
         elastic = env["TORCHELASTIC_ERROR_FILE"]
         record = death_report.describe_rank_death(directory, record, child.pid, kernel, elastic)
