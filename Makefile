@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test fast fast-lowest test-stack faults drills fuzz coverage test-impi lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -63,6 +63,12 @@ TIMES ?= 1
 faults: $(VENV)/.dev
 	@sh tools/system.sh test
 	IPEXCTL_FAULTS_TIMES=$(TIMES) $(PYTEST) -n $$(nproc) --dist loadfile tests/faults
+
+# Runs and installs in random order for so many minutes, and nothing may be left or grow; SEED brings an order again.
+soak: MINUTES ?= 60
+soak: $(VENV)/.dev
+	@sh tools/system.sh test
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Every part of a run killed at each of ten points of it, ten times over: root and most of an hour.
 drills: $(VENV)/.dev

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def test_a5_a_machine_that_is_listed_twice_gets_no_ranks(controller: Desk, mpi: 
     expect(told, 0, "rank 1 of 2")
 
 
-DASHES = ["-oProxyCommand=touch${IFS}pwned", "-F./evil", "node1 user=-oProxyCommand=touch${IFS}pwned", "-l@node1"]
+DASHES = ["-oProxyCommand=touch${IFS}pwned", "-F./evil", "node1 user=-oProxyCommand=touch${IFS}pwned"]
 
 
 @pytest.mark.fault("A6")
@@ -152,24 +153,28 @@ def test_a6_a_name_that_looks_like_an_option_is_refused_wherever_it_stands(
 
 HOSTILE = {
     "$(touch pwned)": "$", "`touch pwned`": "`", "a;touch pwned": ";", "a|touch pwned": "|", "a\ntouch pwned": "\\x0a",
-    "a\tb": "\\x09", "a\0b": "\\x00", "%h": "%", "a\\b": "\\", "a\x1b]0;x\x07": "\\x1b", "x" * 300: "",
+    "a\0b": "\\x00", "%h": "%", "a\\b": "\\", "a\x1b]0;x\x07": "\\x1b", "x" * 300: "",
 }  # fmt: skip
 
 
 @pytest.mark.fault("A7")
 def test_a7_characters_that_a_name_cannot_have_are_refused_and_shown_escaped(controller: Desk, hosts: Cluster) -> None:
     book = controller.path / "book.yaml"
+    mapping = {"all": {"hosts": dict.fromkeys(HOSTILE)}}
+    settings = ["port='22;id'", "port=0", "port=70000", "user='a$b'", "user='a\\b'", "user='A;touch pwned'"]
+    forms: list[tuple[Any, int, list[str]]] = [
+        (list(HOSTILE), len(HOSTILE), list(HOSTILE.values())),
+        (mapping, len(HOSTILE), list(HOSTILE.values())),
+        ([f"node{n} {words}" for n, words in enumerate(settings)], len(settings), []),
+    ]
     with nobody_asked(hosts):
-        for value, shown in HOSTILE.items():
-            for item in ({"hosts": [value]}, {"hosts": {"all": {"hosts": {value: None}}}}):
-                book.write_text(json.dumps({**item, "steps": [{"doctor": None}]}))
-                told = controller("play", "book.yaml")
-                expect(told, 2, *([shown] if "\t" not in value else []))  # a tab separates words
-                raw = {char for char in told.err if ord(char) < 32} - {"\n"}
-                assert not raw, (raw, told)
-        for line in ("port='22;id'", "port=0", "port=70000", "user='a$b'", "user='a\\b'", "user='A;touch pwned'"):
-            book.write_text(json.dumps({"hosts": [f"node1 {line}"], "steps": [{"doctor": None}]}))
-            expect(controller("play", "book.yaml"), 2)
+        for form, count, shown in forms:
+            book.write_text(json.dumps({"hosts": form, "steps": [{"doctor": None}]}, indent=1))
+            told = controller("play", "book.yaml")
+            expect(told, 2, *shown)
+            raw = {char for char in told.err if ord(char) < 32} - {"\n"}
+            assert not raw, (raw, told)
+            assert len(set(re.findall(r"book\.yaml:(\d+):", told.err))) == count, told
 
 
 @pytest.mark.fault("A8")

@@ -251,7 +251,7 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
         return jump.open_channel("direct-tcpip", place, ("", 0), timeout=attempt.left)
     except paramiko.ChannelException as error:
         if error.code == 1:
-            what = f"jump host {name} forbids forwarding to {settings.at}"
+            what = f"jump host {name} forbids forwarding"  # said alike of all hosts behind it
             raise ConnectError("jump", what, "AllowTcpForwarding on the jump host") from None
         why = printable(str(error.text), 80).lower()
         raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
