@@ -308,7 +308,6 @@ UNTYPED_AT_MOST = {
     "decide/releases/table.py": (1, "reads TOML"),
     "decide/facts/probe_output.py": (1, "reads saved probes"),
     "decide/planning/sync.py": (3, "reads what a host lists"),
-    "decide/launch/pytorchjob.py": (2, "writes YAML"),
     "decide/launch/accelerate.py": (1, "writes YAML"),
 }
 

@@ -9,20 +9,23 @@ limits and the proved end.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from ipexctl.decide.launch import pytorchjob
 from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import cpu_list
-from ipexctl.model.launch import Launch, NodePlan, RankPlacement
+from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
 from ipexctl.model.tasks import Run
 
 FORMS = ("sh", "sbatch", "torchrun", "accelerate", "ansible", "pytorchjob")
 _NOT_WRITTEN = {"HOME", "USER", "LOGNAME", "MASTER_PORT"}  # the login sets them; the port is the script's own
 _PORT = 29500  # torch's own
+# Of the variables that nobody asked for, those that hold in any pod; and those that torchrun sets in it.
+_ANYWHERE = {"LANG", "PYTHONUNBUFFERED", "CCL_ATL_TRANSPORT", "KMP_BLOCKTIME", "ACCELERATE_TORCH_DEVICE"}
+_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 _WORD = 120_000  # bytes: Linux takes no longer word than 128 KiB (MAX_ARG_STRLEN)
 
 
@@ -51,6 +54,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
         "split_words": shlex.split,
         "json": json.dumps,
         "file_name": _make_file_name,
+        "pod_word": _quote_for_pod,
         "limit_word": partial(_limit_word, launch),
     }
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
@@ -74,8 +78,10 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
             "settings": _list_settings,
             "binding": partial(_bind_rank, launch),
             "assign": _assign,
-            "job_name": pytorchjob.make_job_name(launch.title),
-            "job": partial(pytorchjob.write_job, launch),
+            "job_name": make_job_name(launch.title),
+            "pod_settings": _list_pod_settings(launch),
+            # Logical CPUs of the ranks of the smallest host: all pods are alike.
+            "pod_cpus": min(sum(map(_count_cpus, node.ranks)) for node in launch.nodes),
             "preloaded": sorted({library.path for node in launch.nodes for library in node.preload}),
             "mpirun": partial(_mpirun_words, launch, secrets),
         }
@@ -153,3 +159,33 @@ def _mpirun_words(launch: Launch, secrets: Sequence[str], file: str = "") -> lis
 def _make_file_name(text: str) -> str:
     """A name for jobs and files."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text) or "run"
+
+
+def make_job_name(title: str) -> str:
+    """A name for a job's pods and services (RFC 1035): short, in small letters, begun by one."""
+    stem = title.rpartition("/")[2].removesuffix(".py").lower()
+    word = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")
+    return word if word[:1].isalpha() else f"job-{word}".strip("-")
+
+
+def _list_pod_settings(launch: Launch) -> list[tuple[str, Setting]]:
+    """What the user has asked for, and what holds anywhere: paths, addresses, interfaces and cores of our hosts are not
+    a pod's. Of hosts that differ, what they share."""
+    head, *others = [node.env for node in launch.nodes]
+    threads = min(int(place.env.get("OMP_NUM_THREADS") or place.threads) for place in launch.places)
+    settings = {"OMP_NUM_THREADS": Setting(str(threads), "of the smallest host")}
+    for name, setting in head.items():
+        same = all(other.get(name) == setting for other in others)
+        if same and name not in _TORCHRUN and (name in _ANYWHERE or setting.by_user):
+            settings[name] = setting
+    return sorted(settings.items())
+
+
+def _count_cpus(place: RankPlacement) -> int:
+    return place.threads + len({*place.workers} - {*place.cpus})
+
+
+def _quote_for_pod(text: str) -> str:
+    """A YAML string. Kubernetes puts variables in place of ``$(NAME)``; ``$$`` is a dollar before a parenthesis."""
+    quoted = json.dumps(text.replace("$(", "$$("), ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
