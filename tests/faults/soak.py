@@ -139,6 +139,8 @@ class Soak:
         self.going.clear()
         for run in self.runs():
             self.say("stop", run, "--kill", allowed=(0, 2))
+        for run in self.runs():
+            self.say("attach", run, allowed=(0, 5, 6))  # node0 keeps what nobody has fetched yet
         self.say("stop", "--orphans", allowed=(0, 2))
         end = time.monotonic() + CALM
         while (left := self.find_left()) and time.monotonic() < end:

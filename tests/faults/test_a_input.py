@@ -123,6 +123,7 @@ def test_a5_a_machine_that_is_listed_twice_gets_no_ranks(controller: Desk, mpi: 
         told = controller("run", "--hostfile", "hosts", "--venv", LIGHT, ACTOR, "say")
         expect(told, 4, "node1", second, "one machine")
         assert "rank 0 of" not in told.out
+        assert not mpi.path("node1", "/root/ipexctl").exists()
     told = controller("run", "--hostfile", "hosts", "--venv", LIGHT, "--allow-duplicates", ACTOR, "say")
     expect(told, 0, "rank 1 of 2")
 

@@ -52,7 +52,8 @@ def build_launch(
     else:
         counts = placement.count_ranks(hosts, cores, task.n, task.ppn)
     run_hosts = [host for host in hosts if host.name in dict(counts)]
-    machines = _identify_machines(run_hosts, runtimes, task.allow_duplicates)
+    facts = {host.name: runtimes[host.name].facts for host in run_hosts}
+    machines = identify_machines(run_hosts, facts, task.allow_duplicates)
     backend, reason, workers = instances.BACKEND, instances.BECAUSE, 0
     if task.independent:
         divide = partial(instances.divide_cores, task)
@@ -65,7 +66,6 @@ def build_launch(
         least = _LEAST if backend == "impi" else 1
         ranks, core_warnings = placement.place_ranks(counts, cores, machines, workers, least)
     head = runtimes[run_hosts[0].name]
-    facts = {host.name: runtimes[host.name].facts for host in run_hosts}
     isa_settings, isa_warnings = tuning.cap_isa(task, facts, accelerate.has_ipex(_get_packages(head.facts)))
     rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
@@ -184,9 +184,9 @@ def _get_packages(facts: Facts) -> Mapping[str, str]:
     return facts.installed.packages if facts.installed else {}
 
 
-def _identify_machines(hosts: Sequence[Host], runtimes: Mapping[str, HostRuntime], allowed: bool) -> dict[str, str]:
+def identify_machines(hosts: Sequence[Host], facts: Mapping[str, Facts], allowed: bool) -> dict[str, str]:
     """Map each host to the id of its machine. Two hosts on one machine are refused unless allowed or of one lab."""
-    machines = {host.name: runtimes[host.name].facts.machine_id or f"host {host.name}" for host in hosts}
+    machines = {host.name: facts[host.name].machine_id or f"host {host.name}" for host in hosts}
     groups = group_pairs((machines[host.name], host) for host in hosts)
     twice = [
         group

@@ -23,6 +23,7 @@ from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
 from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launchers
+from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
@@ -125,6 +126,7 @@ def prepare(
     facts = yield from _probe_environments(task, inventory, context)
     if facts is None:
         return None
+    identify_machines(inventory.hosts, facts, task.allow_duplicates)  # refused before anything is sent
     workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
     if workdirs is None:
         return None
