@@ -18,7 +18,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, messages, paths, run_spec
-from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.protocol.messages import KINDS
 from ipexctl.protocol.paths import AGENT, HOOKS, PART, ROLE, RUNS, SHIM, SPEC, STDIN, Role
 from ipexctl.protocol.timings import Timings
@@ -257,15 +257,20 @@ class RunFollower:
             held = b""
             for data in self._heard(channel):
                 held += data
-                frame, held = frames.unpack(held)
-                while frame is not None:
+                while True:
+                    try:
+                        frame, held = frames.unpack(held)
+                    except DamagedError as error:
+                        what = f"unexpected response from the watcher on the head ({error})"
+                        raise LinkError(Failure(self._site.host.name, Kind.STEP, what, code="malformed")) from None
+                    if frame is None:
+                        break
                     if frame.kind in self._offsets:
                         missing = frame.offset - self._offsets[frame.kind]
                         if missing > 0:  # the oldest was dropped, under the run's cap
                             yield Frame(frames.missing(frame.kind), b"%d" % missing)
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
                     yield Frame(frame.kind, frame.data)
-                    frame, held = frames.unpack(held)
 
     def _heard(self, channel: Channel) -> Iterator[bytes]:
         """What the watcher on the head says, until `close`. Raises `LinkError` when it says nothing for too

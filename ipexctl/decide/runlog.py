@@ -13,7 +13,7 @@ from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.protocol import frames, journal
-from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
 
 Events = Generator[e.Event, None, None]
@@ -39,8 +39,10 @@ class RunLog:
     def read(self, kind: str, data: bytes) -> Events:
         if kind == frames.JOURNAL:
             *lines, self._journal = (self._journal + data).split(b"\n")
+            if len(self._journal) > LONGEST:
+                self._journal = b"\0"  # no record is that long: its line is one that cannot be read
             for line in lines:
-                yield from self._read_record(journal.KINDS.read(line))
+                yield from self._read_record(self._check_rank(journal.KINDS.read(line)))
         elif kind in self._missing_kinds:
             yield from self._fail_on_lost_output(self._missing_kinds[kind], int(data))
         elif kind in self._demux:
@@ -48,8 +50,9 @@ class RunLog:
 
     def end(self) -> Events:
         """What was held back. How the run ended, if its final record was read, is in ``over``."""
-        if self.unreadable > 1:
-            yield e.Message(f"{self.unreadable} records of the run's journal cannot be read", "warning", code="journal")
+        if self.unreadable:
+            text = f"{pluralize(self.unreadable, 'record')} of the run's journal cannot be read"
+            yield e.HostFailed(Failure(self._running.head, Kind.RECORD, text, code="journal"))
             self.unreadable = 0
         for demux in self._demux.values():
             yield from self._split_lines(demux.end())
@@ -81,6 +84,12 @@ class RunLog:
                 data = data.replace(label, host)
             return e.LauncherOutput(stream, data)
         return e.Output(rank, self._running.hosts[rank], stream, data, partial)
+
+    def _check_rank(self, record: Record | Unreadable) -> Record | Unreadable:
+        """A record of a rank that the run does not have is none."""
+        ranks = getattr(record, "ranks", [getattr(record, "rank", 0)])
+        known = all(0 <= rank < len(self._running.hosts) for rank in ranks)
+        return record if known else Unreadable(type(record).__name__, f"of rank {ranks}")
 
     def _read_record(self, record: Record | Unreadable) -> Events:
         running = self._running
@@ -136,6 +145,8 @@ class RunLog:
                     yield e.HostFailed(Failure(running.head, Kind.RECORD, text, code="unstored"))
                 reason: Any = record.reason
                 self.over = e.RunEnded(running.run, reason, record.detail, record.at)
+            case journal.MessageIgnored(host=host, message=message, why=why):
+                yield e.Message(f"a message of its guard was ignored: {message}, {why}", "warning", host, "ignored")
             case Unreadable(why=why):
                 self.unreadable += 1
                 if self.unreadable == 1:

@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import Any, Dict, Generic, List, NamedTuple, Tuple, Type, TypeVar, Union
 
 T = TypeVar("T")
+LONGEST = 4 << 20  # bytes of one message, record or frame, whoever sends it
+_EXACT = 1 << 53  # from here on a float is no longer the number it was, and no clock has it
 KIND = "kind"  # the key of each object that names its type: the class's name
 _resolve_hints = lru_cache(maxsize=None)(typing.get_type_hints)
 
@@ -93,8 +95,10 @@ def _decode(kind: "Any", value: "Any") -> "Any":
         return tuple(_decode(argument, item) for argument, item in zip(arguments, value))
     if hasattr(kind, "_fields") and isinstance(value, dict):
         return _named(kind, value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
-        return float(value)
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if abs(value) < _EXACT:  # false for a value that is not a number
+            return float(value)
+        raise DamagedError("%.80r is no such number" % value)
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise DamagedError("%.80r is not of type %s" % (value, getattr(kind, "__name__", kind)))

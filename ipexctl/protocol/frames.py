@@ -9,6 +9,8 @@ import re
 import struct
 from typing import NamedTuple, Optional, Pattern, Tuple
 
+from ipexctl.protocol.codec import LONGEST, DamagedError
+
 _HEADER = struct.Struct("!cQI")  # kind, offset in its file, length; then the bytes
 
 # Kinds of watch frames. The outputs' kinds are also the names of their streams.
@@ -35,10 +37,12 @@ def pack(frame: "WatchFrame") -> bytes:
 
 
 def unpack(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
-    """The first whole frame, or None, and the bytes that follow it."""
+    """The first whole frame, or None, and the bytes that follow it. Raises `DamagedError` for one that is too long."""
     if len(held) < _HEADER.size:
         return None, held
     kind, offset, length = _HEADER.unpack_from(held)
+    if length > LONGEST:
+        raise DamagedError("a frame of %d bytes" % length)
     end = _HEADER.size + length
     if len(held) < end:
         return None, held

@@ -11,7 +11,6 @@ from ipexctl.protocol.codec import Kinds, Unreadable
 
 MALFORMED = "malformed"  # code of an answer that has another shape than its type
 INTERNAL = "internal"  # code of an exception of the session program itself
-LONGEST = 4 << 20  # bytes of one message
 
 
 class SessionError(Exception):

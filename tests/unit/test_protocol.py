@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import tracemalloc
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -13,14 +15,19 @@ from hypothesis import strategies as st
 
 from ipexctl.act import agent
 from ipexctl.decide.runlog import RunLog
-from ipexctl.model.events import Message, RankEnded, RunEnded
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Ended, Event, HostFailed, Message, RankEnded, RunEnded, Stamped
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import OutOfMemory
 from ipexctl.protocol import codec, frames, journal, messages, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
+from ipexctl.show.live import Live
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sinks import Plain
 from tests.unit.agent.runs import SPEC
+from tests.unit.show.streams import fold
 
 RUNNING = Running("r1", "a", ("a", "b"), {}, "python train.py", "train.py")
 PLAIN: dict[Any, Any] = {int: 7, float: 0.5, str: "text", bool: True}
@@ -104,8 +111,9 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
         journal.write(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0)),
     ]
     events = [event for line in lines for event in log.read(frames.JOURNAL, line)] + list(log.end())
-    assert [event.level for event in events if isinstance(event, Message)] == ["warning", "warning"]
-    assert [event.text for event in events if isinstance(event, Message)][1].startswith("3 records of")
+    assert [event.level for event in events if isinstance(event, Message)] == ["warning"]
+    (failure,) = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert failure.what.startswith("3 records of")
     assert [event for event in events if isinstance(event, RankEnded)] == [RankEnded(1, "b", 3, at=2.0)]
     assert log.over == RunEnded("r1", "rank", "rank 1 on b failed", 3.0)
 
@@ -128,3 +136,85 @@ def test_a_part_of_the_agent_runs_as_a_text() -> None:
         timeout=30,
     )
     assert messages.KINDS.read(done.stdout) == messages.ProcessesLeft([])
+
+
+def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[RunLog, list[Event]]:
+    log = RunLog("n0nce", RUNNING)
+    events: list[Event] = []
+    for at in range(0, len(data), piece):
+        events += log.read(frames.JOURNAL, data[at : at + piece])
+    return log, [*events, *log.end()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind": "RankEnded", "rank": 0',
+        b"\x00\x00\x00",
+        b"\xff\xfe\x80",
+        b'{"what": "rank"}',
+        b'{"kind": "OfAnotherVersion", "at": 1.0}',
+        b'{"kind": "RankEnded", "rank": 99, "host": "a", "status": 0, "at": 1.0}',
+        b'{"kind": "RankEnded", "rank": 0, "host": "a", "status": 0, "at": NaN}',
+        b'{"kind": "RankEnded", "rank": 0, "host": "a", "status": 0, "at": 1e999}',
+        b"x" * (codec.LONGEST + 10),
+    ],
+    ids=lambda line: repr(line[:30]),
+)
+def test_a_line_that_is_no_record_is_said_and_counted_and_the_rest_is_read(line: bytes) -> None:
+    good = journal.write(journal.RankEnded(1, "b", status=0, at=2.0))
+    _, events = read_journal(good + line + b"\n" + line + b"\n" + good, piece=1 << 16)
+    assert len([event for event in events if isinstance(event, RankEnded)]) == 2
+    assert [event.code for event in events if isinstance(event, Message)] == ["journal"], "at once, and once"
+    (failure,) = [event.failure for event in events if isinstance(event, HostFailed)]
+    assert (failure.kind.exit, failure.what) == (Exit.RECORD, "2 records of the run's journal cannot be read")
+
+
+def test_a_journal_without_a_line_end_takes_no_more_memory_than_a_record() -> None:
+    tracemalloc.start()
+    try:
+        read_journal(b"x" * (20 << 20), piece=1 << 14)
+        assert tracemalloc.get_traced_memory()[1] < (20 << 20) + 4 * codec.LONGEST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_claims_more_than_a_frame_may_is_refused_before_it_has_come() -> None:
+    whole = frames.pack(WatchFrame(frames.OUT, 7, b"x"))
+    with pytest.raises(codec.DamagedError, match="a frame of 4294967295 bytes"):
+        frames.unpack(whole[:9] + b"\xff\xff\xff\xff" + whole[13:])
+
+
+odd_numbers = st.one_of(st.integers(-2, 3), st.integers())
+odd_values: dict[Any, st.SearchStrategy[Any]] = {
+    int: odd_numbers,
+    float: st.floats(allow_nan=True),
+    str: st.text(max_size=9),
+    bool: st.booleans(),
+}
+
+
+def odd(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of the right shape and any contents."""
+    if kind in odd_values:
+        return odd_values[kind]
+    if hasattr(kind, "_fields"):
+        return st.builds(kind, **{name: odd(hint) for name, hint in get_type_hints(kind).items()})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return st.dictionaries(*map(odd, arguments), max_size=3)
+    if origin is tuple:
+        return st.tuples(*map(odd, arguments))
+    if origin is list:
+        return st.lists(odd(arguments[0]), max_size=3)
+    return st.none() | odd(arguments[0])
+
+
+@given(st.lists(st.one_of([odd(kind) for kind in journal.KINDS.types.values()]), max_size=6))
+def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) -> None:
+    _, events = read_journal(b"".join(map(journal.write, records)))
+    stream = [Stamped(1.0 + number, event) for number, event in enumerate([*events, Ended("run", Exit.OK)])]
+    for sink in (Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO())), Live(Pipe(io.BytesIO()), Pipe(io.BytesIO()))):
+        for stamped in stream:
+            sink.take(stamped)
+        sink.close(fold(stream))

@@ -13,12 +13,11 @@ from collections import deque
 from typing import Iterator, Optional, Sequence, Union
 
 from ipexctl.protocol import seal
-from ipexctl.protocol.codec import DamagedError, Unreadable, load_object
+from ipexctl.protocol.codec import LONGEST, DamagedError, Unreadable, load_object
 from ipexctl.protocol.messages import KINDS, Challenge, Hello, Message, Tampered, Welcome
 
 Received = Union[Message, Unreadable]
 
-LINE = 1 << 20  # longest message, bytes
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
 
 
@@ -46,7 +45,7 @@ class Wire:
     """One connection. ``send`` queues without blocking; ``take`` gives the messages that have arrived whole, of
     ``most`` bytes each."""
 
-    def __init__(self, sock: "socket.socket", most: int = LINE) -> None:
+    def __init__(self, sock: "socket.socket", most: int = LONGEST) -> None:
         self.sock = sock
         self.most = most
         self.sock.setblocking(False)
@@ -116,7 +115,7 @@ class Wire:
 
     def prove(self, token: str, side: str, greeting: "seal.Greeting") -> None:
         """From here on lines are sealed; ``side`` is ours."""
-        self.role, self.name, self.most = greeting.role, greeting.name, LINE + seal.SEAL
+        self.role, self.name, self.most = greeting.role, greeting.name, LONGEST + seal.SEAL
         other = seal.CALLER if side == seal.KEEPER else seal.KEEPER
         self.sending, self.receiving = seal.Seals(token, side, greeting), seal.Seals(token, other, greeting)
 
