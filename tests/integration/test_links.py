@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -504,7 +506,8 @@ def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server
     with sshd(tmp_path / "jump") as jump, listening(tries.append) as port:
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"), connect_timeout=5)
         found = failure(links, server.host(port=port))
-        assert (found.code, found.what) == ("banner", f"connection closed before a banner came (127.0.0.1:{port})")
+        assert found.code == "banner"
+        assert found.what == f"connection closed before a banner came, {len(tries)} times (127.0.0.1:{port})"
         assert len(tries) > 1, "as for a host without a jump host: a busy sshd closes connections before they begin"
         assert links.open(server.host(vars={"known_hosts": str(server.known_hosts)})).run(UNAME).ok
         links.close()
@@ -531,6 +534,62 @@ def test_a_busy_host_behind_a_jump_host_is_reached_later(server: Server, tmp_pat
         links.close()
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (
+            b"Exceeded MaxStartups\r\n",
+            "refused by the server's connection limit {} times: it says 'Exceeded MaxStartups'",
+        ),
+        (
+            b"Not allowed at this time\r\n",
+            "refused by the server's penalty for this address {} times: it says 'Not allowed",
+        ),
+    ],
+)
+def test_a_server_that_sheds_connections_is_tried_again_and_named(words: bytes, what: str) -> None:
+    tries: list[socket.socket] = []
+
+    def shed(client: socket.socket) -> None:
+        tries.append(client)
+        client.sendall(words)
+
+    with listening(shed) as port:
+        found = failure(Links(config=None, connect_timeout=2), Host("x", "127.0.0.1", port=port))
+    assert found.code == "shed"
+    assert len(tries) > 1
+    assert found.what.startswith(what.format(len(tries)))
+    assert found.hint
+    assert "MaxStartups" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "allow"),
+    [
+        ("MACs hmac-md5", "macs hmac-md5", "MACs +hmac-md5"),
+        ("Ciphers aes128-cbc", "ciphers aes128-cbc", "Ciphers aes128-cbc"),
+    ],
+)
+def test_weak_algorithms_are_refused_by_name_and_allowed_for_one_host(
+    tmp_path: Path, line: str, offered: str, allow: str
+) -> None:
+    ciphers = () if line.startswith("Ciphers") else ("Ciphers aes128-ctr",)  # GCM needs no MAC
+    with sshd(tmp_path / "server", line, *ciphers) as server:
+        known = tmp_path / "known"
+        known.write_text(f"[localhost]:{server.port} {server.public()}\n" + server.known_hosts.read_text())
+        found = failure(Links(config=None, known_hosts=known), replace(server.host(), address="localhost"))
+        assert (found.code, found.what) == ("algorithms", f"no common algorithm: the server offers only the {offered}")
+        assert found.hint
+        assert "in ~/.ssh/config below Host localhost: " in found.hint
+        config = tmp_path / "config"
+        config.write_text(f"Host localhost\n  {allow}\n")
+        config.chmod(0o600)
+        links = Links(config=config, known_hosts=known)
+        assert links.open(replace(server.host(), address="localhost")).run(UNAME).ok
+        assert failure(links, server.host("node2")).code == "algorithms", "of others no less is asked than before"
+        links.close()
+
+
 def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server, tmp_path: Path) -> None:
     with sshd(tmp_path / "jump") as jump, listening(lambda client: None) as port:
         config = jumping(tmp_path, jump, "127.0.0.1")
@@ -538,8 +597,8 @@ def test_a_jump_host_behind_another_that_closes_at_once_is_named(server: Server,
         config.write_text(config.read_text().replace("  ProxyJump bastion\n", "") + more)
         links = Links(config=config, connect_timeout=5)
         found = failure(links, server.host())
-        words = f"jump host second: connection closed before a banner came (127.0.0.1:{port})"
-        assert (found.code, found.what) == ("jump", words)
+        assert found.code == "jump"
+        assert re.fullmatch(r"jump host second: connection closed before a banner came, \d times .*", found.what)
         links.close()
 
 

@@ -97,23 +97,22 @@ class Dialler:
         self._keys.close()
 
     def _connect(self, attempt: _Attempt) -> Transport:
-        if attempt.settings.command:
-            return self._log_in(self._start_proxy_command(attempt.settings.command), attempt)
-        pause = 0.1
+        command, jump = attempt.settings.command, attempt.settings.jump
+        pause, tries = 0.1, 0
         while True:
-            jump = attempt.settings.jump
             try:
-                if jump is None:
-                    sock: Any = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.opening)
+                if command:
+                    sock: Any = self._start_proxy_command(command)
+                elif jump is None:
+                    sock = open_tcp(attempt.settings, attempt.deadline, attempt.limit, attempt.opening)
                 else:
                     sock = _open_jump_channel(self._connect_jump(jump, attempt), jump.name, attempt)
                 return self._log_in(sock, attempt)
-            except EOFError:
+            except EOFError as error:
                 # A busy sshd closes connections at random before they begin (MaxStartups): try again, later.
-                pause = pause * 2 + random.random() * 0.2
-                if time.monotonic() + pause > attempt.deadline or pause > 2:
-                    what = f"connection closed before a banner came ({attempt.settings.at})"
-                    raise ConnectError("banner", what) from None
+                pause, tries = pause * 2 + random.random() * 0.2, tries + 1
+                if time.monotonic() + pause > attempt.deadline or pause > 3:
+                    raise _explain_shedding(str(error), tries, attempt) from None
                 time.sleep(pause)
 
     def _start_proxy_command(self, command: str) -> socket.socket:
@@ -167,7 +166,7 @@ class Dialler:
         attempt.opening(transport)
         try:
             transport.deadline = attempt.deadline
-            transport.set_algorithms(known.key_types(name) or known.key_types(other_name))
+            transport.set_algorithms(known.key_types(name) or known.key_types(other_name), settings.algorithms)
             transport.banner_timeout = transport.handshake_timeout = attempt.left
             ready = threading.Event()
             transport.start_client(event=ready)
@@ -292,13 +291,26 @@ def _verify_host_key(
     raise ConnectError("host-key-unknown", f"unknown host key {shown_key}{why}", hint)
 
 
+def _explain_shedding(said: str, tries: int, attempt: _Attempt) -> ConnectError:
+    """Of a server that closed each connection before it began, with its words or without."""
+    hint = "fewer at once (-j 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
+    if said:
+        limit = "penalty for this address" if said.startswith("Not allowed") else "connection limit"
+        what = f"refused by the server's {limit} {tries} times: it says '{said}' ({attempt.settings.at})"
+        return ConnectError("shed", what, hint)
+    what = f"connection closed before a banner came, {tries} times ({attempt.settings.at})"
+    return ConnectError("banner", what, f"if its sshd is busy: {hint}")
+
+
 def _explain_session_end(transport: Transport, attempt: _Attempt) -> Exception:
     """Why there was no key exchange: a `ConnectError`, or an `EOFError` if the connection closed without a banner."""
     error, settings, greeted = transport.get_exception(), attempt.settings, bool(transport.remote_version)
     if isinstance(error, ConnectError):
         return ConnectError(error.code, f"{error.what} ({settings.at})")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-        return ConnectError("not-ssh", f"no common algorithm: {printable(str(error), 100)}")
+        return transport.explain_incompatible(error, settings.pattern)
+    if isinstance(error, EOFError) and str(error):
+        return error
     if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
         late = attempt.late_error
         return late("no key exchange within") if greeted else late("no SSH banner within", "banner")

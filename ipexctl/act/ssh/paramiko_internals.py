@@ -9,6 +9,7 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
   ``set_keepalive`` asks for no reply, so that it never notices a host that is gone.
 - ``Transport._check_banner``: Paramiko waits for each line of a banner; ours has one deadline.
 - ``Transport._log``, ``_parse_debug``: some forty log lines per connection that nobody reads.
+- ``Transport._really_parse_kex_init``: Paramiko does not name what a server offers that has nothing in common with us.
 - ``packetizer.start_handshake``: starts one timer thread per connection.
 - ``packetizer.set_keepalive``: the only periodic call in the transport's own thread.
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import paramiko
@@ -66,6 +67,13 @@ class BufferedSocket:
 
 class QuietTransport(paramiko.Transport):
     """Paramiko's transport without log lines and timer threads, with hooks for the banner and for keepalives."""
+
+    offered: Mapping[str, Any] = {}  # the server's algorithms; in ``server_mac_algo_list`` and the like, their names
+
+    def _really_parse_kex_init(self, *words: Any, **named: Any) -> Mapping[str, Any]:
+        parsed: Mapping[str, Any] = super()._really_parse_kex_init(*words, **named)  # type: ignore[misc]
+        self.offered = {name: tuple(value) for name, value in parsed.items() if isinstance(value, list)}
+        return parsed
 
     def __init__(self, sock: Any, window: int) -> None:
         """``window`` is how many bytes the host may send ahead on one channel."""

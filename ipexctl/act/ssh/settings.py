@@ -11,7 +11,7 @@ from pathlib import Path
 
 import fabric
 
-from ipexctl.act.ssh.sshconfig import Hop, HostOptions, OpenSSHConfig, read_config
+from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
 from ipexctl.model.text import printable
@@ -27,6 +27,7 @@ class Settings:
     """How one host (or one hop on the way to it) is reached."""
 
     name: str  # as the user wrote it
+    pattern: str  # what Host lines of ssh_config are compared with
     address: str
     user: str
     port: int
@@ -38,6 +39,7 @@ class Settings:
     accept_new: bool  # StrictHostKeyChecking accept-new
     timeout: float | None  # ConnectTimeout, seconds
     command: str | None  # ProxyCommand
+    algorithms: tuple[tuple[str, str], ...]  # keyword of ssh_config and its value, such as "+aes128-cbc"
     jump: Settings | None  # the jump host before it, which may have one of its own
 
     @property
@@ -82,6 +84,7 @@ class SSHSettings:
             jump = self._resolve(jumps[-1], jumps[:-1], behind, None, None)
         return Settings(
             name=host.text,
+            pattern=host.host,
             address=options.host,
             user=user,
             port=port,
@@ -93,6 +96,7 @@ class SSHSettings:
             accept_new=options.word("stricthostkeychecking") == "accept-new",
             timeout=float(options.word("connecttimeout", "0")) or None,
             command=None if jumps else next(iter(options.proxy("proxycommand")), None),
+            algorithms=tuple((word, options.word(word)) for word in ALGORITHMS if options.word(word)),
             jump=jump,
         )
 

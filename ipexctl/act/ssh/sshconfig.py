@@ -219,7 +219,9 @@ _LISTS = ("canonicaldomains", "userknownhostsfile", "globalknownhostsfile")
 _WHOLE_LINE = ("proxycommand", "proxyjump")
 _NUMBERS = ("port", "connecttimeout", "canonicalizemaxdots")
 _SCOPES = ("host", "match", "include")
-_KEYWORDS = {"hostname", "user", "hostkeyalias", *_CHOICES, *_FILES, *_LISTS, *_WHOLE_LINE, *_NUMBERS, *_SCOPES}
+ALGORITHMS = ("kexalgorithms", "hostkeyalgorithms", "ciphers", "macs")
+_WORDS = ("hostname", "user", "hostkeyalias", *ALGORITHMS)
+_KEYWORDS = {*_WORDS, *_CHOICES, *_FILES, *_LISTS, *_WHOLE_LINE, *_NUMBERS, *_SCOPES}
 
 
 def _parse_value(keyword: str, words: list[str]) -> tuple[str, ...]:

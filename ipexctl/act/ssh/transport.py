@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,8 +20,23 @@ _KEX = ("curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 _HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
+_MACS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+    "hmac-sha1",
+)
+# Keyword of ssh_config → Paramiko's name of the list, and how its error and the server's offer call them.
+_LISTS = {
+    "kexalgorithms": ("kex", "kex algorithm", "kex_algo_list"),
+    "hostkeyalgorithms": ("key_types", "host key", "server_key_algo_list"),
+    "ciphers": ("ciphers", "ciphers", "server_encrypt_algo_list"),
+    "macs": ("digests", "macs", "server_mac_algo_list"),
+}
 
 _WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
+_SHED = (b"Exceeded MaxStartups", b"Not allowed at this time")  # what sshd says in place of a banner
 _BANNER = 16 << 10  # bytes looked through for the banner
 _TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
 _KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
@@ -45,13 +60,33 @@ class Transport(QuietTransport):
         self.set_log_channel("ipexctl.ssh")
         self._unanswered = 0
 
-    def set_algorithms(self, known_key_types: Sequence[str]) -> None:
-        """Sets the algorithms; the host is asked to show a key of a type that is known of it."""
+    def set_algorithms(self, known_key_types: Sequence[str], wishes: Iterable[tuple[str, str]] = ()) -> None:
+        """Sets the algorithms, by ``wishes`` of ssh_config also weak ones. The host is asked to show a key of a type
+        that is known of it."""
         options = self.get_security_options()
         options.kex = _order_algorithms(_KEX, options.kex)
         options.ciphers = _order_algorithms(_CIPHERS, options.ciphers, only=True)
+        options.digests = _order_algorithms(_MACS, options.digests, only=True)
         key_types = [key_type for name in known_key_types for key_type in (_RSA if name == "ssh-rsa" else (name,))]
         options.key_types = _order_algorithms([*key_types, *_HOST_KEYS, *_RSA], options.key_types, only=True)
+
+        for keyword, wish in wishes:
+            name = _LISTS[keyword][0]
+            current, listed = getattr(options, name), wish.lstrip("+-^").split(",")
+            named = [word for word in listed if _is_implemented(options, name, word)]
+            chosen = {"+": [*current, *named], "^": [*named, *current]}.get(wish[0], named)
+            chosen = [word for word in current if word not in listed] if wish[0] == "-" else chosen
+            setattr(options, name, tuple(dict.fromkeys(chosen)) or current)
+
+    def explain_incompatible(self, error: Exception, name: str) -> ConnectError:
+        """What a server offers that is too weak, or unknown, and where to allow it for the hosts of that name."""
+        for keyword, (_, phrase, offer) in _LISTS.items():
+            offered = [word for word in self.offered.get(offer, ()) if not word.startswith(("ext-", "kex-"))]
+            if f"acceptable {phrase}" in str(error) and offered:
+                what = f"no common algorithm: the server offers only the {keyword} {printable(', '.join(offered), 100)}"
+                place = f"in ~/.ssh/config below Host {printable(name)}"
+                return ConnectError("algorithms", what, f"to allow it, {place}: {keyword} +{printable(offered[0])}")
+        return ConnectError("algorithms", f"no common algorithm: {printable(str(error), 100)}")
 
     def start_keepalive(self) -> None:
         """From now on a host that does not answer for `LOST_AFTER` seconds is disconnected."""
@@ -100,8 +135,20 @@ def _order_algorithms(preferred: Sequence[str], available: Sequence[str], *, onl
     return tuple(first + others)
 
 
+def _is_implemented(options: paramiko.SecurityOptions, name: str, word: str) -> bool:
+    """Whether Paramiko has the algorithm: it takes no other in its lists."""
+    before = getattr(options, name)
+    try:
+        setattr(options, name, (word,))
+    except ValueError:
+        return False
+    setattr(options, name, before)
+    return True
+
+
 def _await_banner(sock: socket.socket, deadline: float) -> None:
-    """Waits until the banner has come, without taking it. Raises `ConnectError` for anything else that comes."""
+    """Waits until the banner has come, without taking it. Raises `EOFError`, perhaps with the server's words, where the
+    server closes the connection instead, `ConnectError` for anything else that comes."""
     seen = b""
     while True:
         left = deadline - time.monotonic()
@@ -116,6 +163,8 @@ def _await_banner(sock: socket.socket, deadline: float) -> None:
         if any(line.startswith(b"SSH-") for line in lines[:-1]):
             sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
             return
+        if data.startswith(_SHED) and b"\n" in data:
+            raise EOFError(printable(lines[0].decode("ascii", "replace").strip(), 60))
         if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
             seen = data or seen
             if seen:
