@@ -68,10 +68,12 @@ class BufferedSocket:
 class QuietTransport(paramiko.Transport):
     """Paramiko's transport without log lines and timer threads, with hooks for the banner and for keepalives."""
 
-    offered: Mapping[str, Any] = {}  # the server's algorithms; in ``server_mac_algo_list`` and the like, their names
+    offered: Mapping[
+        str, tuple[str, ...]
+    ] = {}  # the server's algorithms; in ``server_mac_algo_list`` and the like, their names
 
-    def _really_parse_kex_init(self, *words: Any, **named: Any) -> Mapping[str, Any]:
-        parsed: Mapping[str, Any] = super()._really_parse_kex_init(*words, **named)  # type: ignore[misc]
+    def _really_parse_kex_init(self, *words: Any, **named: Any) -> Any:
+        parsed = super()._really_parse_kex_init(*words, **named)  # type: ignore[misc]
         self.offered = {name: tuple(value) for name, value in parsed.items() if isinstance(value, list)}
         return parsed
 

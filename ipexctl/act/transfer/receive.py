@@ -16,7 +16,7 @@ import shutil
 import socket
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +29,7 @@ from ipexctl.protocol.paths import PART
 
 _PIECE = 1 << 20
 _THIS_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())  # processes of others cannot be asked for
+_GROWTH = 16 << 20  # bytes by which a file may have grown since it was listed; they are not kept
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -141,11 +142,28 @@ def list_files(link: Link, directory: str, patterns: Sequence[str]) -> bytes:
     return done.out
 
 
-def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    """Yields name, size and contents of the files ``names`` of a host as they arrive; contents must be read before the
-    next file. Raises `LinkError` if the connection is lost or the host sends a file that was not requested."""
-    expected = {name.removeprefix("./").lstrip("/"): name for name in names}
-    request = b"".join(os.fsencode(name) + b"\0" for name in names)
+class _Header(tarfile.TarInfo):
+    """A header whose own extensions are bounded: tarfile reads those into memory, whatever size they claim."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _PIECE:
+            raise tarfile.ReadError("an extended header that is too long")
+        return header
+
+
+def measure_space(into: Path) -> int:
+    """Bytes that are free where ``into`` is or will be."""
+    return shutil.disk_usage(next(at for at in (into, *into.absolute().parents) if at.exists())).free
+
+
+def receive_files(link: Link, directory: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+    """Yields name, size and contents of the files named in ``sizes`` as they arrive; contents must be read before the
+    next file. No more bytes of a file are taken than its size; behind one that has grown by more than `_GROWTH` the
+    stream ends. Raises `LinkError` if the connection is lost or the host sends what was not requested."""
+    expected = {name.removeprefix("./").lstrip("/"): name for name in sizes}
+    request = b"".join(os.fsencode(name) + b"\0" for name in sizes)
     command = script_command("send_tree.sh", "pack", directory)
     with link.stream(command) as channel, StallTimer(channel.close) as watch:
         pipe = _Pipe(channel, watch)
@@ -158,9 +176,10 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
                 what = f"no progress for {PATIENCE:g} s"
             return LinkError(Failure(link.host.name, Kind.STEP, what, code="stalled" if watch.stalled else "damaged"))
 
-        def contents(file: IO[bytes]) -> Iterator[bytes]:
+        def contents(file: IO[bytes], left: int) -> Iterator[bytes]:
             try:
-                while chunk := file.read(_PIECE):
+                while chunk := file.read(min(_PIECE, left)):
+                    left -= len(chunk)
                     yield chunk
             except tarfile.TarError:
                 raise broken() from None
@@ -168,16 +187,20 @@ def receive_files(link: Link, directory: str, names: Sequence[str]) -> Iterator[
         try:
             with tarfile.open(
                 fileobj=io.BufferedReader(pipe, _PIECE), mode="r|", bufsize=_PIECE, ignore_zeros=True,
-                encoding="utf-8", errors="surrogateescape",
+                encoding="utf-8", errors="surrogateescape", tarinfo=_Header,
             ) as stream:  # fmt: skip
                 for member in stream:
                     name = expected.pop(member.name.removeprefix("./").lstrip("/"), None)
                     if name is None:
                         what = f"it sent {printable(member.name, 100)}, which was not requested"
                         raise LinkError(Failure(link.host.name, Kind.STEP, what, code="malformed"))
-                    file = stream.extractfile(member) if member.isreg() else None
+                    plain = member.isreg() and not member.issparse()  # which would claim bytes that do not come
+                    file = stream.extractfile(member) if plain else None
                     if file is not None:
-                        yield name, member.size, contents(file)
+                        size = min(member.size, sizes[name])
+                        yield name, size, contents(file, size)
+                    if member.size > sizes[name] + _GROWTH:
+                        return
         except tarfile.TarError:
             if pipe.size or watch.stalled:  # an empty stream means that none of the files exists any more
                 raise broken() from None

@@ -72,7 +72,13 @@ def fetch(
     for pattern in missing:
         what = f"no host has {printable(pattern, 200)} in {printable(next(iter(listings.values())).path, 200)}"
         yield HostFailed(Failure("", Kind.STEP, what, "paths start at --workdir", "missing"))
-    if not dry:
+    need, free = sum(plan.size for plan in plans.values()), receive.measure_space(into)
+    if need > free and not dry:
+        what = f"no space left on this machine: need {format_bytes(need)}, {format_bytes(free)} free in {into}"
+        full = {name: Failure(name, Kind.RECORD, what, code="no-space") for name, plan in plans.items() if plan.items}
+        yield from map(HostFailed, full.values())
+        failures |= full
+    elif not dry:
         fetched = yield from _fetch_files(hosts, plans, into, context, patterns)
         failures |= {host: failure for host, failure in fetched.items() if isinstance(failure, Failure)}
     done = {host.name: failures.get(host.name) or str(into / host.name) for host in hosts}
@@ -139,7 +145,9 @@ def _fetch_whole(
 ) -> list[RemoteFile]:
     """Receives complete files by one request; returns those that did not arrive."""
     missing = {item.name: item for item in items}
-    for name, size, chunks in receive.receive_files(link, where, [*missing]) if items else ():
+    for name, size, chunks in (
+        receive.receive_files(link, where, {item.name: item.size for item in items}) if items else ()
+    ):
         item = missing.pop(name)
         progress.detail = item.local
         counted = _count_chunks(chunks, progress)

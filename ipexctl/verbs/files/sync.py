@@ -164,7 +164,8 @@ def _report_differences(
     def compare_texts(link: Link, _: Emit) -> list[str]:
         wanted = entries[link.host.name]
         texts = []
-        for name, size, chunks in receive_files(link, plans[link.host.name].path, [*wanted]):
+        most = dict.fromkeys(wanted, diff.LARGEST + 1)
+        for name, size, chunks in receive_files(link, plans[link.host.name].path, most):
             if size <= diff.LARGEST:
                 entry = wanted[name]
                 texts.append(diff.format_diff(entry.path, b"".join(chunks), (tree.root / entry.path).read_bytes()))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import resource
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from ipexctl.act.context import Context
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, UsageError
-from ipexctl.model.events import Ended, Event, HostFailed
+from ipexctl.model.events import Ended, Event, HostFailed, Message
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Fetch
 from ipexctl.verbs.files.fetch import fetch
@@ -106,6 +109,58 @@ def test_what_is_cut_or_rubbish_is_said_and_leaves_no_half_file(tmp_path: Path, 
     assert not list(tmp_path.rglob(".ipexctl-part-*"))
 
 
+def test_of_a_file_that_grew_what_was_listed_is_taken_and_it_is_named(tmp_path: Path) -> None:
+    grown = b"/w\0\0" + b"0 f 644 9 6\0./out/a\0" + b"0 f 644 3 5\0./out/b\0"
+    events, found = fetched(tmp_path, tar(("./out/a", REG, "aaaAAAAAA"), GOOD[1]), listed_after=grown)
+    assert isinstance(found, str)
+    assert everything(tmp_path) == {"in/fetched/n0/out/a": b"aaa", "in/fetched/n0/out/b": b"bbb"}
+    assert [event.text for event in events if isinstance(event, Message) and event.code == "changed"] == [
+        "out/a changed while it was read: fetch it again"
+    ]
+
+
+def claiming(size: int, kind: bytes = REG, pax: dict[str, str] | None = None) -> bytes:
+    """A header of out/a that claims more than follows it."""
+    info = tarfile.TarInfo("out/a")
+    info.type, info.size, info.pax_headers = kind, size, pax or {}
+    return info.tobuf(tarfile.PAX_FORMAT if pax else tarfile.GNU_FORMAT) + b"aaa".ljust(1 << 20, b"\0")
+
+
+SPARSE = {"major": "0", "minor": "1", "name": "out/a", "realsize": str(1 << 40), "map": f"{(1 << 40) - 3},3"}
+
+
+CLAIMS_MUCH = claiming(1 << 40)
+
+
+@pytest.mark.parametrize(
+    "sent", [CLAIMS_MUCH, claiming(3, pax={f"GNU.sparse.{name}": value for name, value in SPARSE.items()})]
+)
+def test_what_claims_more_than_was_listed_takes_no_more(tmp_path: Path, sent: bytes) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))
+    try:
+        _, found = fetched(tmp_path, sent, LISTED[: LISTED.index(b"a\0") + 2], again=sent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    if sent == CLAIMS_MUCH:
+        assert list(everything(tmp_path).values()) == [b"aaa"]
+    else:
+        assert isinstance(found, Failure)
+        assert (found.what, everything(tmp_path)) == ("not fetched: out/a could not be read on the host", {})
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_claims_much_takes_no_memory(tmp_path: Path, kind: bytes) -> None:
+    sent = claiming(1 << 33, kind) + b"x" * (40 << 20)
+    tracemalloc.start()
+    try:
+        _, found = fetched(tmp_path, sent)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, Failure)
+
+
 def test_names_that_lead_out_are_refused_and_the_rest_comes(tmp_path: Path) -> None:
     listed = LISTED + b"0 f 644 1 5\0./out/../../evil\0"
     events, found = fetched(tmp_path, tar(*GOOD), listed)
@@ -141,9 +196,13 @@ def test_a_disk_that_is_full_here_is_said_as_such(tmp_path: Path) -> None:
         listed = b"/w\0\0" + b"0 f 644 200000 5\0./out/a\0"
         events, found = fetched(tmp_path, tar(("./out/a", REG, "x" * 200_000)), listed)
         assert isinstance(found, Failure)
-        assert found.what == "out/a: no space left on this machine"
+        assert found.what.startswith("no space left on this machine: need 200 kB, 65.5 kB free in ")
+        listed = b"/w\0\0" + b"".join(b"0 f 644 %d 5\0./out/%d\0" % (13_000, number) for number in range(5))
+        files = [(f"out/{number}", REG, "x" * 13_000) for number in range(5)]
+        events, found = fetched(tmp_path, tar(*files), listed)  # what fills it is not only what was listed
+        assert isinstance(found, Failure)
+        assert re.fullmatch(r"out/\d: no space left on this machine", found.what)
         assert events[-1] == Ended("fetch", Exit.RECORD)
-        assert not [path for path in small.rglob("*") if path.is_file()]
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
