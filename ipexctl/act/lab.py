@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 from ipexctl.model.errors import Exit, UsageError
@@ -34,17 +35,6 @@ ADDRESS = "127.0.0.1"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"  # not on an ordinary user's PATH
 _SFTP = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/ssh")
 _UNSAFE = re.compile(r'["%\\]|[^\x20-\x7e]')  # has a meaning in sshd_config
-
-_SESSION = """\
-# Every session of a lab host starts here: sshd starts it in the user's home, not in the lab host's.
-cd "$HOME" || exit 255
-if [ -z "${SSH_ORIGINAL_COMMAND+set}" ]; then
-    exec "$SHELL" -l
-fi
-command=$SSH_ORIGINAL_COMMAND
-unset SSH_ORIGINAL_COMMAND
-exec "$SHELL" -c "$command"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +170,7 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
     save_lab(lab)
-    _write_atomically(lab.path("session"), _SESSION)
+    _write_atomically(lab.path("session"), _read_file("remote", "lab_session.sh"))
     _make_key(tools, lab.path("id_ed25519"))
     _write_atomically(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_text("utf-8"))
     for name in names:
@@ -235,31 +225,16 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     """The text of one server's configuration."""
     session = shlex.quote(str(lab.path("session")))
     is_shared = any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in lab.directory.parents)
-    lines = [
-        f"ListenAddress {ADDRESS}:{port}",
-        f'HostKey "{lab.path(name, "host_key")}"',
-        "PidFile none",
-        f'AuthorizedKeysFile "{lab.path("authorized_keys")}"',
-        "AuthenticationMethods publickey",
-        "PasswordAuthentication no",
-        "KbdInteractiveAuthentication no",
-        "PermitRootLogin prohibit-password",
-        f"AllowUsers {lab.user}",
-        # sshd refuses keys below a directory such as /tmp, because others might change them. `_check_owner` has ruled
-        # that out: all directories above are this user's or root's, and sticky where others may write.
-        f"StrictModes {'no' if is_shared else 'yes'}",
-        "UsePAM no",
-        "UseDNS no",
-        "PrintMotd no",
-        "PrintLastLog no",
-        "X11Forwarding no",
-        "LogLevel VERBOSE",
-        "AcceptEnv LANG LC_*",
-        f'SetEnv "HOME={lab.path(name, "home")}" "{ENV_TAG}={lab.tag}"',
-        f"ForceCommand exec /bin/sh {session}",
-        *([f"Subsystem sftp {tools.sftp}"] if tools.sftp else []),
-    ]
-    return _join_lines(lines)
+    text = _read_file("data", "lab_sshd_config").format(
+        address=ADDRESS, port=port, host_key=lab.path(name, "host_key"), authorized_keys=lab.path("authorized_keys"),
+        user=lab.user, strict="no" if is_shared else "yes", home=lab.path(name, "home"), tag=f"{ENV_TAG}={lab.tag}",
+        session=session,
+    )  # fmt: skip
+    return text + (f"Subsystem sftp {tools.sftp}\n" if tools.sftp else "")
+
+
+def _read_file(package: str, name: str) -> str:
+    return resources.files(f"ipexctl.{package}").joinpath(name).read_text("utf-8")
 
 
 def format_hostfile(lab: Lab) -> str:
@@ -282,17 +257,9 @@ def format_hostfile(lab: Lab) -> str:
 
 def format_ssh_config(lab: Lab) -> str:
     """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
-    lines = [
-        *(f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers),
-        "Host lab*",
-        f"  User {lab.user}",
-        f'  IdentityFile "{lab.path("id_ed25519")}"',
-        "  IdentitiesOnly yes",
-        f'  UserKnownHostsFile "{lab.path("known_hosts")}"',
-        "  GlobalKnownHostsFile /dev/null",
-        "  StrictHostKeyChecking yes",
-    ]
-    return _join_lines(lines)
+    hosts = (f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers)
+    paths = {"key": lab.path("id_ed25519"), "known_hosts": lab.path("known_hosts")}
+    return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(user=lab.user, **paths)])
 
 
 # processes --------------------------------------------------------------------------------------------------------

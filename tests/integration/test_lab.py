@@ -97,7 +97,7 @@ def _ordinary(request: pytest.FixtureRequest) -> Place:
 
 def install_source(cluster: Cluster, host: str) -> None:
     """ipexctl, and the one dependency that a lab imports, for a Python without packages."""
-    for path in (ROOT / "ipexctl").rglob("*.py"):
+    for path in (path for path in (ROOT / "ipexctl").rglob("*") if path.is_file() and path.suffix != ".pyc"):
         cluster.write(host, f"/opt/under-test/{path.relative_to(ROOT)}", path.read_bytes())
     cluster.write(host, "/opt/under-test/typing_extensions.py", Path(typing_extensions.__file__).read_bytes())
 

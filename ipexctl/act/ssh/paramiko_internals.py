@@ -10,6 +10,7 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport._check_banner``: Paramiko waits for each line of a banner; ours has one deadline.
 - ``Transport._log``, ``_parse_debug``: some forty log lines per connection that nobody reads.
 - ``Transport._really_parse_kex_init``: Paramiko does not name what a server offers that has nothing in common with us.
+- ``Transport._kex_info``, ``_key_info``, ``_cipher_info``, ``_mac_info``: the algorithms it has, weak ones too.
 - ``packetizer.start_handshake``: starts one timer thread per connection.
 - ``packetizer.set_keepalive``: the only periodic call in the transport's own thread.
 - ``Transport.completion_event``: stays unset when a transport is closed while it connects.
@@ -24,7 +25,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import paramiko
@@ -71,6 +72,12 @@ class QuietTransport(paramiko.Transport):
     offered: Mapping[
         str, tuple[str, ...]
     ] = {}  # the server's algorithms; in ``server_mac_algo_list`` and the like, their names
+
+    def list_implemented(self, name: str) -> Container[str]:
+        """The algorithms of a list of `SecurityOptions` that Paramiko has: it takes no others."""
+        lists = {"kex": "_kex_info", "key_types": "_key_info", "ciphers": "_cipher_info", "digests": "_mac_info"}
+        implemented: Container[str] = getattr(self, lists[name])
+        return implemented
 
     def _really_parse_kex_init(self, *words: Any, **named: Any) -> Any:
         parsed = super()._really_parse_kex_init(*words, **named)  # type: ignore[misc]

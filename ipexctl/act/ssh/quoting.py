@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
+from importlib import resources
 
 from ipexctl.model.commands import Command
 
@@ -105,25 +106,6 @@ class OutputSplitter:
         return output
 
 
-_STOP_SCRIPT = r"""p=%d
-alive() {
-  kill -0 -- -$p 2>/dev/null || kill -0 $p 2>/dev/null || return 1
-  for f in /proc/[0-9]*/stat; do
-    read -r s <"$f" || continue
-    set -- "${s%%%% *}" ${s##*) }
-    case $2 in Z|X) continue ;; esac
-    if [ "$1" = $p ] || [ "$4" = $p ]; then return 0; fi
-  done 2>/dev/null
-  return 1
-}
-for sign in TERM KILL; do
-  kill -s $sign -- -$p 2>/dev/null || kill -s $sign $p 2>/dev/null
-  for i in 1 2 3 4 5; do alive || exit 0; sleep 0.$i 2>/dev/null || sleep 1; done
-done
-echo alive
-"""
-
-
 def make_stop_script(pid: int) -> str:
     """A script that stops the process group of ``pid``: SIGTERM, then SIGKILL. Prints "alive" if it still runs."""
-    return _STOP_SCRIPT % pid
+    return f"p={pid}\n" + resources.files("ipexctl.remote").joinpath("stop.sh").read_text("utf-8")

@@ -73,7 +73,7 @@ class Transport(QuietTransport):
         for keyword, wish in wishes:
             name = _LISTS[keyword][0]
             current, listed = getattr(options, name), wish.lstrip("+-^").split(",")
-            named = [word for word in listed if _is_implemented(options, name, word)]
+            named = [word for word in listed if word in self.list_implemented(name)]
             chosen = {"+": [*current, *named], "^": [*named, *current]}.get(wish[0], named)
             chosen = [word for word in current if word not in listed] if wish[0] == "-" else chosen
             setattr(options, name, tuple(dict.fromkeys(chosen)) or current)
@@ -133,17 +133,6 @@ def _order_algorithms(preferred: Sequence[str], available: Sequence[str], *, onl
     first = [name for name in dict.fromkeys(preferred) if name in available]
     others = [] if only and first else [name for name in available if name not in first]
     return tuple(first + others)
-
-
-def _is_implemented(options: paramiko.SecurityOptions, name: str, word: str) -> bool:
-    """Whether Paramiko has the algorithm: it takes no other in its lists."""
-    before = getattr(options, name)
-    try:
-        setattr(options, name, (word,))
-    except ValueError:
-        return False
-    setattr(options, name, before)
-    return True
 
 
 def _await_banner(sock: socket.socket, deadline: float) -> None:

@@ -25,6 +25,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.plays import TOGETHER, FailurePolicy, Play, PlayKeys, Share, Step, StepKeys
 from ipexctl.model.schema_errors import describe_error
 from ipexctl.model.text import printable
+from ipexctl.model.toml import parse_toml
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -60,16 +61,19 @@ def parse(
     environ: Mapping[str, str] = _NONE,
     variables: Mapping[str, str] = _NONE,
     strict: bool = True,
+    ansible: str = "",
 ) -> Play:
     """The play in ``text``; raises `UsageError` with every error in it.
 
     ``base`` is the directory of the playbook, where relative paths on this machine start; ``environ`` is what
     ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With
-    ``strict`` those that the playbook neither sets nor uses are errors.
+    ``strict`` those that the playbook neither sets nor uses are errors. ``ansible`` is the text of ``ansible.toml``:
+    what to write instead of words of Ansible.
     """
     problems = InputErrors(source)
     root = read_yaml_node(text.removeprefix("\ufeff"), source, problems)
-    play = _Parser(problems, base, environ, variables).parse_play(root) if isinstance(root, Map) else None
+    parser = _Parser(problems, base, environ, variables, parse_toml(ansible))
+    play = parser.parse_play(root) if isinstance(root, Map) else None
     if play is None and not problems:
         what = f"playbook must be a mapping with steps, not {kind(root)}" if root else "playbook is empty"
         problems.add(root.origin if root else Origin(source), what)
@@ -144,15 +148,21 @@ class _Parser:
     not set is an error, never an empty text."""
 
     def __init__(
-        self, problems: InputErrors, base: str, environ: Mapping[str, str], variables: Mapping[str, str]
+        self,
+        problems: InputErrors,
+        base: str,
+        environ: Mapping[str, str],
+        variables: Mapping[str, str],
+        ansible: Mapping[str, Mapping[str, str]],
     ) -> None:
+        self.ansible = ansible
         self.problems, self.base, self.environ, self.given = problems, base, environ, variables
         self.variables: Mapping[str, str] = {}
         self.allowed: tuple[str, ...] = ()
         self.known: set[str] = set()  # the names that the playbook sets or uses
 
     def parse_play(self, root: Map) -> Play:
-        self._check_keys(root, PLAY_KEYS, "a playbook", ansible_keys.PLAY)
+        self._check_keys(root, PLAY_KEYS, "a playbook", self.ansible.get("play", _NONE))
         # Allowed names are read before anything is replaced: they say what may be.
         self.allowed = (self._validate(PlayKeys, _select_keys(root, ("env_allow",))) or PlayKeys()).env_allow
         self.variables = self._parse_variables(root.get("vars"))
@@ -210,7 +220,7 @@ class _Parser:
         if not isinstance(node, Map):
             self.problems.add(node.origin, f"step must be a mapping such as 'doctor:', not {kind(node)}")
             return None
-        unknown = self._check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", ansible_keys.STEP)
+        unknown = self._check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", self.ansible.get("step", _NONE))
         actions = [(key, value) for key, value in node.pairs if key.text in ACTIONS]
         keys = self._validate(StepKeys, _select_keys(node, StepKeys.model_fields.keys() - {"when"})) or StepKeys()
         if keys.limit is not None and hosts is not None:

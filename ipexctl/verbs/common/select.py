@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.act.inputs import is_writable_by_all, read_input
+from ipexctl.data import read_data
 from ipexctl.decide import parsing
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host, Inventory
@@ -111,7 +112,8 @@ def read_playbook(
 
     file = read_input(path, cwd=cwd)
     base = str(file.path.parent.absolute())
-    play = playbook.parse(file.text, path, base=base, environ=environ, variables=variables or {}, strict=strict)
+    given, ansible = variables or {}, read_data("ansible.toml")
+    play = playbook.parse(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.data import read_data
 from ipexctl.decide.parsing import limit_inventory, parse, playbook, validators
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
@@ -44,7 +45,7 @@ def test_the_refusals_of_the_pages_are_what_is_said() -> None:
         parse(blocks(HOSTFILE, "hostfile refused")[0], "hostfile")
     assert f"{hostfile.value}\n" == blocks(HOSTFILE, "text")[0]
     with pytest.raises(UsageError) as play:
-        playbook.parse(blocks(PLAYBOOK, "yaml refused")[0], "playbook.yaml")
+        playbook.parse(blocks(PLAYBOOK, "yaml refused")[0], "playbook.yaml", ansible=read_data("ansible.toml"))
     assert f"{play.value}\n" == blocks(PLAYBOOK, "text")[0]
 
 

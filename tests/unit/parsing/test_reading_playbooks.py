@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipexctl.data import read_data
 from ipexctl.decide.parsing import playbook, yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.model.errors import Exit, UsageError
@@ -16,7 +17,7 @@ from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Syn
 
 
 def play(text: str, **given: object) -> Play:
-    return playbook.parse(text, "play.yaml", base="/plays", **given)  # type: ignore[arg-type]
+    return playbook.parse(text, "play.yaml", base="/plays", ansible=read_data("ansible.toml"), **given)  # type: ignore[arg-type]
 
 
 def refusal(text: str, **given: object) -> UsageError:
