@@ -42,7 +42,7 @@ test: $(VENV)/.dev
 # What needs neither separate hosts nor the stack: unit and contract tests.
 fast: $(VENV)/.dev
 	@sh tools/system.sh test
-	$(PYTEST) $(PARALLEL) tests/unit tests/contract
+	$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/fuzz
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows, in an environment of their own.
 LOWEST := .venv-lowest
@@ -75,11 +75,12 @@ drills: $(VENV)/.dev
 	@sh tools/system.sh test
 	IPEXCTL_DRILLS=10 $(PYTEST) -v tests/e2e/test_drills.py tests/integration/test_install_killed.py
 
-# The property tests with other examples each time, for so many minutes or until one fails.
-MINUTES ?= 60
+# Texts of strangers against each parser (tests/fuzz), for so many seconds each, with other examples each time; then the
+# property tests in the same way, once.
+SECONDS ?= 60
 fuzz: $(VENV)/.dev
-	end=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
-		$(PYTEST) -q $(PARALLEL) -m hypothesis --hypothesis-profile fuzz tests/unit || exit; done
+	$(BIN)/python -m tests.fuzz $(SECONDS)
+	$(PYTEST) -q $(PARALLEL) -m hypothesis --hypothesis-profile fuzz tests/unit
 
 # How much of what decides is executed by the tests of `make fast`.
 coverage: $(VENV)/.dev

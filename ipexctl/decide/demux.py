@@ -1,7 +1,8 @@
 """Bytes of mpirun's one pipe → bytes per rank, exactly; and from those, whole lines.
 
 Tags and frames are those of `protocol.frames`. What starts a line without a tag is the launcher's own output. Removing
-the tags gives back exactly what the rank wrote. Time is linear in the bytes, about half a microsecond a line.
+the tags and the escapes gives back exactly what the rank wrote. Time is linear in the bytes, about half a microsecond a
+line.
 
 Under Open MPI the wrapper of each rank frames all that the rank writes, both streams, and mpirun passes on each frame
 whole. A `Demux` takes tags or frames; the first frame decides.
@@ -33,6 +34,7 @@ class Demux:
         self._framed = False  # a frame was seen
         self._within = (0, "")  # rank and stream of the frame that goes on
         self._left = 0  # its bytes still to come
+        self._escapes: dict[int, bytes] = {}  # ranks whose last piece ended in the middle of an escape
 
     def feed(self, data: bytes) -> list[Piece]:
         data = self._held + data
@@ -46,7 +48,8 @@ class Demux:
     def end(self) -> list[Piece]:
         """What was held back: the pipe ended in the middle of something that looked like a tag."""
         data, self._held = self._held, b""
-        return [(None, self.stream, data)] if self._framed and data else self._split(data)
+        pieces = [(None, self.stream, data)] if self._framed and data else self._split(data)
+        return [*pieces, *((rank, self.stream, cut) for rank, cut in self._escapes.items())]
 
     def _unframe(self, data: bytes) -> list[Piece]:
         """The contents of frames. What stands between them is the launcher's."""
@@ -77,7 +80,16 @@ class Demux:
         for rank, text in zip(parts[1::2], parts[2::2], strict=True):
             self._rank, self._fresh = int(rank), False
             self._untagged(text, gathered)
-        return [(rank, self.stream, b"".join(pieces)) for rank, pieces in gathered.items()]
+        return [(rank, self.stream, self._unescape(rank, b"".join(pieces))) for rank, pieces in gathered.items()]
+
+    def _unescape(self, rank: int | None, data: bytes) -> bytes:
+        """The launcher's own output has no escapes."""
+        if rank is None:
+            return data
+        text, cut = frames.unescape(self._escapes.pop(rank, b"") + data)
+        if cut:
+            self._escapes[rank] = cut
+        return text
 
     def _untagged(self, text: bytes, gathered: dict[int | None, list[bytes]]) -> None:
         """Text between two tags: the rest of its rank's line, then, if more follows, the launcher's."""

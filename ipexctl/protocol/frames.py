@@ -2,7 +2,8 @@
 
 Hydra writes a tag before every line of a rank and before every piece of one: ``\\x01NONCE:RANK\\x02``. Open MPI has no
 tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02``
-without the spaces, then LENGTH bytes. The nonce is the run's own.
+without the spaces, then LENGTH bytes. The nonce is the run's own. A script can learn it, so under Hydra the wrapper
+escapes what the script writes: then all ``\\x01`` are Hydra's.
 """
 
 import re
@@ -49,6 +50,19 @@ def unpack(held: bytes) -> "Tuple[Optional[WatchFrame], bytes]":
     return WatchFrame(kind.decode("latin-1"), offset, held[_HEADER.size : end]), held[end:]
 
 
+_ESCAPE = b"\x10"  # a data link escape, rare in text; then the digit of what it stands for
+
+
+def escape(data: bytes) -> bytes:
+    return data.replace(_ESCAPE, _ESCAPE + b"0").replace(b"\x01", _ESCAPE + b"1")
+
+
+def unescape(data: bytes) -> "Tuple[bytes, bytes]":
+    """What was escaped, and the beginning of an escape whose end is still to come."""
+    end = len(data) - data.endswith(_ESCAPE)
+    return data[:end].replace(_ESCAPE + b"1", b"\x01").replace(_ESCAPE + b"0", _ESCAPE), data[end:]
+
+
 def opening(nonce: str) -> bytes:
     """How each tag and each frame of the run begins."""
     return b"\x01" + nonce.encode()
@@ -78,12 +92,12 @@ def tag_of(nonce: str, rank: int) -> bytes:
 
 def match_tag(nonce: str) -> "Pattern[bytes]":
     """Group 1 is the rank."""
-    return re.compile(re.escape(opening(nonce)) + rb":(\d+)\x02")
+    return re.compile(re.escape(opening(nonce)) + rb":(\d{1,12})\x02")
 
 
 def match_frame(nonce: str) -> "Pattern[bytes]":
     """Groups: rank, stream, length."""
-    return re.compile(re.escape(opening(nonce)) + rb"=(\d+)([oe])(\d+)\x02")
+    return re.compile(re.escape(opening(nonce)) + rb"=(\d{1,9})([oe])(\d{1,9})\x02")
 
 
 def match_rank(nonce: str) -> "Pattern[bytes]":

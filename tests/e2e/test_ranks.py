@@ -4,6 +4,7 @@ code, and what is left."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -150,6 +151,18 @@ def test_binary_output_is_kept_byte_for_byte_and_harmless_on_the_screen(desk: De
     for rank in range(3):
         for stream in ("out", "err"):
             assert desk.written(rank, stream) == hosts.read(f"node{rank}", f"{LEDGER}/{rank}.{stream}")
+
+
+@pytest.mark.parametrize("engine", ["impi", "mpich", "openmpi"])
+def test_a_rank_that_knows_the_runs_nonce_still_speaks_for_itself_alone(
+    desk: Desk, hosts: Cluster, engine: str
+) -> None:
+    if engine != "impi" and not shutil.which(f"mpirun.{engine}"):
+        pytest.skip(f"mpirun.{engine} is not installed on this machine")
+    told = desk(*RUN, *(("--mpi", engine) if engine != "impi" else ()), "--ppn", "1", ACTOR, "forge", LEDGER)
+    assert told.code == 0, told
+    for rank, host in enumerate(hosts.names):
+        assert desk.written(rank) == hosts.read(host, f"{LEDGER}/{rank}.out") != b""
 
 
 def test_two_runs_on_the_same_hosts(desk: Desk, start: Start, hosts: Cluster, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.decide.demux import LONGEST, Demux, Lines
+from ipexctl.protocol import frames
 
 NONCE = "5ca1ab1e"
 
@@ -15,10 +16,11 @@ def tag(rank: int) -> bytes:
 
 
 def as_hydra_writes(pieces: list[tuple[int, bytes]]) -> bytes:
-    """A tag before each piece and after each newline inside one, as Intel MPI 2021.18.1 was seen to do."""
+    """A tag before each piece and after each newline inside one, as Intel MPI 2021.18.1 was seen to do; the pieces are
+    what the ranks' wrappers write."""
     out = []
     for rank, piece in pieces:
-        lines = piece.split(b"\n")
+        lines = frames.escape(piece).split(b"\n")
         whole = [line + b"\n" for line in lines[:-1]] + [lines[-1]]
         out += [tag(rank) + line for line in whole if line]
     return b"".join(out)
@@ -54,12 +56,12 @@ def streams(demux: Demux, parts: list[bytes]) -> dict[tuple[int | None, str], by
 def test_frames_give_every_rank_both_its_streams_whatever_the_pieces(
     pieces: list[tuple[int, str, bytes]], sizes: list[int]
 ) -> None:
-    frames = [b"\x01%s=%d%s%d\x02" % (NONCE.encode(), rank, stream.encode(), len(data)) + data
+    framed = [b"\x01%s=%d%s%d\x02" % (NONCE.encode(), rank, stream.encode(), len(data)) + data
               for rank, stream, data in pieces]  # fmt: skip
     written: dict[tuple[int | None, str], bytes] = {}
     for rank, stream, data in pieces:
         written[rank, stream] = written.get((rank, stream), b"") + data
-    assert streams(Demux(NONCE, "e"), cut(b"".join(frames), sizes)) == written
+    assert streams(Demux(NONCE, "e"), cut(b"".join(framed), sizes)) == written
 
 
 def test_a_frame_may_hold_anything_even_other_frames_and_tags() -> None:
@@ -90,9 +92,20 @@ def test_a_line_without_a_tag_is_the_launchers() -> None:
     assert collect(Demux(NONCE), [data]) == {0: b"one\n", None: b"\n=== BAD TERMINATION\n", 1: b"two\n"}
 
 
-def test_a_rank_cannot_speak_as_another_without_the_nonce() -> None:
-    data = tag(3) + b"\x01deadbeef:0\x02I am rank 0\n"
-    assert collect(Demux(NONCE), [data]) == {3: b"\x01deadbeef:0\x02I am rank 0\n"}
+@given(st.lists(st.sampled_from([tag(0), tag(0)[:4], tag(0)[4:], b"\x10", b"\x101", b"0", b"I am rank 0\n", b"\n"])))
+def test_a_rank_cannot_speak_as_another_even_with_the_nonce(said: list[bytes]) -> None:
+    """Whatever the pieces in which it is written and read, with another rank between them."""
+    written: dict[int | None, bytes] = {}
+    pieces = [(3 + turn % 2, piece) for turn, piece in enumerate(said)]
+    for rank, piece in pieces:
+        written[rank] = written.get(rank, b"") + piece
+    data = as_hydra_writes(pieces)
+    assert collect(Demux(NONCE), [data]) == written
+    assert collect(Demux(NONCE), [data[i : i + 1] for i in range(len(data))]) == written
+
+
+def test_an_output_that_ends_inside_an_escape_loses_nothing() -> None:
+    assert collect(Demux(NONCE), [tag(1) + b"x\x10"]) == {1: b"x\x10"}
 
 
 def test_a_pipe_that_ends_inside_a_tag_loses_nothing() -> None:

@@ -62,7 +62,7 @@ class Sources(Record):
     def find_confusion(self) -> str:
         """What the user should know where packages of one name may come from several indexes; empty otherwise."""
         strategy = self.environ.get("UV_INDEX_STRATEGY", "")
-        if strategy.startswith("unsafe"):
+        if strategy in {"unsafe-best-match", "unsafe-first-match"}:
             return f"UV_INDEX_STRATEGY={strategy}: each index can replace the packages of the others"
         order = "pip's extra-index-url comes before the default index: what it has is taken from nowhere else"
         return order if self.from_pip else ""

@@ -24,7 +24,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any, Dict, Iterable, List
 
 from ipexctl.protocol import paths
-from ipexctl.protocol.frames import ERR, OUT, frame_head, frame_tail
+from ipexctl.protocol.frames import ERR, OUT, escape, frame_head, frame_tail
 from ipexctl.protocol.journal import Memory, RankEnded, RankNote, RankStarted
 from ipexctl.protocol.messages import RankBegun
 from ipexctl.protocol.run_spec import Library, RankSpec, RunSpec
@@ -61,21 +61,21 @@ def main(argv: "List[str]") -> int:
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)
     _bind(place, notes)
-    frames = Frames(2, spec.nonce, rank, spec.timings.linger) if spec.framed else None
+    linger = spec.timings.linger
+    output = Frames(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
     began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
         record = record._replace(signal=int(signal.SIGTERM), stopped=True, at=time.time())
         files.write_record(directory, files.END, record)
         return 128 + signal.SIGTERM
-    pipe = PIPE if frames else None
     given = os.path.join(directory, paths.STDIN)
     try:
         # The launcher's own input may never end: a script that reads it would wait for ever.
         stdin = os.open(given if rank == 0 and os.path.exists(given) else os.devnull, os.O_RDONLY)
         # PMI's connection is an inherited descriptor, so descriptors stay open.
         options: Dict[str, Any] = {"env": env, "cwd": spec.workdir, "close_fds": False, "preexec_fn": _in_child}
-        child = subprocess.Popen(spec.argv, stdin=stdin, stdout=pipe, stderr=pipe, **options)
+        child = subprocess.Popen(spec.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
         return _print_error("rank %d could not start %s: %s" % (rank, spec.argv[0], error), 127)
@@ -86,7 +86,7 @@ def main(argv: "List[str]") -> int:
     watch = threading.Timer(spec.timings.settle, _check_binding, (child.pid, place, env, notes))
     watch.daemon = True
     watch.start()
-    status = frames.carry(child) if frames else child.wait()
+    status = output.carry(child)
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
@@ -106,7 +106,7 @@ def main(argv: "List[str]") -> int:
     unwritten = files.write_record(directory, files.END, record)
     if unwritten:
         _print_error("the end of rank %d on %s is not recorded: %s" % (rank, spec.host, unwritten))
-    elif frames or spec.independent:
+    elif spec.framed or spec.independent:
         return 0  # Open MPI would end the others at once; who failed first, and what then happens, the keeper says
     return status if status >= 0 else 128 - status
 
@@ -155,23 +155,13 @@ class Notes:
         self.count += 1
 
 
-class Frames:
-    """All that the script writes, for a launcher without tags of its own: pieces with rank, stream and length.
+class Output:
+    """All that the script writes, on its way to a launcher that tags it: no byte of it can be part of a tag, also of a
+    script that knows the run's nonce."""
 
-    Open MPI reads up to `FRAME` bytes of a rank's pipe at a time and passes them on in one piece. A frame is written
-    at once, when the pipe is empty; so it is read, and passed on, at once. Both streams go through one pipe (the other
-    may be a terminal, which has no such rule).
-    """
-
-    def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
-        self.fd = fd
+    def __init__(self, linger: float) -> None:
         self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
-        self.head = frame_head(nonce, rank)
-        self.room = FRAME - len(self.head) - 8
-        self.pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-        self.broken = False
-        self.poll = select.poll()
-        self.poll.register(fd, 0)
+        self.broken = False  # the launcher is gone, and the run with it
 
     def carry(self, child: "subprocess.Popen[bytes]") -> int:
         """Passes on what the child writes until it has ended; its status. What outlives it is not waited for."""
@@ -196,16 +186,41 @@ class Frames:
         return child.wait()
 
     def write(self, stream: str, data: bytes) -> None:
+        self.put(1 if stream == OUT else 2, escape(data))
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Writes all of it, for as long as somebody reads."""
+        try:
+            while data and not self.broken:
+                data = data[os.write(fd, data) :]
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            self.broken = True
+
+
+class Frames(Output):
+    """The same for a launcher without tags of its own: pieces with rank, stream and length.
+
+    Open MPI reads up to `FRAME` bytes of a rank's pipe at a time and passes them on in one piece. A frame is written
+    at once, when the pipe is empty; so it is read, and passed on, at once. Both streams go through one pipe (the other
+    may be a terminal, which has no such rule).
+    """
+
+    def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
+        super().__init__(linger)
+        self.fd = fd
+        self.head = frame_head(nonce, rank)
+        self.room = FRAME - len(self.head) - 8
+        self.pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        self.poll = select.poll()
+        self.poll.register(fd, 0)
+
+    def write(self, stream: str, data: bytes) -> None:
         for at in range(0, len(data), self.room):
             piece = data[at : at + self.room]
             self.wait()
-            try:
-                if not self.broken:
-                    os.write(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
-            except OSError as error:
-                if error.errno != errno.EPIPE:
-                    raise
-                self.broken = True  # the launcher is gone, and the run with it
+            self.put(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
 
     def wait(self) -> None:
         """Until everything before was read, or nobody is left to read it."""

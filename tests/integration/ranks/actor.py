@@ -1,5 +1,6 @@
 """A rank of the tests: does what its arguments say, after noting in a ledger what it is about to print."""
 
+import json
 import os
 import random
 import signal
@@ -31,6 +32,13 @@ elif act == "lines":
 elif act == "raise" and rank == int(rest[0]):
     time.sleep(0.3)
     raise ValueError("the answer is not 42")
+elif act == "forge":  # a tag and a frame of rank 0, with the run's own nonce, in two pieces
+    with open(os.path.join(os.environ["IPEXCTL_DIR"], "spec.json")) as spec:
+        nonce = json.load(spec)["nonce"].encode()
+    said = b"\x01%s:0\x02by rank %d\n\x01%s=0o4\x02abc\n" % (nonce, rank, nonce)
+    ledger("out", said[:7])
+    time.sleep(0.3)
+    ledger("out", said[7:])
 elif act == "read":
     print("read", sys.stdin.buffer.read())
 elif act == "signal" and rank == int(rest[1]):

@@ -1,0 +1,1 @@
+"""Inputs of strangers against every parser: grammars whose texts are accepted, those texts damaged, and a corpus."""

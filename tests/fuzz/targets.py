@@ -1,0 +1,565 @@
+"""The parsers that read what others wrote: hostfiles of a repository, files of a laptop, answers of hosts, lines of a
+network. Each must accept or refuse; a `Target` says with which exceptions it refuses, all others are findings."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import socket
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from ipexctl.act.packages.resolve import parse_pylock
+from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
+from ipexctl.act.ssh.hostkeys import KnownHosts
+from ipexctl.act.ssh.settings import SSHSettings
+from ipexctl.act.transfer.receive import receive_files
+from ipexctl.decide import parsing
+from ipexctl.decide.demux import Demux
+from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_output
+from ipexctl.decide.parsing import conditions, playbook
+from ipexctl.decide.planning.fetch import parse_listing
+from ipexctl.decide.planning.sync import parse_remote_tree
+from ipexctl.decide.runlog import RunLog
+from ipexctl.model.commands import Completed
+from ipexctl.model.errors import IpexctlError
+from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import parse_json
+from ipexctl.model.launch import Running
+from ipexctl.model.links import LinkError
+from ipexctl.model.wheels import Lock
+from ipexctl.protocol import frames, journal, messages, seal
+from ipexctl.protocol.codec import Unreadable
+from ipexctl.remote.agent import rpc
+from tests.fakes import FakeOpener
+
+NONCE = "5ca1ab1e"
+TOKEN = "t" * 64
+
+
+@dataclass(frozen=True)
+class Target:
+    """``parse`` says whether the bytes were accepted; ``refuses`` are the exceptions that it may raise for others.
+    ``least`` is the share of the grammar's texts that are accepted."""
+
+    name: str
+    grammar: SearchStrategy[bytes]
+    parse: Callable[[bytes], bool]
+    refuses: tuple[type[Exception], ...] = (IpexctlError,)
+    least: float = 0.5
+
+    def accepts(self, data: bytes) -> bool:
+        """Raises what is a finding."""
+        try:
+            return self.parse(data)
+        except self.refuses:
+            return False
+
+
+def encode(text: SearchStrategy[str]) -> SearchStrategy[bytes]:
+    return text.map(lambda value: value.encode("utf-8", "surrogatepass"))
+
+
+def decode(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def joined(parts: SearchStrategy[str], by: str, least: int = 1, most: int = 8) -> SearchStrategy[str]:
+    return st.lists(parts, min_size=least, max_size=most).map(by.join)
+
+
+# words ----------------------------------------------------------------------------------------------------------------
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
+NUMBERS = st.integers(0, 70000).map(str)
+SMALL = st.integers(1, 64).map(str)
+ADDRESSES = st.ip_addresses(v=4).map(str)
+RANGES = st.builds("{}[{}-{}]".format, NAMES, st.integers(1, 9), st.integers(10, 20))
+HOSTS = NAMES | ADDRESSES | RANGES
+VERSIONS = st.builds("{}.{}.{}".format, st.integers(0, 9), st.integers(0, 30), st.integers(0, 9))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+# hosts ----------------------------------------------------------------------------------------------------------------
+
+_KEY_VALUES = st.one_of(
+    st.builds("slots={}".format, SMALL),
+    st.builds("port={}".format, st.integers(1, 65535)),
+    st.builds("user={}".format, NAMES),
+    st.builds("iface={}".format, NAMES),
+    st.builds("address={}".format, ADDRESSES),
+    st.builds("venv=/{}".format, NAMES),
+    st.just("# words"),
+)
+_HOST_LINES = st.one_of(
+    st.builds("{} {}".format, HOSTS, joined(_KEY_VALUES, " ", 0, 3)),
+    st.builds("{}:{}".format, NAMES, SMALL),
+    st.builds("{} slots={} max_slots=64".format, NAMES, SMALL),
+    st.builds("{}@{}".format, NAMES, HOSTS),
+    st.builds("[{}]".format, NAMES),
+    st.builds("{} ansible_host={} ansible_user={}".format, NAMES, ADDRESSES, NAMES),
+    st.builds("# {}".format, NAMES),
+    st.just(""),
+)
+_YAML_HOSTS = st.builds(
+    lambda names, slots: json.dumps({"all": {"hosts": {name: {"slots": int(slots)} for name in names}}}),
+    st.lists(NAMES, min_size=1, max_size=5),
+    SMALL,
+)
+
+
+def hostfile(data: bytes) -> bool:
+    return bool(parsing.parse(decode(data), "hosts"))
+
+
+def host_list(data: bytes) -> bool:
+    return bool(parsing.parse_list(decode(data)))
+
+
+def inventory(data: bytes) -> bool:
+    return bool(parsing.parse(decode(data), "hosts.yml"))
+
+
+def allocation(data: bytes) -> bool:
+    scheduler, names, counts = [*decode(data).split("\n", 2), "", ""][:3]
+    environ = {
+        "SLURM_JOB_NODELIST": names,
+        "SLURM_TASKS_PER_NODE": counts,
+        "PBS_NODEFILE": "/n",
+        "LSB_MCPU_HOSTS": names,
+    }
+    scheduler = scheduler if scheduler in parsing.SCHEDULERS else "slurm"
+    return bool(parsing.parse_allocation(scheduler, {k: v for k, v in environ.items() if v}, f"{names}\n{counts}"))
+
+
+_ALLOCATIONS = st.one_of(
+    st.lists(HOSTS, min_size=1, max_size=4).flatmap(
+        lambda hosts: st.just(f"slurm\n{','.join(dict.fromkeys(hosts))}\n")
+    ),
+    st.builds("slurm\n{}[1-4]\n{}(x4)".format, NAMES, SMALL),
+    st.builds("pbs\n{}\n{}".format, NAMES, joined(NAMES, "\n")),
+    st.builds("lsf\n{} {}\n".format, NAMES, SMALL),
+)
+
+# playbooks ------------------------------------------------------------------------------------------------------------
+
+_CONDITIONS = st.recursive(
+    st.one_of(
+        st.builds("slots {} {}".format, st.sampled_from(["<", ">=", "==", "!="]), SMALL),
+        st.builds("isa_level >= {}".format, st.sampled_from(["AVX2", "AVX512", "AVX512_BF16", "AMX"])),
+        st.builds("'{}' in groups".format, NAMES),
+        st.builds("host == '{}'".format, NAMES),
+        st.builds("'avx2' in flags".format),
+    ),
+    lambda inner: st.one_of(
+        st.builds("not ({})".format, inner),
+        st.builds("({}) and ({})".format, inner, inner),
+        st.builds("{} or {}".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+_STEPS = st.one_of(
+    st.just("- doctor:"),
+    st.builds("- install:\n    torch: '{}'".format, VERSIONS),
+    st.builds("- sync:\n    source: {}\n    exclude: ['*.pt']".format, NAMES),
+    st.builds('- run:\n    script: {}.py\n    ppn: {}\n  when: "{}"'.format, NAMES, SMALL, _CONDITIONS),
+    st.builds("- run:\n    script: {}.py\n    env: {{A: '${{x}}'}}\n  name: {}".format, NAMES, NAMES),
+    st.builds('- command: ["echo", "{}"]\n  tags: [{}]'.format, NAMES, NAMES),
+)
+
+
+def read_playbook(data: bytes) -> bool:
+    return bool(playbook.parse(decode(data), "play.yaml", base="/", variables={"x": "1"}, strict=False))
+
+
+def when(data: bytes) -> bool:
+    text = decode(data)
+    if conditions.find_error(text):
+        return False
+    if not conditions.needs_facts(text):
+        conditions.evaluate(text, Host("node0", "192.0.2.1"))
+    return True
+
+
+# answers of hosts -----------------------------------------------------------------------------------------------------
+
+_FRAMES = st.builds(
+    "{n} begin {} {}\n{}\n{n} end\n".format,
+    st.sampled_from(["file", "command", "grep"]),
+    NAMES,
+    st.text(max_size=20),
+    n=st.just(NONCE * 4),
+)
+_ASKED = st.builds("{n} asked {q}\n{n} told {q}\t{}\n{n} ended 0 {q}\n".format, NAMES, n=st.just(NONCE * 4), q=NAMES)
+
+
+def probe(data: bytes) -> bool:
+    bundle = parse_probe_output(data, NONCE * 4)
+    return bool(bundle.files or bundle.commands)
+
+
+def bundle(data: bytes) -> bool:
+    return bool(parse_bundle(decode(data), "saved"))
+
+
+_BUNDLES = st.builds(
+    lambda files, commands: json.dumps({"files": files, "commands": commands}),
+    st.dictionaries(NAMES, st.text(max_size=9), min_size=1),
+    st.dictionaries(NAMES, st.text(max_size=9)),
+)
+_LISTING = st.lists(
+    st.tuples(
+        st.sampled_from("fld"), st.integers(0, 0o7777), st.integers(0, 1 << 40), st.binary(min_size=1, max_size=9)
+    ),
+    min_size=1,
+    max_size=5,
+).map(
+    lambda rows: (
+        b"/root/out\0rsync\0"
+        + b"".join(
+            b"1 %s %o %d 1700000000\0%s\0" % (kind.encode(), mode, size, name.replace(b"\0", b"x"))
+            for kind, mode, size, name in rows
+        )
+    )
+)
+_TREE = st.lists(st.tuples(st.sampled_from("fldp"), st.binary(min_size=1, max_size=9)), max_size=5).map(
+    lambda rows: (
+        b"/root/out\0\0\0"
+        + b"".join(b"%s 644 5 1700000000\0%s\0\0" % (kind.encode(), name.replace(b"\0", b"x")) for kind, name in rows)
+    )
+)
+
+
+def listing(data: bytes) -> bool:
+    return bool(parse_listing(data, lambda path, directory: False, folds=True))
+
+
+def remote_tree(data: bytes) -> bool:
+    return bool(parse_remote_tree(data))
+
+
+def pack(names: list[str], content: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def stream(data: bytes) -> bool:
+    link = FakeOpener(lambda host, command: Completed(0, data)).open(Host("node0", "192.0.2.1"))
+    return any(sum(map(len, pieces)) == size for _, size, pieces in receive_files(link, "/root/out", ["a", "b"]))
+
+
+# a run ----------------------------------------------------------------------------------------------------------------
+
+
+def demux(data: bytes) -> bool:
+    """All but tags and frames comes out, in the same pieces or in others."""
+    whole, bytewise = Demux(NONCE), Demux(NONCE)
+    once = [*whole.feed(data), *whole.end()]
+    pieces = [piece for at in range(len(data)) for piece in bytewise.feed(data[at : at + 1])] + bytewise.end()
+    assert sum(len(piece) for _, _, piece in once) <= len(data)
+    for rank in {rank for rank, _, _ in once}:
+        assert b"".join(d for r, _, d in once if r == rank) == b"".join(d for r, _, d in pieces if r == rank)
+    return any(rank is not None for rank, _, _ in once)
+
+
+_TAGGED = joined(
+    st.builds("\x01{}:{}\x02{}".format, st.just(NONCE), st.integers(0, 9), st.text("ab\n\x10\r\x1b", max_size=6)), ""
+)
+_RECORDS: SearchStrategy[str] = st.one_of(
+    st.builds(
+        lambda *parts: decode(journal.write(journal.RankEnded(*parts))), st.integers(0, 9), NAMES, st.integers(0, 255)
+    ),
+    st.builds(lambda pid: decode(journal.write(journal.KeeperStarted(pid))), st.integers(1, 1 << 22)),
+    st.builds(lambda *parts: decode(journal.write(journal.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES),
+    st.builds(lambda *parts: decode(journal.write(journal.RunEnd(*parts))), NAMES, st.just("done"), NAMES),
+    st.builds(
+        lambda kind, more: json.dumps({**more, "kind": kind}) + "\n",
+        st.sampled_from(sorted(journal.KINDS.types)),
+        st.dictionaries(st.sampled_from(["rank", "host", "at", "reason", "left"]), JSON),
+    ),
+)
+
+
+def run_log(data: bytes) -> bool:
+    log = RunLog(NONCE, Running("r1", "a", ("a",), {}, "train.py", "train.py"))
+    events = [*log.read(frames.JOURNAL, data), *log.end()]
+    return bool(events) and not log.unreadable
+
+
+_WATCHED = st.lists(
+    st.builds(frames.WatchFrame, st.sampled_from("joetz"), st.integers(0, 1 << 60), st.binary(max_size=9)), min_size=1
+).map(lambda pieces: b"".join(map(frames.pack, pieces)))
+
+
+def watch_frames(data: bytes) -> bool:
+    count = 0
+    while True:
+        frame, data = frames.unpack(data)
+        if frame is None:
+            return count > 0
+        count += 1
+
+
+def record(data: bytes) -> bool:
+    return not isinstance(messages.KINDS.read(data), Unreadable)
+
+
+_MESSAGES = st.one_of(
+    st.builds(lambda number: decode(messages.KINDS.write(messages.Ping(number))), st.floats(0, 1e9)),
+    st.builds(lambda words: decode(messages.KINDS.write(messages.StartProxy(words))), st.lists(NAMES)),
+    st.builds(lambda why: decode(messages.KINDS.write(messages.StopRun(why))), NAMES),
+    _RECORDS.map(str.strip),
+)
+
+
+@contextmanager
+def wires() -> Iterator[tuple[rpc.Wire, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    wire = rpc.Wire(ours, rpc.GREETS)
+    try:
+        yield wire, theirs
+    finally:
+        wire.close()
+        theirs.close()
+
+
+def wire_before_proof(data: bytes) -> bool:
+    """A stranger gets no role, whatever he says."""
+    with wires() as (wire, theirs):
+        rpc.challenge(wire)
+        theirs.sendall(data[: rpc.GREETS * 2])
+        theirs.shutdown(socket.SHUT_WR)
+        received = [*wire.take()]
+        assert not any(rpc.believe(wire, message, TOKEN) for message in received)
+        return bool(received)
+
+
+def wire_after_proof(data: bytes) -> bool:
+    """Sealed by whoever knows the token; what is not sealed is an end."""
+    greeting = seal.Greeting("c", "n", "guard", "a", 0.0)
+    with wires() as (wire, theirs):
+        wire.prove(TOKEN, seal.KEEPER, greeting)
+        sender = seal.Seals(TOKEN, seal.CALLER, greeting)
+        lines = data.split(b"\n")[:20]
+        theirs.sendall(b"".join(sender.seal(line) + b"\n" for line in lines)[:60000] + data[:200])
+        theirs.shutdown(socket.SHUT_WR)
+        received = [*wire.take()]
+        assert len(received) <= len(lines) + 1
+        return bool(received)
+
+
+# packages -------------------------------------------------------------------------------------------------------------
+
+_WHEELS = st.builds(
+    lambda name, version, sha: {
+        "name": name,
+        "version": version,
+        "url": f"https://files.example/{name}-{version}-py3-none-any.whl",
+        "sha256": sha,
+        "size": 1,
+    },
+    NAMES,
+    VERSIONS,
+    st.binary(min_size=32, max_size=32).map(bytes.hex),
+)
+_LOCKS = st.builds(
+    lambda wheels: json.dumps({"wheels": wheels, "python": "3.11", "inputs": "a1", "ipexctl": "lock"}),
+    st.lists(_WHEELS, max_size=3, unique_by=lambda wheel: wheel["name"]),
+)
+_PYLOCKS = st.lists(_WHEELS, min_size=1, max_size=3).map(
+    lambda wheels: (
+        "lock-version = '1.0'\ncreated-by = 'uv'\n"
+        + "".join(
+            f"[[packages]]\nname = '{wheel['name']}'\nversion = '{wheel['version']}'\n"
+            f"wheels = [{{url = '{wheel['url']}', size = 1, hashes = {{sha256 = '{wheel['sha256']}'}}}}]\n"
+            for wheel in wheels
+        )
+    )
+)
+
+
+def lock(data: bytes) -> bool:
+    return bool(parse_json(Lock, data).id)
+
+
+def pylock(data: bytes) -> bool:
+    return bool(parse_pylock(decode(data)))
+
+
+def _archive(names: list[str], content: bytes, kind: str) -> bytes:
+    wheels = [f"{name}-1.0-py3-none-any.whl" for name in names]
+    if kind == "tar":
+        return pack(wheels, content)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in dict.fromkeys(wheels):
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def wheelhouse(data: bytes) -> bool:
+    """Nothing lies outside of the cache afterwards, and no link in it."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        archive = place / ("house.zip" if data[:2] == b"PK" else "house.tar")
+        archive.write_bytes(data)
+        try:
+            house = unpack_wheelhouse(archive, place / "cache")
+        finally:
+            assert {path.name for path in place.iterdir()} <= {"cache", archive.name}
+        assert not any(path.is_symlink() for path in house.iterdir())
+        return True
+
+
+# ssh ------------------------------------------------------------------------------------------------------------------
+
+_OPTIONS = st.one_of(
+    st.builds("  HostName {}".format, ADDRESSES),
+    st.builds("  Port {}".format, st.integers(1, 65535)),
+    st.builds("  User={}".format, NAMES),
+    st.builds('  IdentityFile "~/.ssh/{}"'.format, NAMES),
+    st.builds("  ProxyJump {}@{}:22".format, NAMES, NAMES),
+    st.builds("  ConnectTimeout {}m".format, st.integers(1, 9)),
+    st.builds("  UserKnownHostsFile /tmp/%h-{}".format, NAMES),
+    st.builds("  SendEnv {}".format, NAMES),
+)
+_SCOPES = st.one_of(
+    st.builds("Host {} *.{}".format, NAMES, NAMES),
+    st.builds("Match host {} user {}".format, NAMES, NAMES),
+    st.just("Host *"),
+)
+_CONFIGS = joined(st.builds("{}\n{}".format, _SCOPES, joined(_OPTIONS, "\n")), "\n")
+_KEY = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + b"k" * 32).decode()
+_KNOWN = joined(
+    st.builds(
+        "{}{} ssh-ed25519 {}".format,
+        st.sampled_from(["", "@revoked ", "@cert-authority "]),
+        st.one_of(
+            NAMES, ADDRESSES, NAMES.map("*.{}".format), NAMES.map("[{}]:2222".format), st.just("|1|c2FsdA==|ZGlnZXN0")
+        ),
+        st.just(_KEY),
+    ),
+    "\n",
+)
+
+
+def ssh_config(data: bytes) -> bool:
+    if b"exec" in data.lower() or b"include" in data.lower():  # a program or a file of this machine
+        return False
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "config")
+        path.write_bytes(data)
+        path.chmod(0o600)
+        SSHSettings(path, Path(name, "none")).find_settings(Host("node0", "node0"))
+        return True
+
+
+def known_hosts(data: bytes) -> bool:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        known = KnownHosts([Path(file.name)])
+        for name in ("node0", "[node0]:2222", "192.0.2.1"):
+            known.judge_key(name, base64.b64decode(_KEY))
+        return not known.problems
+
+
+TARGETS = (
+    Target("hostfile", encode(joined(_HOST_LINES, "\n")), hostfile, least=0.2),
+    Target("host-list", encode(joined(HOSTS, ",")), host_list),
+    Target("inventory", encode(_YAML_HOSTS), inventory),
+    Target("allocation", encode(_ALLOCATIONS), allocation, least=0.3),
+    Target("playbook", encode(joined(_STEPS, "\n").map("steps:\n{}".format)), read_playbook, least=0.2),
+    Target("when", encode(_CONDITIONS), when, (IpexctlError, conditions.UnknownFact)),
+    Target("probe", encode(st.builds("{}{} done\n".format, joined(_FRAMES | _ASKED, ""), st.just(NONCE * 4))), probe),
+    Target("bundle", encode(_BUNDLES), bundle),
+    Target("listing", _LISTING, listing, (ValueError,)),
+    Target("remote-tree", _TREE, remote_tree, (ValueError, IpexctlError)),
+    Target(
+        "stream",
+        st.builds(pack, st.lists(st.sampled_from("ab"), min_size=1, max_size=2, unique=True), st.binary(max_size=99)),
+        stream,
+        (LinkError,),
+    ),
+    Target("demux", encode(_TAGGED), demux),
+    Target("journal", encode(joined(_RECORDS, "")), run_log, least=0.05),
+    Target("frames", _WATCHED, watch_frames),
+    Target("record", encode(_MESSAGES), record, least=0.2),
+    Target("wire-before", encode(joined(_MESSAGES, "\n")), wire_before_proof, least=0.0),
+    Target("wire-after", encode(joined(_MESSAGES, "\n")), wire_after_proof),
+    Target("lock", encode(_LOCKS), lock, (ValueError,)),
+    Target("pylock", encode(_PYLOCKS), pylock),
+    Target(
+        "wheelhouse",
+        st.builds(
+            _archive, st.lists(NAMES, min_size=1, max_size=3), st.binary(max_size=99), st.sampled_from(["tar", "zip"])
+        ),
+        wheelhouse,
+    ),
+    Target("ssh-config", encode(_CONFIGS), ssh_config, least=0.2),
+    Target("known-hosts", encode(_KNOWN), known_hosts),
+)
+
+_NASTY = st.sampled_from(
+    [
+        b"\0",
+        b"\n",
+        b"\r\n",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"../",
+        b"%2f..",
+        b"\x1b[2J",
+        b"\x01" + NONCE.encode(),
+        b"\x10",
+        b"1e999",
+        b"9" * 30,
+        b"-1",
+        b"[",
+        b"{",
+        b'"',
+        b"'",
+        b"\\",
+        b"${",
+        b"&a",
+        b"*a",
+        b"!!python/object",
+        b"<<: ",
+        b"null",
+        b"[1-999999999]",
+        "\u202e\u0130\ud7ff".encode(),
+        b":" * 8,
+        b"=" * 8,
+        b"\t",
+        b"@",
+        b"#",
+        b"true",
+    ]
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, grammar: SearchStrategy[bytes]) -> bytes:
+    """A text of the grammar with a few pieces replaced."""
+    data = draw(grammar)
+    for _ in range(draw(st.integers(0, 4))):
+        at, cut = draw(st.integers(0, len(data))), draw(st.integers(0, 12))
+        data = data[:at] + draw(_NASTY | st.binary(max_size=6)) + data[at + cut :]
+    return data
