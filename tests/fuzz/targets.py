@@ -262,7 +262,9 @@ def pack(names: list[str], content: bytes) -> bytes:
 
 def stream(data: bytes) -> bool:
     link = FakeOpener(lambda host, command: Completed(0, data)).open(Host("node0", "192.0.2.1"))
-    return any(sum(map(len, pieces)) == size for _, size, pieces in receive_files(link, "/root/out", ["a", "b"]))
+    return any(
+        sum(map(len, pieces)) == size for _, size, pieces in receive_files(link, "/root/out", {"a": 99, "b": 99})
+    )
 
 
 # a run ----------------------------------------------------------------------------------------------------------------
