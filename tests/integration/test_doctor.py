@@ -221,33 +221,6 @@ def test_a_healthy_cluster_is_fit(cluster: Cluster) -> None:
     assert {entry["interface"]["name"] for entry in answer["hosts"]} == {"eth0"}
 
 
-def test_one_dark_host_costs_one_connect_timeout_and_exit_3(cluster: Cluster) -> None:
-    with cluster.cut("node1"):
-        done = doctor(cluster, cluster.hostfile, "--json")
-    assert done.returncode == 3, done.stdout + done.stderr
-    answer = json.loads(done.stdout)
-    assert [finding["hosts"] for finding in answer["findings"] if finding["code"] == "SSH001"] == [["node1"]]
-    assert [entry["facts"] is None for entry in answer["hosts"]] == [False, True, False]
-
-
-def test_talking_login_scripts_and_hanging_tools_do_not_hide_a_host(cluster: Cluster) -> None:
-    noise = b'echo "\033[31mWelcome"; stty -a; cd /tmp; set -e; false || true; echo "$RANDOM begin command date"\n'
-    cluster.write("node1", "/root/.bashrc", noise)
-    cluster.write("node1", "/usr/local/bin/df", b"#!/bin/sh\nsleep 1000\n", 0o755)
-    try:
-        done = doctor(cluster, cluster.hostfile, "--json", "--timeout", "2")
-        answer = json.loads(done.stdout)
-        finding = next(finding for finding in answer["findings"] if finding["code"] == "DOC001")
-        assert finding["hosts"] == ["node1"]
-        assert "timed out after 2 s" in finding["evidence"]
-        assert answer["hosts"][1]["facts"]["isa_level"]
-        assert done.returncode == 4
-        assert not [process for process in cluster.processes("node1") if "1000" in process.argv]
-    finally:
-        cluster.path("node1", "/root/.bashrc").unlink()
-        cluster.path("node1", "/usr/local/bin/df").unlink()
-
-
 NARROW = "tc qdisc replace dev eth0 root tbf rate 40mbit burst 16kb latency 50ms"
 # Until most of the MiB that is measured first has been sent; then the link is as wide as the others.
 SENT = "cat /sys/class/net/eth0/statistics/tx_bytes"
