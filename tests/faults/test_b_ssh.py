@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +183,23 @@ def test_b4_an_unknown_host_key_is_refused_before_any_login(controller: Desk, ho
     assert known.read_bytes() == kept
 
 
+@contextlib.contextmanager
+def agent() -> Iterator[tuple[dict[str, Any], Callable[[], bool]]]:
+    """The environment that leads to an agent, and whether anybody has turned to it."""
+    with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{place}/agent")
+        listener.listen()
+        listener.setblocking(False)
+
+        def was_asked() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                listener.accept()[0].close()
+                return True
+            return False
+
+        yield {"SSH_AUTH_SOCK": f"{place}/agent"}, was_asked
+
+
 @pytest.mark.fault("B5")
 def test_b5_a_changed_host_key_is_refused_whatever_was_asked_for(
     controller: Desk, hosts: Cluster, tmp_path: Path
@@ -193,7 +212,9 @@ def test_b5_a_changed_host_key_is_refused_whatever_was_asked_for(
         begin = len(hosts.sshd_log("node1"))
         new = hosts.read("node1", "/run/other.pub").decode()
         for more in ((), ("--accept-new-host-keys",)):
-            told = controller(*words, *more)
+            with agent() as (env, was_asked):
+                told = controller(*words, *more, **env)
+                assert not was_asked()
             expect(told, 3, "CHANGED", fingerprint(new, tmp_path), fingerprint(hosts.host_key("node1"), tmp_path))
             assert "line 2" in told.out + told.err or "known_hosts:2" in told.out + told.err, told
         log = hosts.sshd_log("node1")[begin:]
