@@ -74,6 +74,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
         ask = ask_passphrase if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
         context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
+        context = replace(context, declare_secrets=log.masker.declare)
         try:
             with console.interrupts.raising():
                 if acting:
@@ -154,11 +155,14 @@ def _run_logged(run: Callable[[Console, DebugLog], Exit]) -> Exit:
 
 def describe_error(error: Exception, log: DebugLog, verb: str = "ipexctl") -> UsageError:
     """What to print of an exception that ended a command. The traceback of a fault of ours goes to the log."""
-    if isinstance(error, UsageError):
-        return error
     if isinstance(error, LinkError):
         failure = error.failure
-        return UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
+        error = UsageError(f"{failure.host}: {failure.what}", hint=failure.hint, exit=failure.kind.exit)
+    if isinstance(error, UsageError):
+        hide = log.masker.text
+        error.sentence, error.reasons = hide(error.sentence), tuple(map(hide, error.reasons))
+        error.hint = error.hint and hide(error.hint)
+        return error
     return log.internal_error(error, verb)
 
 
@@ -209,12 +213,14 @@ class Delivery:
 
     def _take(self, event: Event) -> Exception | None:
         """Gives the event to all sinks; what one of them raised."""
-        stamped = Stamped(time.time(), event)
+        failure, now = None, time.time()
         log_event(event)
-        failure = None
+        masked = [Stamped(now, each) for each in self._log.masker.events(event)]
+        exact = [Stamped(now, event)] if isinstance(event, events.Output) else masked
         for sink in tuple(self._sinks):
             try:
-                sink.take(stamped)
+                for stamped in exact if sink is self._record else masked:  # a rank's own file has what the rank wrote
+                    sink.take(stamped)
             except Exception as error:
                 self._sinks.remove(sink)
                 self._broken.append(sink)

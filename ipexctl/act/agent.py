@@ -44,28 +44,10 @@ def read_hooks() -> dict[str, bytes]:
     return {name: read_source(module).encode() for name, module in paths.HOOK_FILES.items()}
 
 
-# Finds the modules it holds as texts, and starts one of them.
-_PROGRAM = """import sys, types
-from importlib.machinery import ModuleSpec
-packages, texts = {packages!r}, {texts!r}
-for name in packages:
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = []
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self) if name in texts else None
-    def create_module(self, spec):
-        return None
-    def exec_module(self, module):
-        exec(compile(texts[module.__name__], module.__name__, 'exec'), module.__dict__)
-sys.meta_path.insert(0, Finder())
-exec(compile({source!r}, {module!r}, 'exec'))
-"""
-
-
 @cache
 def build_program(module: str, *others: str) -> str:
     """A module as one program, with the protocol and ``others`` in it, for an interpreter that gets it as text."""
     texts = {f"ipexctl.{name}": read_source(name) for name in (*list_modules("protocol"), *others)}
     packages = (*_PACKAGES, "ipexctl.remote.session")
-    return _PROGRAM.format(packages=packages, texts=texts, source=read_source(module), module=module)
+    template = files("ipexctl.remote").joinpath("program.txt").read_text("utf-8")
+    return template.format(packages=packages, texts=texts, source=read_source(module), module=module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,3 +24,4 @@ class Context:
     bound: int = 32
     clock: Callable[[], float] = field(default=time.time)
     interrupts: Interrupts = field(default_factory=Interrupts)
+    declare_secrets: Callable[[Iterable[str]], object] = tuple  # values that are to be shown nowhere

@@ -242,17 +242,14 @@ def format_hostfile(lab: Lab) -> str:
     lines = ["# Written by ipexctl lab up, removed by ipexctl lab down. All hosts share this machine's files."]
     for server in lab.servers:
         words = {
-            "address": ADDRESS,
-            "port": str(server.port),
-            "user": lab.user,
-            "key": str(lab.path("id_ed25519")),
+            "address": ADDRESS, "port": str(server.port), "user": lab.user, "key": str(lab.path("id_ed25519")),
             "known_hosts": str(lab.path("known_hosts")),
             "venv": str(lab.path("env")),
             "workdir": str(lab.path(server.name, "home", "work")),
             "lab": f"lab-{lab.tag[:8]}",  # one machine on purpose
-        }
+        }  # fmt: skip
         lines.append(" ".join([server.name, *(f"{key}={_quote(value)}" for key, value in words.items())]))
-    return _join_lines(lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def format_ssh_config(lab: Lab) -> str:
@@ -431,10 +428,6 @@ def _write_atomically(path: Path, text: str) -> None:
 
 def _quote(value: str) -> str:
     return value if re.fullmatch(r"[A-Za-z0-9_./:@+=,-]+", value) else f'"{value}"'
-
-
-def _join_lines(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _run(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:

@@ -7,12 +7,12 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ipexctl.act import agent
 from ipexctl.act.context import Context
-from ipexctl.act.transfer.send import write_files
+from ipexctl.act.transfer.send import script_command, write_files
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
@@ -123,12 +123,8 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
     believed, and when none does, that is not taken for "no runs".
     """
-    script = (
-        f'tried=; all="$HOME/{RUNS}"; for d in "$all"/*; do [ -x "$d/{ROLE}" ] || continue; tried=1; '
-        f'"$d/{ROLE}" {Role.LIST} "$all" || python3 -E -s -S "$d/{AGENT}" {Role.LIST} "$all" && exit 0; done; '
-        f'[ "$tried" ] || echo {shlex.quote(KINDS.write(messages.RunListing()).decode())}'
-    )
-    done = link.run(Command(("/bin/sh", "-c", script), timeout=20.0))
+    none = KINDS.write(messages.RunListing()).decode()
+    done = link.run(replace(script_command("list_runs.sh", RUNS, ROLE, AGENT, Role.LIST, none), timeout=20.0))
     return _read_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 
@@ -141,12 +137,7 @@ def describe(link: Link, directory: str) -> messages.RunDescription:
 def remove(link: Link, site: RemoteRunDir) -> None:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
     a guard that writes its last word there meanwhile is waited for."""
-    script = (
-        f'test -L "$1" && exit 1; test -f "$1/{SPEC}" || test -f "$1/{ROLE}" || test -f "$1/{AGENT}" || '
-        f'case "$(ls -A -- "$1" 2>/dev/null)" in ""|{PART}put-*) ;; *) exit 0; esac; '
-        'for wait in 0.2 1 2; do rm -rf -- "$1" 2>/dev/null && exit 0; sleep $wait; done; exec rm -rf -- "$1"'
-    )
-    link.run(Command(("/bin/sh", "-c", script, "sh", site.directory), timeout=30.0))
+    link.run(replace(script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
 
 
 def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *others: type[S]) -> T | S:

@@ -38,10 +38,9 @@ class Demux:
 
     def feed(self, data: bytes) -> list[Piece]:
         data = self._held + data
-        at = 0 if self._framed else data.find(self._frame_opening)
-        if at >= 0:
+        if self._framed or self._frame_opening in data:
             self._framed, self._held = True, b""
-            return [*self._split(data[:at]), *self._unframe(data[at:])]
+            return self._unframe(data)
         cut = self._unfinished(data)
         data, self._held = data[:cut], data[cut:]
         return self._split(data)

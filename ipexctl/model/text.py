@@ -37,6 +37,14 @@ def join_names(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
+SECRET_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret, as far as its name tells."""
+    return re.search(SECRET_NAME, name, re.IGNORECASE) is not None
+
+
 def without_secrets(text: str) -> str:
     """A message without user names and passwords in its URLs."""
     return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)

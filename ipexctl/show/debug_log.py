@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import re
 import shlex
 import sys
 from collections import deque
@@ -17,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ipexctl.model.errors import InternalError, UnwatchedRunError, UsageError
-from ipexctl.model.text import printable, without_secrets
+from ipexctl.model.text import looks_secret, printable
+from ipexctl.show.masking import Masker
 from ipexctl.show.record import make_private
 
 NAME = "debug.log"
@@ -25,32 +25,6 @@ _LIMIT = 1 << 20  # bytes of the log that several commands share; what is older 
 _LINE = 4000  # characters of one line
 _WAITING = 2000  # records kept until the log has a file
 _LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "cryptography", "uv")
-_SECRET = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key)"
-_NAME = re.compile(_SECRET, re.IGNORECASE)
-_NAMED = re.compile(
-    rf"({_SECRET}[\w-]*[\"']?\s?[=:]\s?|--[\w-]*?{_SECRET}[\w-]*[\"',]*\s)(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
-    re.IGNORECASE,
-)
-_HINTS = ("token", "secret", "passw", "passphrase", "credential", "key", "bearer ", "basic ")
-_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
-
-
-def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose names look secret, longest first; those of fewer than 6 characters mask too much."""
-    values = {value for name, value in environ.items() if len(value) >= 6 and _NAME.search(name)}
-    return tuple(sorted(values, key=len, reverse=True))
-
-
-def mask(text: str, values: tuple[str, ...] = ()) -> str:
-    """``text`` without passwords in URLs, without what follows a name that looks secret, and without ``values``."""
-    for value in values:
-        text = text.replace(value, "***")
-    lower = text.lower()
-    if "://" in lower:
-        text = without_secrets(text)
-    if any(hint in lower for hint in _HINTS):  # most records have none, and the patterns are slow
-        text = _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", text))
-    return text
 
 
 class DebugLog(logging.Handler):
@@ -68,7 +42,7 @@ class DebugLog(logging.Handler):
         self._shared = shared
         self.shown = logging.NOTSET  # least level of the records that are shown; none without
         self._write = write
-        self._secrets = secret_values(environ)
+        self.masker = Masker(environ)
         self._waiting: deque[str] = deque(maxlen=_WAITING)
         self._file = -1
         self._failed = False
@@ -91,7 +65,7 @@ class DebugLog(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Masked, and in printable characters only; every line ends with a newline."""
-        lines = mask(super().format(record), self._secrets).splitlines()
+        lines = self.masker.text(super().format(record)).splitlines()
         return "".join(f"{line[:_LINE] if line.isprintable() else printable(line, _LINE)}\n" for line in lines)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -117,7 +91,7 @@ class DebugLog(logging.Handler):
         """Logs the traceback; what to tell the user: one sentence, what may go on, and the log's path."""
         logging.getLogger(__name__).error("internal error in %s", command, exc_info=error)
         cause = error.__cause__ if isinstance(error, UnwatchedRunError) and error.__cause__ else error
-        what = printable(mask(f"{type(cause).__name__}: {cause}", self._secrets), 400)
+        what = printable(self.masker.text(f"{type(cause).__name__}: {cause}"), 400)
         reasons = [str(error)] if isinstance(error, UnwatchedRunError) else []
         hint = f"the traceback is in {printable(str(self.path), 400)}" if self.path else "-v shows the traceback"
         return InternalError(f"error: internal error in {command}: {what}", reasons=reasons, hint=hint)
@@ -137,7 +111,7 @@ class DebugLog(logging.Handler):
         if self._file >= 0:
             os.close(self._file)
         self._file, self.path = number, path
-        self._append(mask(_header(), self._secrets))
+        self._append(self.masker.text(_header()))
         while self._waiting:
             self._append(self._waiting.popleft())
 
@@ -149,7 +123,7 @@ class DebugLog(logging.Handler):
 def _mask_word(word: str) -> str:
     """One argument: of ``NAME=value`` the whole value, whatever it contains, if the name looks secret."""
     name, equals, _ = word.partition("=")
-    return f"{name}=***" if equals and _NAME.search(name) else word
+    return f"{name}=***" if equals and looks_secret(name) else word
 
 
 def _header() -> str:

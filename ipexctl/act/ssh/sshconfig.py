@@ -321,18 +321,10 @@ class HostOptions:
         connection = f"{local}{self.host}{port}{self.user}{jump}"
         return {
             "C": hashlib.sha1(connection.encode(), usedforsecurity=False).hexdigest(),
-            "L": local.partition(".")[0],
-            "d": str(Path.home()),
-            "h": self.host,
-            "i": str(os.getuid()),
-            "j": jump,
-            "k": self.word("hostkeyalias", self.original),
-            "l": local,
-            "n": self.original,
-            "p": port,
-            "r": self.user,
-            "u": getpass.getuser(),
-        }
+            "d": str(Path.home()), "i": str(os.getuid()), "u": getpass.getuser(),
+            "h": self.host, "j": jump, "l": local, "L": local.partition(".")[0], "p": port, "r": self.user,
+            "k": self.word("hostkeyalias", self.original), "n": self.original,
+        }  # fmt: skip
 
     def apply(self, file: File) -> None:
         """The lines of a file, one after the other."""

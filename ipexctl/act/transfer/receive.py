@@ -288,10 +288,8 @@ def _is_alive(pid: int) -> bool:
 _REASONS = {
     errno.ELOOP: "a part of the local path is a symbolic link",
     errno.ENOTDIR: "a part of the local path is not a directory",
-    errno.EISDIR: "the local path is a directory",
-    errno.ENOTEMPTY: "the local path is a directory",
-    errno.ENOSPC: "no space left on this machine",
-    errno.EDQUOT: "no space left on this machine",
+    **dict.fromkeys((errno.EISDIR, errno.ENOTEMPTY), "the local path is a directory"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "no space left on this machine"),
 }
 
 

@@ -143,15 +143,10 @@ def _detect_arch(
 
 _BOARDS = {  # words on virtual mainboards, the first that fits: whose hypervisor it is
     "VMware": "VMware",
-    "QEMU": "KVM",
-    "KVM": "KVM",
-    "Google Compute Engine": "KVM",
     "VirtualBox": "Oracle",
-    "Xen": "Xen",
     "Virtual Machine": "Microsoft",
-    "OpenStack": "KVM",
-    "Bochs": "KVM",
-    "Firecracker": "KVM",
+    "Xen": "Xen",
+    **dict.fromkeys(("QEMU", "KVM", "Google Compute Engine", "OpenStack", "Bochs", "Firecracker"), "KVM"),
 }
 
 

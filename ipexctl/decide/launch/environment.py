@@ -15,6 +15,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.stack import Dialect
 from ipexctl.model.tasks import Run
+from ipexctl.model.text import looks_secret
 from ipexctl.protocol.paths import DIRECTORY_ENV, RANK_ENV, RUN_ENV
 
 _RDMA = ("ib", "opa", "hfi", "hsi", "roce")  # names Linux gives to InfiniBand and Omni-Path interfaces
@@ -132,8 +133,8 @@ def parse_user_env(
 ) -> dict[str, Setting]:
     """The user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
 
-    Values from files and from this machine are treated as secrets: they are never shown. Raises `UsageError` with all
-    problems at once.
+    Values from files and from this machine, and those whose names look secret, are never shown. Raises `UsageError`
+    with all problems at once.
     """
     problems: list[str] = []
     settings: dict[str, Setting] = {}
@@ -164,7 +165,7 @@ def parse_user_env(
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
-            settings[name] = Setting(value, "--env", by_user=True)
+            settings[name] = Setting(value, "--env", secret=looks_secret(name), by_user=True)
     if problems:
         raise UsageError("invalid variables for the ranks", reasons=problems)
     return settings

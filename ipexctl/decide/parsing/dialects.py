@@ -109,31 +109,15 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
 
 def _write_accelerate(inventory: Inventory) -> DialectOutput:
     """A ``default_config.yaml`` of Hugging Face Accelerate for CPU training with mpirun."""
+    from ipexctl.decide.launch.accelerate import AccelerateConfig, write_config
+
     ranks = sum(host.slots or 1 for host in inventory)
     warnings = [f"{host.name}: its slots are not known, counted as 1 rank" for host in inventory if not host.slots]
     if len(inventory) > 1 and (inventory.head.is_local or inventory.head.address.startswith("127.")):
         warnings.append(f"{inventory.head.name}: the other hosts cannot reach main_process_ip {inventory.head.address}")
-    text = f"""\
-# The hosts themselves are in a file of their own: ipexctl hosts --as mpi > mpi-hostfile
-compute_environment: LOCAL_MACHINE
-debug: false
-distributed_type: MULTI_CPU
-downcast_bf16: 'no'
-machine_rank: 0
-main_process_ip: {_quote_json(inventory.head.address)}
-main_process_port: 29500
-main_training_function: main
-mixed_precision: bf16
-mpirun_config:
-  mpirun_ccl: '1'
-  mpirun_hostfile: mpi-hostfile
-num_machines: {len(inventory)}
-num_processes: {ranks}
-rdzv_backend: static
-same_network: true
-use_cpu: true
-"""
-    return DialectOutput(text, tuple(warnings))
+    config = AccelerateConfig(ranks, len(inventory), inventory.head.address, None, "bf16", hostfile="mpi-hostfile")
+    text = "# The hosts themselves are in a file of their own: ipexctl hosts --as mpi > mpi-hostfile\n"
+    return DialectOutput(text + write_config(config, "", ())[0], tuple(warnings))
 
 
 DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {

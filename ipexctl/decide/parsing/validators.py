@@ -115,29 +115,22 @@ KEYS: Mapping[str, Check] = {
     "max_slots": slots,
     "user": user,
     "port": port,
-    **dict.fromkeys(("key", "venv", "workdir", "python", "known_hosts"), path),
     "address": host,
     "iface": iface,
+    **dict.fromkeys(("key", "venv", "workdir", "python", "known_hosts"), path),
     "ifhn": interface_address,
     "local": yes_no,
     "lab": group,
-    "binding": value,  # of MPICH: carried along, not used
+    "binding": value,  # binding, of MPICH, is not used
 }
 """The keys of a host, with what their values may be."""
 
 ALIASES: Mapping[str, str] = {
-    "max-slots": "max_slots",
-    "slots_max": "max_slots",
-    "slots-max": "max_slots",
-    "username": "user",
-    "ansible_host": "address",
-    "ansible_ssh_host": "address",
-    "ansible_user": "user",
-    "ansible_ssh_user": "user",
-    "ansible_port": "port",
-    "ansible_ssh_port": "port",
-    "ansible_private_key_file": "key",
-    "ansible_ssh_private_key_file": "key",
+    **dict.fromkeys(("max-slots", "slots_max", "slots-max"), "max_slots"),
+    **dict.fromkeys(("username", "ansible_user", "ansible_ssh_user"), "user"),
+    **dict.fromkeys(("ansible_host", "ansible_ssh_host"), "address"),
+    **dict.fromkeys(("ansible_port", "ansible_ssh_port"), "port"),
+    **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), "key"),
     "ansible_connection": "local",
 }
 """What other tools call our keys (``ansible_connection=local`` is ``local=yes``)."""

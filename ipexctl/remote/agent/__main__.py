@@ -7,15 +7,10 @@ from typing import List
 from ipexctl.protocol.paths import Role
 
 PROGRAMS = {
-    Role.RANK: ("wrapper", "main"),
-    Role.GUARD: ("guard", "main"),
-    Role.KEEPER: ("keeper", "main"),
-    Role.WATCH: ("client", "watch"),
-    Role.ORDER: ("client", "order"),
-    Role.SHIM: ("client", "shim"),
-    Role.LIST: ("client", "list_runs"),
-    Role.SHOW: ("client", "show"),
-}
+    Role.RANK: ("wrapper", "main"), Role.GUARD: ("guard", "main"), Role.KEEPER: ("keeper", "main"),
+    Role.WATCH: ("client", "watch"), Role.ORDER: ("client", "order"), Role.SHIM: ("client", "shim"),
+    Role.LIST: ("client", "list_runs"), Role.SHOW: ("client", "show"),
+}  # fmt: skip
 
 
 def main(argv: "List[str]") -> int:

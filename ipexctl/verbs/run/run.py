@@ -121,6 +121,7 @@ def prepare(
     instances.check_options(task)
     mpi_launchers.parse_ports(task.port_range)
     settings = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
+    context.declare_secrets(setting.value for setting in settings.values() if setting.secret)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     yield Started("run", script.name or task.script, inventory.names)
     facts = yield from _probe_environments(task, inventory, context)

@@ -1,0 +1,99 @@
+"""Secrets in what leaves ipexctl: one place through which screens, records, logs and errors pass.
+
+A rank's own file of a saved run (mode 0600) keeps the bytes that the rank wrote; what is shown and reported of them is
+masked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from ipexctl.model import events as e
+from ipexctl.model.text import SECRET_NAME, looks_secret, without_secrets
+
+MASK = "***"
+_LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere, too
+_NAMED = re.compile(
+    rf"({SECRET_NAME}[\w-]*[\"']?\s?[=:]\s?|--[\w-]*?{SECRET_NAME}[\w-]*[\"',]*\s|sshpass -p\s?)"
+    r"(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
+    re.IGNORECASE,
+)
+_HINTS = ("token", "secret", "passw", "passphrase", "credential", "key", "bearer ", "basic ", "sshpass")
+_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
+_TOKEN = re.compile(r"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}")
+_ESCAPE = rb"(?:\x1b\[[0-9;]*m)*"  # a colour may stand anywhere in what a rank prints
+_SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
+
+
+def mask(text: str, values: Iterable[str] = ()) -> str:
+    """``text`` without passwords in URLs, without what follows a name that looks secret, and without ``values``."""
+    for value in values:
+        text = text.replace(value, MASK)
+    lower = text.lower()
+    if "://" in lower:
+        text = without_secrets(text)
+    if any(hint in lower for hint in _HINTS):  # most texts have none, and the patterns are slow
+        text = _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", text))
+    return _TOKEN.sub(MASK, text) if "_" in text or "-" in text else text
+
+
+class Masker:
+    """Masks what it is given; knows the values of secret variables, longest first."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.values: tuple[str, ...] = ()
+        self._pattern: re.Pattern[bytes] | None = None
+        self._held: dict[tuple[int, str], e.Output] = {}  # an end that may be the beginning of a value
+        self.declare(value for name, value in environ.items() if looks_secret(name))
+
+    def declare(self, values: Iterable[str]) -> None:
+        """From now on these are secrets, too, and each line of them."""
+        lines = {line for value in values for line in (value, *value.splitlines()) if len(line) >= _LEAST}
+        self.values = tuple(sorted({*self.values, *lines}, key=len, reverse=True))
+        words = (_ESCAPE.join(re.escape(bytes([byte])) for byte in value.encode()) for value in self.values)
+        self._pattern = re.compile(b"|".join(words)) if self.values else None
+
+    def text(self, text: str) -> str:
+        return mask(text, self.values)
+
+    def events(self, event: e.Event) -> Iterator[e.Event]:
+        """The event as it may be shown. The end of a rank's output is held back while it may be part of a value."""
+        if isinstance(event, e.Output):
+            yield from self._mask_output(event) if self._pattern else (event,)
+        elif isinstance(event, _SKIPPED):
+            yield event
+        else:
+            if isinstance(event, e.RunEnded):
+                yield from self._held.values()
+                self._held.clear()
+            yield self._mask_value(event)
+
+    def _mask_output(self, event: e.Output) -> Iterator[e.Output]:
+        key, before = (event.rank, event.stream), self._held.pop((event.rank, event.stream), None)
+        data = (before.data if before else b"") + event.data
+        data = self._pattern.sub(MASK.encode(), data) if self._pattern else data
+        longest = min(len(data), max(map(len, self.values), default=0) * 4) if event.partial else 0
+        values = [value.encode() for value in self.values]
+        held = next((n for n in range(longest, 0, -1) if any(value.startswith(data[-n:]) for value in values)), 0)
+        if held:
+            self._held[key] = replace(event, data=data[-held:])
+        if data[: len(data) - held]:
+            yield replace(event, data=data[: len(data) - held])
+
+    def _mask_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, bytes):
+            return self._pattern.sub(MASK.encode(), value) if self._pattern else value
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(map(self._mask_value, value))
+        if isinstance(value, Mapping):
+            return {key: self._mask_value(inner) for key, inner in value.items()}
+        if is_dataclass(value) and not isinstance(value, type):
+            masked = {field.name: self._mask_value(getattr(value, field.name)) for field in fields(value) if field.init}
+            changed = {name: new for name, new in masked.items() if new != getattr(value, name)}
+            return replace(value, **changed) if changed else value
+        return value
