@@ -99,6 +99,7 @@ class PackageFields(Fields):
     with_: tuple[str, ...] = flag(
         (), "Additional requirement, such as 'transformers<4.53'; repeatable.", "Packages", "REQUIREMENT", alias="with"
     )
+    remembered_lock: bool = flag(True, "Use the wheels locked by an earlier equal command.", "Packages")
 
 
 class TransferFields(Fields):

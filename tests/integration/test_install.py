@@ -307,6 +307,38 @@ def test_a_wheelhouse_alone_is_enough(bench: Bench) -> None:
     assert bench.works() == "2.8.0"
 
 
+def test_a_wheel_replaced_under_the_same_name_is_noticed(bench: Bench, index: Index) -> None:
+    house = wheels.fill(bench.path / "house", wheels.stack())
+    first = bench.play(wheels=str(house))
+    said = bench.play(wheels=str(house))
+    assert said.answer["changed"] == []
+    assert "--no-remembered-lock locks anew" in said.said()
+    wheels.fill(house, [wheels.torch("2.8.0", note="another build")])
+    second = bench.play(wheels=str(house))
+    assert second.exit == Exit.OK, second.refusal
+    assert second.answer["id"] != first.answer["id"]
+    assert bench.play(wheels=str(house), remembered_lock=False).answer["id"] == second.answer["id"]
+
+
+def test_a_lock_is_not_remembered_where_that_is_not_wanted(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    index.wheels.append(wheels.wheel("numpy", "1.27.0", {"numpy/__init__.py": "__version__ = '1.27.0'\n"}))
+    assert bench.play(index).answer["changed"] == []
+    done = bench.play(index, remembered_lock=False)
+    assert done.exit == Exit.OK
+    assert bench.marker()["packages"]["numpy"] == "1.27.0"
+
+
+def test_libraries_of_cuda_are_announced_in_one_line_with_the_way_to_do_without(bench: Bench, index: Index) -> None:
+    files = {"torch/__init__.py": wheels.TORCH.replace("{version}", "2.8.0")}
+    index.wheels[:] = [one for one in index.wheels if one.project != "torch"]
+    index.wheels.append(wheels.wheel("torch", "2.8.0", files, requires=("nvidia-cublas-cu12",)))
+    index.wheels.append(wheels.wheel("nvidia-cublas-cu12", "12.8", {}))
+    (note,) = [line for line in bench.play(index, check=True).plan.splitlines() if "CUDA" in line]
+    assert "instead of about 0.2 GiB" in note
+    assert "--find-links DIRECTORY" in note
+
+
 def test_find_links_of_pips_configuration_counts(bench: Bench) -> None:
     house = wheels.fill(bench.path / "house", wheels.stack())
     config = bench.path / "pip.conf"
@@ -413,7 +445,7 @@ def test_an_index_that_refuses_connections_is_named(bench: Bench) -> None:
     assert not bench.venv.parent.exists()
 
 
-def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_that_do_without_it(
+def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_ways_to_have_it(
     bench: Bench, index: Index
 ) -> None:
     """Never another row by itself. The default index answers; it has all but the binding."""
@@ -429,13 +461,12 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_rows_t
     context = Context(Here({}), bench.path / "state", bench.path / "cache")
     environ = bench.environ | {"UV_DEFAULT_INDEX": index.url}
     with pytest.raises(UsageError) as caught:
-        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY), load_releases(), {}))
+        list(load_or_create_lock(LockRequest(Install(), stack, context, environ, HASTY)))
     refusal = caught.value
     assert refusal.exit == Exit.STEP
     assert f"this index does not answer: {closed}" in refusal.reasons
-    assert "torch 2.7.0 + ipex 2.7.0 does without it: --torch 2.7.0 --backend gloo" in refusal.reasons
-    assert "torch 2.8.0 + ipex 2.8.0 does without it: --torch 2.8.0 --backend gloo" in refusal.reasons
-    assert refusal.hint == "another row: --torch 2.7.0 --backend gloo"
+    ways = "--extra-index-url MIRROR, --find-links DIRECTORY or --wheels WHEELHOUSE with its wheels, or --backend impi"
+    assert refusal.hint == ways
 
 
 def test_an_index_that_answers_503_twice_is_asked_again(bench: Bench, index: Index) -> None:

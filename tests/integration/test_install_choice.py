@@ -61,7 +61,7 @@ class Desk:
         return run(resolve_available(request, {}, self.rows, install, self.context, self.environ, LIMITS))
 
     def lock(self, stack: Stack) -> None:
-        run(load_or_create_lock(LockRequest(Install(), stack, self.context, self.environ, LIMITS), self.rows, {}))
+        run(load_or_create_lock(LockRequest(Install(), stack, self.context, self.environ, LIMITS)))
 
 
 T = TypeVar("T")

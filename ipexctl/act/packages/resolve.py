@@ -47,14 +47,10 @@ def find_uv() -> Tool:
         import uv
 
         version = metadata.version("uv")
-    except ImportError:
-        raise UsageError("uv is not installed beside ipexctl", hint="pip install uv", exit=Exit.STEP) from None
-    try:
         path = Path(uv.find_uv_bin())
-    except FileNotFoundError:
-        raise UsageError(
-            "uv is installed without its program", hint="pip install --force-reinstall uv", exit=Exit.STEP
-        ) from None
+    except (ImportError, FileNotFoundError):
+        hint = "pip install --force-reinstall uv"
+        raise UsageError("uv is not installed beside ipexctl", hint=hint, exit=Exit.STEP) from None
     return Tool(str(path), version, path.stat().st_size, hash_file(path))
 
 

@@ -127,10 +127,8 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         word = "intel_extension_for_pytorch" if request.ipex else "oneccl_bind_pt"
         raise UsageError(f"track native is plain torch: it has no {word}", hint="leave out --track, or the versions")
     if request.backend in {"gloo", "impi"} and request.oneccl:
-        raise UsageError(
-            f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it",
-            hint="leave out one of the two",
-        )
+        what = f"backend {request.backend} does not use oneccl_bind_pt, and --oneccl asks for it"
+        raise UsageError(what, hint="leave out one of the two")
     for word, wanted, member in (
         ("intel_extension_for_pytorch", request.ipex, "ipex"),
         ("oneccl_bind_pt", request.oneccl, "oneccl"),
@@ -157,10 +155,8 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
         )
     if request.backend == "impi":
         if not any(_supports_impi(release) for release in matching):
-            raise UsageError(
-                f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}",
-                hint=f"ipexctl install --backend {'ccl' if matching[-1].oneccl else 'gloo'}",
-            )
+            what = f"backend impi needs torch {_IMPI_TORCH} or newer, and there is none in {matching[-1].name}"
+            raise UsageError(what, hint=f"ipexctl install --backend {'ccl' if matching[-1].oneccl else 'gloo'}")
         matching = [release for release in matching if _supports_impi(release)]
     if request.track == "native":
         native = {release.torch: _remove_members(release, "ipex", "oneccl") for release in matching}
@@ -451,6 +447,12 @@ def _suggest_alternative(request: StackRequest, facts: Mapping[str, Facts], tabl
                 words += ["without --python"] if request.python and not other.python else []
                 return f"these hosts support {release.name}: {' '.join(words)}"
     return None
+
+
+def suggest_sources(release: StackRelease) -> str:
+    """How a release can be installed whose own index does not answer, best first."""
+    other = f", or --backend {'impi' if _supports_impi(release) else 'gloo'}" if release.oneccl else ""
+    return f"--extra-index-url MIRROR, --find-links DIRECTORY or --wheels WHEELHOUSE with its wheels{other}"
 
 
 def _find_newest(table: ReleaseTable, member: str) -> StackRelease:

@@ -94,7 +94,7 @@ def install(
     if locked:
         chosen = lock.adopt_lock(locked, stack, context)
     else:
-        stack, chosen = yield from lock.load_or_create_lock(wanted, releases, facts)
+        stack, chosen = yield from lock.load_or_create_lock(wanted)
     job = InstallJob(inventory, context, venv, chosen.id, failed, task, wanted.sources, stack, chosen, facts)
     try:
         return (yield from _install_stack(job, dry=dry))

@@ -17,10 +17,10 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo, resolve
+from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo, resolve, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable, public_version
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.events import Event, StepEnded, StepStarted
+from ipexctl.model.events import Event, Message, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
 from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
@@ -77,6 +77,7 @@ class LockRequest(Record):
             "with": task.with_,
             "requirements": [Path(name).read_text("utf-8", "replace") for name in task.requirements],
             "wheels": task.wheels and str(Path(task.wheels).absolute()),
+            "local": _list_local_wheels([*sources.find_links, *task.with_]),
             "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
             "indexes": [index.url for index in stack.indexes],
             **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
@@ -84,14 +85,16 @@ class LockRequest(Record):
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
+    def load(self) -> Lock | None:
+        """The lock of an earlier equal request, if it may be used."""
+        return packages.load_lock(self.context.cache, self.inputs) if self.task.remembered_lock else None
+
     def may_use_gloo(self, error: UsageError) -> bool:
         """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
         return error.code == "no-mpi4py" and self.stack.backend == "impi" and self.task.backend != "impi"
 
 
-def load_or_create_lock(
-    request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]
-) -> Generator[Event, None, tuple[Stack, Lock]]:
+def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[Stack, Lock]]:
     """The lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested and the
     indexes have no mpi4py.
 
@@ -99,12 +102,12 @@ def load_or_create_lock(
     """
     task, stack, cache = request.task, request.stack, request.context.cache
     try:
-        lock = yield from _create_lock(request, table, facts)
+        lock = yield from _create_lock(request)
     except UsageError as error:
         if not request.may_use_gloo(error):
             raise
         gloo = replace(request, stack=replace_impi_by_gloo(stack, _NO_MPI4PY))
-        lock = yield from _create_lock(gloo, table, facts)
+        lock = yield from _create_lock(gloo)
         # Saved for the original request: the next install of it needs no index.
         packages.forget_lock(cache, lock)
         lock = replace(lock, inputs=request.inputs)
@@ -115,6 +118,14 @@ def load_or_create_lock(
         text = json.dumps({"stack": to_json(stack.summary), **to_json(lock)}, indent=1) + "\n"
         Path(task.lock).write_text(text, encoding="utf-8")
     return stack, lock
+
+
+def _list_local_wheels(places: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The wheels in those of these places that are local. Another file under the same name has another time of change,
+    whatever it says of its age; reading gigabytes for their hashes would take longer than resolving again."""
+    paths = [Path(unquote(place.rpartition(" @ ")[2].removeprefix("file://"))) for place in places]
+    wheels = [wheel for path in paths for wheel in (path.glob("*.whl") if path.is_dir() else [path]) if wheel.is_file()]
+    return sorted((wheel.name, (info := wheel.stat()).st_size, info.st_ctime_ns) for wheel in wheels)
 
 
 def _format_mpi(stack: Stack) -> str:
@@ -135,17 +146,10 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]
     places = [path.absolute().parent, *(Path(unquote(link.removeprefix("file://"))) for link in links if link)]
     folders = [place.resolve() for place in places]
-    outside = [
-        wheel.filename
-        for wheel in lock.wheels
-        if wheel.local and wheel.name != _IMPI and not any(map(local_path(wheel).resolve().is_relative_to, folders))
-    ]
-    if outside:
-        raise UsageError(
-            f"{path} takes files of this machine from outside its directory",
-            reasons=outside[:5],
-            hint="name their directory: --find-links DIRECTORY",
-        )
+    files = [local_path(wheel).resolve() for wheel in lock.wheels if wheel.local and wheel.name != _IMPI]
+    if outside := [file.name for file in files if not any(map(file.is_relative_to, folders))]:
+        what, hint = f"{path} takes files of this machine from outside its directory", "name it: --find-links DIRECTORY"
+        raise UsageError(what, reasons=outside[:5], hint=hint)
     return lock
 
 
@@ -160,11 +164,9 @@ def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
         return lock
     path = build_impi_torch(context.cache)
     if hash_file(path) != local.sha256:
-        raise UsageError(
-            f"the lock holds another impi_torch {local.version} than this ipexctl brings",
-            hint="use the ipexctl that wrote the lock, or lock anew: leave out --locked",
-            exit=Exit.STEP,
-        )
+        hint = "use the ipexctl that wrote the lock, or lock anew: leave out --locked"
+        what = f"the lock holds another impi_torch {local.version} than this ipexctl brings"
+        raise UsageError(what, hint=hint, exit=Exit.STEP)
     bundled = replace(local, url=path.as_uri())
     return replace(lock, wheels=tuple(bundled if wheel is local else wheel for wheel in lock.wheels))
 
@@ -217,12 +219,7 @@ def resolve_available(
     """
     stack = resolve(request, facts, table)
     lock = LockRequest(task, stack, context, environ, limits)
-    if (
-        not stack.release.oneccl
-        or request.backend != "auto"
-        or request.oneccl
-        or packages.load_lock(context.cache, lock.inputs)
-    ):
+    if not stack.release.oneccl or request.backend != "auto" or request.oneccl or lock.load():
         return stack
     step, sources, down = "look for oneccl_bind_pt", lock.sources, list[str]()
     yield StepStarted("", step)
@@ -236,31 +233,39 @@ def resolve_available(
     return resolve(request, facts, table, BindingOffer(newest, why))
 
 
-def _create_lock(request: LockRequest, table: ReleaseTable, facts: Mapping[str, Facts]) -> Generator[Event, None, Lock]:
+def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     task, stack, sources = request.task, request.stack, request.sources
     inputs, cache = request.inputs, request.context.cache
-    if lock := packages.load_lock(cache, inputs):
+    if lock := request.load():
+        yield Message("the wheels are those of an earlier equal install; --no-remembered-lock locks anew")
         return lock
     tool = packages.find_uv()
     yield StepStarted("", "lock the wheels")
     down: list[str] = []
+    intel = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
     if not (task.index_url or task.wheels or sources.no_index):
-        needed = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
-        indexes = [index for index in stack.indexes if index.name == "torch-cpu" or needed]
+        indexes = [index for index in stack.indexes if index.name == "torch-cpu" or intel]
         sources, down = _add_answering_indexes(indexes, sources)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
-        raise _add_missing_indexes(error, stack, down, table, facts) from None
+        reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
+        hint = suggest_sources(stack.release) if down and intel else error.hint
+        raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_confusion()
-    lock = Lock(wheels, stack.python, inputs, mpi=_format_mpi(stack), notes=(confusion,) if confusion else ())
+    notes = (confusion,) if confusion else ()
+    lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack))
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
-        note = f"torch {torch} is the build for CUDA, with its libraries {format_size(lock.size)}{because}"
+        # torch 2.8.0+cpu is 176 MiB.
+        note = (
+            f"torch {torch} comes with CUDA's libraries, {format_size(lock.size)} instead of about 0.2 GiB{because}; "
+        )
+        note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
         lock = replace(lock, notes=(*lock.notes, note))
     packages.save_lock(cache, lock)
     yield StepEnded("", "lock the wheels", "ok", f"{pluralize(len(wheels), 'wheel')}, {format_size(lock.size)}")
@@ -277,31 +282,3 @@ def _add_answering_indexes(wanted: Sequence[Index], sources: Sources) -> tuple[S
         extra=(*(index.url for index in up if index.kind == "index"), *sources.extra),
         find_links=(*sources.find_links, *(index.url for index in up if index.kind == "find-links")),
     ), [index.url for index in wanted if index not in up]
-
-
-def _add_missing_indexes(
-    error: UsageError, stack: Stack, down: Sequence[str], table: ReleaseTable, facts: Mapping[str, Facts]
-) -> UsageError:
-    """The same error, with the indexes that were down and the table that do without them. None of these is taken by
-    itself: somebody must ask for it."""
-    if not down:
-        return error
-    reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
-    hint = error.hint
-    others: dict[str, str] = {}
-    for request in (
-        StackRequest(torch=stack.release.torch, backend="gloo"),
-        StackRequest(backend="gloo"),
-        StackRequest(track="native"),
-    ):
-        try:
-            row = resolve(request, facts, table).release
-        except UsageError:
-            continue
-        words = f"--torch {row.torch} " + ("--backend gloo" if row.ipex else "--track native")
-        if row != stack.release and not row.oneccl and row.ipex not in ONLY_INTEL:
-            others.setdefault(row.name, words)
-    if others:
-        reasons += [f"{name} does without it: {words}" for name, words in others.items()]
-        hint = f"another row: {next(iter(others.values()))}"
-    return UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code)

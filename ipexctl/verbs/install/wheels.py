@@ -63,7 +63,7 @@ def wheels_fetch(
         stacks.append((yield from resolve_available(wish, host, rows, request, context, environ, limits)))
     wanted: dict[str, Wheel] = {}
     for stack in stacks:
-        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits), rows, {})
+        _, lock = yield from load_or_create_lock(LockRequest(request, stack, context, environ, limits))
         wanted |= {wheel.filename: wheel for wheel in lock.wheels}
     # By file name: one wheel may serve several Pythons, and each may need its own torch.
     hashes = {name: path.is_file() and hash_file(path) for name in wanted for path in [directory / name]}
