@@ -60,6 +60,22 @@ def test_a2_what_is_no_readable_file_is_refused_at_once(controller: Desk, hosts:
     assert not controller.records
 
 
+@pytest.mark.fault("A2")
+def test_a2_no_other_file_that_is_named_is_waited_for_or_read_without_an_end(controller: Desk, hosts: Cluster) -> None:
+    pipe = controller.path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    at = f"address={hosts.address('node1')} user=root"
+    place = controller.path / "hosts"
+    for endless in (pipe, Path("/dev/zero")):
+        place.write_text(f"node1 {at} key={endless} known_hosts={hosts.known_hosts}\n")
+        expect(controller("ps", "--hostfile", place, timeout=30.0), 3, "node1")
+        place.write_text(f"node1 {at} key={hosts.key} known_hosts={endless}\n")
+        expect(controller("ps", "--hostfile", place, timeout=30.0), 3, "unknown host key")
+        with nobody_asked(hosts):
+            expect(controller("install", "--locked", "--lock", endless, timeout=30.0), 2, "not a regular file")
+            expect(controller("play", endless, timeout=30.0), 2, "not a regular file")
+
+
 def untidy(text: str) -> bytes:
     """The same hosts, as several editors left them."""
     lines = text.splitlines()

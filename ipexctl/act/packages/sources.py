@@ -102,7 +102,7 @@ def read_pip_settings(environ: Mapping[str, str], files: Iterable[Path] | None =
     for path in find_pip_files(environ) if files is None else files:
         parser = configparser.RawConfigParser(strict=False)
         try:
-            parser.read_string(path.read_text(encoding="utf-8"), source=str(path))
+            parser.read_string(path.read_text(encoding="utf-8") if path.is_file() else "", source=str(path))
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue  # pip ignores a missing file, and reports a damaged one itself
         for section in ("global", "install"):

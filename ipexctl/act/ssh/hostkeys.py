@@ -67,7 +67,8 @@ class KnownHosts:
         self._lock = threading.Lock()
         for path in self.files:
             try:
-                lines = path.read_bytes().split(b"\n")
+                endless = path.is_char_device() or path.is_fifo()  # /dev/null among them
+                lines = [] if endless else path.read_bytes().split(b"\n")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:

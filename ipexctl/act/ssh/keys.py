@@ -120,6 +120,8 @@ class Keys:
             status = place.stat()
         except OSError as error:
             return agent.get(blob) or UnusableKey(f"key {path}: {(error.strerror or 'cannot be read').lower()}")
+        if not stat.S_ISREG(status.st_mode):  # a FIFO would be waited for, a device never ends
+            return UnusableKey(f"key {path} is not a regular file")
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid == os.getuid() and mode & 0o077:
             what = f"key {path} can be read by others (mode {mode:04o})"

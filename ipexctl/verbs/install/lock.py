@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
+from ipexctl.act.inputs import read_input
 from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
@@ -138,9 +139,7 @@ def read_lock(task: Install, environ: Mapping[str, str]) -> Lock:
     path = Path(task.lock or "ipexctl.lock")
     hint = f"ipexctl install --lock {path}"
     try:
-        lock = parse_json(Lock, path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"the lock file {path} cannot be read: {error.strerror}", hint=hint) from None
+        lock = parse_json(Lock, read_input(path, hint=hint).text)
     except ValueError as error:
         raise UsageError(f"{path} is not a lock file of ipexctl", reasons=[str(error)], hint=hint) from None
     links = [task.wheels or "", *task.find_links, *read_pip_settings(environ).find_links]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -141,7 +142,7 @@ def test_a_hostile_lock_is_refused_before_anything_happens(tmp_path: Path, chang
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, "\ud800", b"\xff\xfe", "null", '{"wheels": [1]}'])
 def test_what_is_no_lock_at_all_is_refused_in_one_sentence(tmp_path: Path, text: str | bytes) -> None:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    assert refuse_lock(tmp_path, data).sentence.endswith("is not a lock file of ipexctl")
+    assert re.search("is not a lock file of ipexctl$|not UTF-8", refuse_lock(tmp_path, data).sentence)
 
 
 def test_files_of_this_machine_come_from_beside_the_lock_or_from_a_directory_that_was_named(tmp_path: Path) -> None:
