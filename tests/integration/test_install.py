@@ -339,6 +339,13 @@ def test_libraries_of_cuda_are_announced_in_one_line_with_the_way_to_do_without(
     assert "--find-links DIRECTORY" in note
 
 
+def test_a_wheelhouse_is_not_copied_into_a_cache_to_know_its_hashes(bench: Bench) -> None:
+    house = wheels.fill(bench.path / "my house", [wheels.torch(ballast=8 << 20), wheels.impi(), wheels.numpy()])
+    assert bench.play(wheels=str(house), check=True).exit == Exit.OK
+    files = [path for name in ("home", "cache", "state") for path in (bench.path / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 4 << 20, files
+
+
 def test_find_links_of_pips_configuration_counts(bench: Bench) -> None:
     house = wheels.fill(bench.path / "house", wheels.stack())
     config = bench.path / "pip.conf"

@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -90,11 +91,26 @@ def resolve_wheels(
     Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
     """
     options = ["--format", "pylock.toml", "--generate-hashes"]
-    status, output, errors = _compile(tool, requirements, options, python, glibc, sources)
+    with tempfile.TemporaryDirectory() as folder:
+        status, output, errors = _compile(
+            tool, requirements, options, python, glibc, _write_pages(sources, Path(folder))
+        )
     if status != 0:
         what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
         raise _explain_uv_error(what, errors, sources)
     return parse_pylock(output)
+
+
+def _write_pages(sources: Sources, folder: Path) -> Sources:
+    """The sources with a page of hashes for each local directory: to hash them, uv would unpack whole wheels."""
+    links = list(sources.find_links)
+    for number, link in enumerate(links):
+        if (directory := Path(unquote(link.removeprefix("file://"))).absolute()).is_dir():
+            hashes = {path: hash_file(path) for path in directory.glob("*.whl")}
+            text = "".join(f'<a href="{p.as_uri()}#sha256={sha}">{p.name}</a>\n' for p, sha in hashes.items())
+            links[number] = (folder / f"{number}.html").as_uri()
+            (folder / f"{number}.html").write_text(text)
+    return replace(sources, find_links=tuple(links))
 
 
 def find_newest_version(tool: Tool, name: str, python: str, glibc: str, sources: Sources) -> str:

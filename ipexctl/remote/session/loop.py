@@ -39,7 +39,7 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
         while not ENDED.is_set():
             request = _REQUESTS.get()
             if request is None:
-                return
+                break
             over = threading.Event()
             if keepalive:
                 threading.Thread(target=_keep_alive, args=(over, keepalive), daemon=True).start()
@@ -49,6 +49,7 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
                 over.set()
     finally:
         clear()
+    os._exit(0)  # the interpreter's own end aborts while a thread of ours waits for input
 
 
 def call_by_name(*functions: Callable[..., Any]) -> Run:

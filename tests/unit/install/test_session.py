@@ -307,3 +307,17 @@ def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> N
     with start(PROGRAM) as session, pytest.raises(RemoteError, match="not allowed in state inspecting") as caught:
         session.call("clean", Nothing, venv=str(tmp_path / "env"))
     assert caught.value.code == "state"
+
+
+def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(json.dumps({"do": "lock", "venv": str(tmp_path / "env"), "owner": {}}).encode() + b"\n")
+        child.stdin.flush()
+        while b'"Done"' not in child.stdout.readline():
+            assert child.poll() is None
+        (tmp_path / "env.d/tmp").mkdir()
+        child.terminate()
+        assert child.wait(10) == 0
+    assert not (tmp_path / "env.d/tmp").exists()
