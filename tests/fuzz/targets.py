@@ -38,7 +38,7 @@ from ipexctl.model.launch import Running
 from ipexctl.model.links import LinkError
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol import frames, journal, messages, seal
-from ipexctl.protocol.codec import Unreadable
+from ipexctl.protocol.codec import DamagedError, Unreadable
 from ipexctl.remote.agent import rpc
 from tests.fakes import FakeOpener
 
@@ -502,7 +502,7 @@ TARGETS = (
     ),
     Target("demux", encode(_TAGGED), demux),
     Target("journal", encode(joined(_RECORDS, "")), run_log, least=0.05),
-    Target("frames", _WATCHED, watch_frames),
+    Target("frames", _WATCHED, watch_frames, (DamagedError,)),
     Target("record", encode(_MESSAGES), record, least=0.2),
     Target("wire-before", encode(joined(_MESSAGES, "\n")), wire_before_proof, least=0.0),
     Target("wire-after", encode(joined(_MESSAGES, "\n")), wire_after_proof),
