@@ -96,12 +96,9 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     }
     paths = list(dict.fromkeys(wanted.values()))
     if len(paths) > 1 or not paths[0].startswith("/"):
-        raise UsageError(
-            "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)",
-            reasons=[f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths],
-            hint="ipexctl install --venv /a/path/all/hosts/have",
-            exit=Exit.STEP,
-        )
+        what = "the environment must have the same absolute path on all hosts (Intel MPI starts its helpers by it)"
+        reasons = [f"{', '.join(h for h, p in wanted.items() if p == path)}: {path}" for path in paths]
+        raise UsageError(what, reasons=reasons, hint="ipexctl install --venv /a/path/all/hosts/have", exit=Exit.STEP)
     return paths[0]
 
 

@@ -57,12 +57,13 @@ def describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
     return f"impi-rt {table.impi['newest']}"
 
 
-def format_releases(entry: Sequence[ListedRelease]) -> str:
-    """Columns for a terminal of 80."""
+def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None = None) -> str:
+    """Columns for a terminal of 80, the newest release first; ``taken`` is marked."""
     head = ("torch", "ipex", "oneccl", "Python", "CPU", "MPI", "")
-    lines = [head]
-    for release in entry:
+    lines, wanted = [head], (taken.torch, taken.ipex, taken.oneccl) if taken else None
+    for release in reversed(entry):
         mark = "?" if release.unconfirmed else ""
+        mark += "*" if (release.torch, release.ipex or "", release.oneccl or "") == wanted else ""
         if release.reasons is not None:
             mark += f" no: {release.reasons[0]}" if release.reasons else " fits"
         mpi = release.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
@@ -74,4 +75,6 @@ def format_releases(entry: Sequence[ListedRelease]) -> str:
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     if any(release.unconfirmed for release in entry):
         shown += ["", "?  passes the import check, but no source of Intel lists the pair"]
+    if any("*" in line[-1] for line in lines):
+        shown += ["", "*  what plain install takes, if its wheels can be had"]
     return "\n".join(shown)

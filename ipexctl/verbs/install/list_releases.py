@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import format_releases, list_releases
@@ -21,13 +22,15 @@ def stacks(
 ) -> Generator[Event, None, None]:
     """The answer's ``rows`` are what ``--json`` prints, ``text`` is for people. Without an inventory nobody is
     contacted; with one, each row says whether these hosts can hold it. Raises `UsageError` for an unknown torch."""
-    found = list_releases(load_releases(), torch=torch)
+    found, taken, facts = list_releases(load_releases(), torch=torch), None, dict[str, Facts]()
     yield Started("stacks", "the version table", inventory.names if inventory else ())
     if inventory and context:
         seen = yield from probe_hosts(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         found = list_releases(load_releases(), torch=torch, facts=facts)
-    yield Answer(StacksAnswer(found, format_releases(found)))
+    with suppress(UsageError):  # these hosts support none
+        taken = resolve(StackRequest(), facts, load_releases()).release
+    yield Answer(StacksAnswer(found, format_releases(found, taken)))
     yield Ended("stacks", Exit.OK)
 
 

@@ -174,11 +174,8 @@ def choose_mpi(lock: Lock, asked: str) -> str:
     """The value of ``--mpi`` that the lock needs. Raises `UsageError` (exit 2) if ``asked`` is another."""
     dialect, _, program = lock.mpi.partition(" ")
     if asked not in {"auto", dialect, program} and (asked != "wheel" or lock.mpi):
-        raise UsageError(
-            "the lock file is of another MPI",
-            reasons=[f"--mpi {asked} is asked for, the lock has {lock.mpi or 'the Intel MPI of the wheels'}"],
-            hint="leave out --locked, or --mpi",
-        )
+        reasons = [f"--mpi {asked} is asked for, the lock has {lock.mpi or 'the Intel MPI of the wheels'}"]
+        raise UsageError("the lock file is of another MPI", reasons=reasons, hint="leave out --locked, or --mpi")
     return program or "wheel"
 
 

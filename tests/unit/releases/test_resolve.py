@@ -271,7 +271,12 @@ def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
     assert {row.torch for row in list_releases(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
     found = list_releases(TABLE, facts={"a": but(glibcxx="3.4.28")})
     assert {row.torch: row.fits for row in found}["2.6.0"] is False
-    assert max(len(line) for line in format_releases(list_releases(TABLE)).splitlines()) <= 80
+    taken = resolve(StackRequest(), {}, TABLE).release
+    lines = format_releases(list_releases(TABLE), taken).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[0] == TABLE.releases[-1].torch
+    (marked,) = [line for line in lines if line.endswith("*")]
+    assert marked.split()[:3] == [taken.torch, taken.ipex, taken.oneccl]
     with pytest.raises(UsageError):
         list_releases(TABLE, torch="0.4")
 
