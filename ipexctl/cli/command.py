@@ -178,6 +178,7 @@ class _Generated:
     callback = property(lambda self: self.build().callback, lambda self, callback: None)
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        args = self.expand(args)
         following = [*args, "-"][1:]
         words = [self.alone.get(word, word) if next_.startswith("-") else word
                  for word, next_ in zip(args, following, strict=True)]  # fmt: skip
@@ -222,6 +223,7 @@ def command(
     hidden: bool = False,
     script: bool = False,
     alone: Mapping[str, str] = MappingProxyType({}),
+    expand: Callable[[list[str]], list[str]] = list,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as a command of ``app``, or as its callback if it has no ``name``.
 
@@ -229,7 +231,7 @@ def command(
     of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
     shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
     the first argument are those of a script. ``alone``: options that mean another one where their value is missing.
-    ``examples``: what may stand behind the command's name.
+    ``expand`` puts other words for the command's own. ``examples``: what may stand behind the command's name.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -261,6 +263,7 @@ def command(
         path = " ".join(word for word in ("ipexctl", app.info.name, name) if word)
         lines = tuple(f"{path} {example}".strip() for example in examples)
         generated = {"build": staticmethod(cache(build)), "examples": lines, "models": own, "alone": alone}
+        generated |= {"expand": staticmethod(expand)}
         settings: dict[str, Any] = {"help": getdoc(function), "hidden": hidden}
         if name:
             settings["context_settings"] = {"allow_interspersed_args": False} if script else None

@@ -88,13 +88,29 @@ def sync(context: Context, hosts: HostSelection, task: Sync, flags: DryRunFlags)
     return sync(task, hosts.inventory(), context, dry=flags.dry_run)
 
 
-@command(app, "plan", acting=True, hidden=True, script=True, preset={"dry_run": True})
+def _expand_launch_line(words: list[str]) -> list[str]:
+    """``--from-mpirun LINE`` as the options and the script that it means; options given beside it win."""
+    if "--from-mpirun" not in words[:-1]:
+        return words
+    from ipexctl.model.errors import UsageError
+    from ipexctl.verbs.migrate import convert_launch_line
+
+    at = words.index("--from-mpirun")
+    try:
+        options, script = convert_launch_line(words[at + 1])
+    except (UsageError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--from-mpirun") from None
+    return [*options, *words[:at], *words[at + 2 :], *script]
+
+
+@command(app, "plan", acting=True, hidden=True, script=True, preset={"dry_run": True}, expand=_expand_launch_line)
 @command(
     app,
     "run",
     acting=True,
     script=True,
     output=lambda flags: {"detachable": not (flags.dry_run or flags.emit)},
+    expand=_expand_launch_line,
     examples=(
         "train.py --epochs 3",
         "--dry-run --ppn 2 --backend ccl train.py",

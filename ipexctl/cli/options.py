@@ -79,6 +79,9 @@ class RawFlags(Fields):
 
 class RunFlags(RawFlags, DryRunFlags):
     emit: Emit | None = flag(None, "Print the launch for another program; start nothing.")
+    from_mpirun: str | None = flag(
+        None, "Launch line to take options and script from: mpirun, torchrun, ipexrun, sbatch, srun.", metavar="LINE"
+    )
     label_hosts: bool = flag(False, "Print [rank host] before each line, in plain output.", "Output")
 
 

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
 
-Kind = Literal["api", "backend", "variable", "word", "option"]
-_MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
+Kind = Literal["api", "backend", "keyword", "package", "variable", "word", "option"]
+_MODULES = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl", "torch", "accelerate")
+_LAUNCH = re.compile(
+    r"^[ \t]*((?:\w+=\S+[ ]+)*(?:(?:mpirun|mpiexec[.\w]*|torchrun|ipexrun|srun|sbatch|accelerate[ ]launch)[ ]"
+    r"|python[\d.]*[ ]-m[ ](?:torch\.distributed|intel_extension_for_pytorch\.cpu)\.\w+)(?:[^\\\n]|\\\n)*)",
+    re.MULTILINE,
+)
 _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _WIDTH = 100  # characters of a source line that are shown
 
@@ -53,12 +60,10 @@ def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[M
     )
 
 
-def find_hits(text: str, file: str, known: Sequence[MigrationRule]) -> tuple[ScriptUse, ...]:
-    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are.
-
-    Raises `UsageError` for Python that does not parse.
-    """
-    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known)
+def find_hits(text: str, file: str, known: Sequence[MigrationRule], table: LaunchTable) -> tuple[ScriptUse, ...]:
+    """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are; of
+    launch lines ``table`` is known. Raises `UsageError` for Python that does not parse."""
+    hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known, table)
     rules = {(line, name): rule for line, name, rule in hits}  # each name once a line
     shown = dict(enumerate((printable(line.strip(), _WIDTH) for line in text.splitlines()), 1))
     uses: list[ScriptUse] = []
@@ -113,7 +118,8 @@ def describe_removal(use: ScriptUse) -> str:
         return f"last in {use.of} {use.last}, so nothing from torch {use.gone} on"
     parts = [f"does nothing from {use.of} {use.idle} on"] if use.idle else []
     parts += [f"gone from {use.of} {use.gone} on"] if use.gone else []
-    return ", ".join(parts)
+    parts += [f"deprecated from {use.of} {use.last} on"] if use.last and not parts else []
+    return ", ".join(parts) or "works as before"
 
 
 # --- Python ---------------------------------------------------------------------------------------------------------
@@ -137,7 +143,7 @@ def _scan_python(text: str, file: str, known: Sequence[MigrationRule]) -> Iterat
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name) and id(node) not in visited:
             visited.update(id(part) for part in ast.walk(node) if part is not node)
-            base, _, member = _dotted_name(node).partition(".")
+            base, _, member = ast.unparse(node).partition(".")
             target = names.get(base, "")
             if target and (member or "." in target):  # the latter: from ipex import optimize
                 yield from _match_api(node.lineno, f"{target}.{member}" if member else target, apis)
@@ -160,15 +166,6 @@ def _list_imports(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
                 yield node.lineno, alias.asname or alias.name, dotted, dotted
 
 
-def _dotted_name(node: ast.expr) -> str:
-    """``a.b.c``; "" for anything that does not begin with a name."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
 def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Iterator[Hit]:
     """The longest known beginning of a dotted name."""
     beginning = name
@@ -180,10 +177,11 @@ def _match_api(line: int, name: str, apis: Mapping[str, MigrationRule]) -> Itera
 
 def _match_call(node: ast.Call, known: Sequence[MigrationRule]) -> Iterator[Hit]:
     """Backends by name, and keywords that are arguments of the Trainer."""
-    called = _dotted_name(node.func).rpartition(".")[2]
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
     backends = {rule.name.partition(":")[2]: rule for rule in known if rule.kind == "backend"}
     trainer = called.endswith("TrainingArguments")
     arguments = {rule.name.lstrip("-"): rule for rule in known if rule.kind == "option" and trainer}
+    arguments |= {rule.name.removeprefix(f"{called}:"): rule for rule in known if rule.kind == "keyword"}
     given = [(None, arg) for arg in node.args[:1]] + [(keyword.arg, keyword.value) for keyword in node.keywords]
     for name, value in given:
         text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
@@ -205,7 +203,7 @@ def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Ite
 # --- all else -------------------------------------------------------------------------------------------------------
 
 
-def _scan_lines(text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
+def _scan_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
     for number, whole in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", whole)
         tokens = re.findall(r"[\w./-]+", line)
@@ -216,8 +214,28 @@ def _scan_lines(text: str, known: Sequence[MigrationRule]) -> Iterator[Hit]:
                 pattern = rf"(?<![\w-]){re.escape(rule.name).replace(chr(92) + ' ', '[ =:]+')}(?![\w-])"
                 if rule.kind == "backend":
                     pattern = rf"\bbackend[\"']?[ =:]+[\"']?{rule.name[8:]}\b"
+                elif rule.kind == "package":
+                    pattern = rf"\bpip3?[ ]install\b.*[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
                 if re.search(pattern, line):
                     yield number, rule.name, rule
+    yield from _scan_launches(text, known, table)
+
+
+def _scan_launches(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
+    """Launch lines, and the ``ipexctl run`` that does the same; what a batch file says of its job is part of them."""
+    job = " ".join(["sbatch", *re.findall(r"^#SBATCH[ \t]+(.*)", text, re.MULTILINE)])
+    for match in _LAUNCH.finditer(text):
+        line, number = match[1].replace("\\\n", " "), text.count("\n", 0, match.start(1)) + 1
+        try:
+            options, script = LaunchLine(line if job == "sbatch" else f"{job} {line}", table).convert()
+            words = [f'"{word}"' if "$" in word else shlex.quote(word) for word in (*options, *script)]
+            instead = " ".join(["ipexctl run", *words])
+        except (UsageError, ValueError) as error:
+            instead = f"ipexctl run (not translated: {str(error).splitlines()[0]})"
+        name = re.sub(r"^(\w+=\S+ +)+", "", line).split()[0]
+        new = MigrationRule(name, "word", name, "", "", "", "ipexctl/data/launchers.toml")
+        rule = next((rule for rule in known if rule.kind == "word" and rule.name in line.split()), new)
+        yield number, rule.name, replace(rule, instead=instead)
 
 
 def _is_variable(text: str, name: str) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 from ipexctl.model.text import join_names, printable
-from ipexctl.model.toml import parse_toml
 
-# What makes it uncertain whether a module is found: sys.path and its like, and a script that installs packages itself.
+# What makes it uncertain whether a module is found.
 _FINDERS = re.compile(r"\bsys\s*\.\s*(path|modules|meta_path|path_hooks)\b|\baddsitedir\b|\bpip\W.*\binstall\b")
 _ENDS = {"exit", "_exit", "quit", "abort", "execv", "execvp"}
 
@@ -31,11 +30,6 @@ class ImportTable(Record):
     distributions: Mapping[str, str]
     options: Mapping[str, str]
     with_ipex: Mapping[str, str]
-
-
-def parse_import_table(text: str) -> ImportTable:
-    """Raises `TypeError` for a file that is not well-formed (a fault of ours, tested)."""
-    return ImportTable(**parse_toml(text))
 
 
 def parse_script(text: str) -> ast.Module:

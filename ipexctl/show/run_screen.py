@@ -47,13 +47,10 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
 
 
 _REASONS = {
-    "done": "the run ended, not all of it well,",
-    "rank": "the run ended because a rank failed,",
-    "stopped": "the run was stopped",
-    "lost": "the run lost a part of it",
-    "limit": "the run reached its limit",
+    "done": "the run ended, not all of it well,", "rank": "the run ended because a rank failed,",
+    "stopped": "the run was stopped", "lost": "the run lost a part of it", "limit": "the run reached its limit",
     "launch": "the launch failed",
-}
+}  # fmt: skip
 
 
 def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:

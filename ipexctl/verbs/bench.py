@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ipexctl.act.bundled_files import find_bundled
 from ipexctl.act.context import Context
+from ipexctl.data import read_data
 from ipexctl.decide import bench_report
 from ipexctl.model.answers import BenchAnswer, DryRun
 from ipexctl.model.errors import Exit, UsageError
@@ -71,7 +72,7 @@ def bench(
             bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
             for mode in modes
         }
-        plot.write_text(chart.draw(title, groups, "samples/s"), encoding="utf-8")
+        plot.write_text(chart.draw(read_data("chart.j2"), title, groups, "samples/s"), encoding="utf-8")
         notes.append(f"drawn in {plot}")
     text = bench_report.format_rows(rows, title, notes)
     yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text))

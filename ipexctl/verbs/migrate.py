@@ -9,12 +9,14 @@ from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide import migration
+from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model import answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.tasks import Run
+from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
@@ -32,13 +34,19 @@ class Comparison:
     args: Sequence[str]
 
 
+def convert_launch_line(line: str) -> tuple[list[str], list[str]]:
+    """The options of ``run`` and the words of the script. Raises `UsageError`, or `ValueError` for open quotes."""
+    return LaunchLine(line, LaunchTable(**parse_toml(read_data("launchers.toml")))).convert()
+
+
 def migrate(
     file: str, comparison: Comparison | None, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, None]:
     """Yields a `MigrateAnswer` with the uses in ``file`` and, with ``comparison``, the times of both runs."""
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
-    hits = migration.find_hits(text, file, (*migration.parse_rules(read_data("migrate.toml")), *changed_options))
+    rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
+    hits = migration.find_hits(text, file, rules, LaunchTable(**parse_toml(read_data("launchers.toml"))))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)
     exit = Exit.OK

@@ -33,7 +33,9 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
         return intel
     if not shutil.which(SYSTEM[request.param]):
         pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
-    said = subprocess.run(mpi_launchers.build_query(request.param), capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        mpi_launchers.build_query(request.param, read_data("find_mpi.sh")), capture_output=True, text=True, check=True
+    ).stdout
     engine = mpi_launchers.parse_answer(request.param, said)
     assert isinstance(engine, MpiLauncher), engine
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
+from ipexctl.data import read_data
 from ipexctl.decide import bench_report
 from ipexctl.model.answers import BenchResult
 from ipexctl.show import chart
@@ -71,9 +72,8 @@ def test_a_rate_that_is_no_number_is_none() -> None:
 
 
 def test_the_picture_is_xml_with_a_bar_for_each_number_whatever_the_labels() -> None:
-    picture = chart.draw(
-        "BERT <&>", {"training": [("fp32", 10.0, ""), ("bf\x1b16", 20.0, ""), ("IPEX", None, "none")]}, "x/s"
-    )
+    bars_of = {"training": [("fp32", 10.0, ""), ("bf\x1b16", 20.0, ""), ("IPEX", None, "none")]}
+    picture = chart.draw(read_data("chart.j2"), "BERT <&>", bars_of, "x/s")
     root = ET.fromstring(picture)
     bars = [float(bar.get("width", "0")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
     assert len(bars) == 2

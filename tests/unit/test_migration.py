@@ -8,14 +8,18 @@ import pytest
 
 from ipexctl.data import read_data
 from ipexctl.decide import migration
+from ipexctl.decide.launch.launch_line import LaunchTable
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import UsageError
+from ipexctl.model.toml import parse_toml
 
 ROOT = Path(__file__).parents[2]
 KNOWN = (
     *migration.parse_rules(read_data("migrate.toml")),
     *migration.list_rules_of_retired_options(parse_options(read_data("options.toml"))),
 )
+
+TABLE = LaunchTable(**parse_toml(read_data("launchers.toml")))
 
 SCRIPT = """\
 import os
@@ -37,7 +41,7 @@ print("ipex.optimize in a text, CCL and gloo are nothing", torch.optim, model.op
 
 
 def found(text: str, file: str = "train.py") -> list[tuple[int, str]]:
-    return [(use.line, use.name) for use in migration.find_hits(text, file, KNOWN)]
+    return [(use.line, use.name) for use in migration.find_hits(text, file, KNOWN, TABLE)]
 
 
 def test_every_use_in_python_is_found_under_its_whole_name() -> None:
@@ -61,7 +65,7 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
-    (use, *_) = migration.find_hits("import torch_ccl\n", "old.py", KNOWN)
+    (use, *_) = migration.find_hits("import torch_ccl\n", "old.py", KNOWN, TABLE)
     assert migration.describe_removal(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
@@ -72,6 +76,7 @@ source $(python -c "import oneccl_bindings_for_pytorch as t; print(t.cwd)")/env/
 export CCL_WORKER_COUNT=1 MASTER_ADDR=10.0.0.1
 mpirun -n 2 python run_qa.py --no_cuda --ddp_backend ccl --use_ipex --bf16
 ipexrun cpu --ninstances 4 infer.py
+pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0 'oneccl_bind_pt==2.7.0' -f https://wheels.example
 """
     assert found(shell, "go.sh") == [
         (2, "oneccl_bindings_for_pytorch"),
@@ -80,14 +85,17 @@ ipexrun cpu --ninstances 4 infer.py
         (4, "--ddp_backend ccl"),
         (4, "--no_cuda"),
         (4, "--use_ipex"),
+        (4, "mpirun"),
         (5, "ipexrun"),
+        (6, "intel_extension_for_pytorch"),
+        (6, "oneccl_bind_pt"),
     ]
     config = "distributed_type: MULTI_CPU\nipex_config:\n  ipex: true\nmpirun_config:\n  mpirun_ccl: '1'\n"
     assert found(config, "default_config.yaml") == [(2, "ipex_config"), (5, "mpirun_ccl")]
 
 
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
-    text = migration.format_report(migration.find_hits(SCRIPT, "train.py", KNOWN), "train.py")
+    text = migration.format_report(migration.find_hits(SCRIPT, "train.py", KNOWN, TABLE), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
     assert "instead: remove it: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text
@@ -112,4 +120,64 @@ def test_every_word_has_a_source_and_an_answer() -> None:
     for word in KNOWN:
         assert word.source, word.name
         assert word.instead, word.name
-        assert word.gone or word.idle, word.name
+        assert word.gone or word.idle or word.last, word.name
+
+
+def instead(text: str, file: str = "go.sh") -> dict[str, str]:
+    return {use.name: use.instead for use in migration.find_hits(text, file, KNOWN, TABLE)}
+
+
+def test_a_launch_line_becomes_the_run_that_does_the_same() -> None:
+    shell = """\
+#!/bin/bash
+# mpirun -n 9 python old.py
+export X=1
+OMP_NUM_THREADS=23 mpirun -f hostfile -n 16 -ppn 4 \\
+    accelerate launch examples/nlp_example.py --out "$OUT" 'two words'
+    torchrun --nproc_per_node=2 train.py
+ipexrun --ninstances 4 infer.py
+mpirun -n 2 ./a.out
+"""
+    uses = migration.find_hits(shell, "go.sh", KNOWN, TABLE)
+    assert [(use.line, use.instead) for use in uses] == [
+        (4, "ipexctl run --threads 23 -f hostfile -n 16 --ppn 4 --launcher accelerate examples/nlp_example.py"
+            " --out \"$OUT\" 'two words'"),
+        (6, "ipexctl run --ppn 2 train.py"),
+        (7, "ipexctl run --instances 4 infer.py"),
+        (8, "ipexctl run (not translated: the launch line starts no Python script that is known here: ./a.out)"),
+    ]  # fmt: skip
+    assert [migration.describe_removal(use)[:14] for use in uses] == [
+        "works as befor", "works as befor", "last in intel_", "works as befor"
+    ]  # fmt: skip
+
+
+def test_a_batch_file_is_one_launch_with_what_it_says_of_its_job() -> None:
+    batch = "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=4\n#SBATCH -J name\nsrun python train.py --epochs 3\n"
+    assert instead(batch, "job.sbatch") == {"srun": "ipexctl run --ppn 4 --hosts slurm -n 8 train.py --epochs 3"}
+
+
+def test_what_the_rfc_called_it_and_what_accelerate_took_of_it() -> None:
+    config = "ipex_config:\n  ipex_enabled: true\n  ipex_fusion_enabled: true\n"
+    assert found(config, "default_config.yaml") == [(1, "ipex_config"), (2, "ipex_enabled"), (3, "ipex_fusion_enabled")]
+    shell = "IPEX_ENABLED=1 accelerate launch --ipex_enabled --ipex_fusion_enabled train.py\n"
+    assert {"IPEX_ENABLED", "--ipex_enabled", "--ipex_fusion_enabled"} <= {name for _, name in found(shell, "go.sh")}
+    script = """\
+from accelerate import Accelerator
+from accelerate.utils import IntelPyTorchExtensionPlugin
+accelerator = Accelerator(use_ipex=True, mixed_precision="bf16", ipex_plugin=IntelPyTorchExtensionPlugin())
+Other(use_ipex=True)
+"""
+    assert found(script) == [
+        (2, "accelerate.utils.IntelPyTorchExtensionPlugin"),
+        (3, "accelerate.utils.IntelPyTorchExtensionPlugin"),
+        (3, "ipex_plugin=IntelPyTorchExtensionPlugin()"),
+        (3, "use_ipex=True"),
+    ]
+
+
+def test_autocast_of_the_old_module_is_dated() -> None:
+    script = "import torch\nfrom torch.cpu.amp import autocast\nwith torch.cpu.amp.autocast():\n    pass\n"
+    uses = migration.find_hits(script, "train.py", KNOWN, TABLE)
+    assert [(use.line, use.name) for use in uses] == [(2, "torch.cpu.amp.autocast"), (3, "torch.cpu.amp.autocast")]
+    assert migration.describe_removal(uses[0]) == "deprecated from torch 2.4 on"
+    assert uses[0].instead == 'torch.autocast("cpu", dtype=torch.bfloat16)'

@@ -11,9 +11,10 @@ import pytest
 
 from ipexctl.act.inputs import read_script
 from ipexctl.data import read_data
-from ipexctl.decide.script_imports import FIND_MISSING, describe_missing, find_doubtful_imports, parse_import_table
+from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing, find_doubtful_imports
+from ipexctl.model.toml import parse_toml
 
-TABLE = parse_import_table(read_data("imports.toml"))
+TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
 PACKAGES = ("torch", "numpy", "intel-extension-for-pytorch", "pyyaml", "accelerate")
 
 

@@ -12,15 +12,10 @@ _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 # Highest first; a host has the first level whose flags it all has. One level does not imply those below it (Zen 5 has
 # avx512_bf16 and avx_vnni, Sapphire Rapids with AMX masked keeps avx512_fp16): `ORDER` is only which one to name.
 LEVELS: dict[str, tuple[str, ...]] = {
-    "AMX_FP16": ("amx_fp16", *_AMX),
-    "AMX": _AMX,
-    "AVX512_FP16": (*_AVX512, "avx512_fp16"),
-    "AVX512_BF16": (*_AVX512, "avx512_bf16"),
-    "AVX512_VNNI": (*_AVX512, "avx512_vnni"),
-    "AVX512": _AVX512,
-    "AVX2_VNNI": ("avx_vnni",),
-    "AVX2": ("avx2", "fma"),
-}
+    "AMX_FP16": ("amx_fp16", *_AMX), "AMX": _AMX, "AVX512_FP16": (*_AVX512, "avx512_fp16"),
+    "AVX512_BF16": (*_AVX512, "avx512_bf16"), "AVX512_VNNI": (*_AVX512, "avx512_vnni"), "AVX512": _AVX512,
+    "AVX2_VNNI": ("avx_vnni",), "AVX2": ("avx2", "fma"),
+}  # fmt: skip
 BELOW = "below"
 ORDER = (*LEVELS, BELOW)
 

@@ -56,23 +56,12 @@ def write_config(
 
     several = config.hosts > 1 or config.ranks > 1
     value: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "debug": False,
-        "distributed_type": "MULTI_CPU" if several else "NO",
-        "downcast_bf16": "no",
-        "enable_cpu_affinity": False,
-        "machine_rank": 0,
-        "main_training_function": "main",
-        "mixed_precision": config.precision,
-        "num_machines": config.hosts,
-        "num_processes": config.ranks,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "tpu_env": [],
-        "tpu_use_cluster": False,
-        "tpu_use_sudo": False,
-        "use_cpu": True,
-    }
+        "compute_environment": "LOCAL_MACHINE", "debug": False, "distributed_type": "MULTI_CPU" if several else "NO",
+        "downcast_bf16": "no", "enable_cpu_affinity": False, "machine_rank": 0, "main_training_function": "main",
+        "mixed_precision": config.precision, "num_machines": config.hosts, "num_processes": config.ranks,
+        "rdzv_backend": "static", "same_network": True, "tpu_env": [], "tpu_use_cluster": False,
+        "tpu_use_sudo": False, "use_cpu": True,
+    }  # fmt: skip
     if config.hosts > 1:
         value |= {"main_process_ip": config.address, "main_process_port": config.port or PORT}
     value["ipex_config"] = {"ipex": config.ipex}
@@ -160,9 +149,8 @@ def compare_config(config: AccelerateConfig | None, hosts: int, ranks: int) -> l
 def require_accelerate(packages: Mapping[str, str]) -> None:
     """Raises `UsageError` (exit 4) where the environment has no Accelerate to start a script with."""
     if "accelerate" not in packages:
-        what = "the environment has no accelerate, which --launcher accelerate needs"
-        package = "'accelerate==1.7.0'" if has_ipex(packages) else "accelerate"
-        raise UsageError(what, hint=f"ipexctl install --with {package}, or run with --launcher script", exit=Exit.STEP)
+        hint = f"ipexctl install --with {'accelerate==1.7.0' if has_ipex(packages) else 'accelerate'}"
+        raise UsageError("the environment has no accelerate for --launcher accelerate", hint=hint, exit=Exit.STEP)
 
 
 def build_rank_words(
@@ -253,14 +241,9 @@ def make_run_config(
     launch: Launch, config: AccelerateConfig | None, packages: Mapping[str, str], user_env: Mapping[str, str]
 ) -> AccelerateConfig:
     """The configuration of this launch: its ranks, hosts and head, and the precision and IPEX that were asked for."""
-    return AccelerateConfig(
-        ranks=launch.size,
-        hosts=len(launch.nodes),
-        address=launch.head.address,
-        port=launch.port or None,
-        precision=choose_precision(config, user_env),
-        ipex=uses_ipex(config, packages, user_env),
-    )
+    precision, ipex = choose_precision(config, user_env), uses_ipex(config, packages, user_env)
+    port = launch.port or None
+    return AccelerateConfig(launch.size, len(launch.nodes), launch.head.address, port, precision, ipex)
 
 
 def find_bf16_refusals(
@@ -272,12 +255,12 @@ def find_bf16_refusals(
     3883)."""
     packages = next((fact.installed.packages for fact in facts.values() if fact.installed), {})
     trainer, version, torch = (packages.get(name, "") for name in ("transformers", "accelerate", "torch"))
-    by_config &= bool(version) and supports_option(options, "accelerate", "ipex_config", version)
-    by_config &= parse_version(version) < parse_version("1.8") or parse_version(torch) < parse_version("2.7")
-    by_trainer = trainer and {"--use_ipex", "--bf16"} <= {*normalise_arguments(args)} and has_ipex(packages)
-    by_trainer = by_trainer and supports_option(options, "transformers", "--use_ipex", trainer)
-    able = {name for name, fact in facts.items() if not fact.isa_level or "avx_ne_convert" in fact.flags}
-    refusing = tuple(name for name in facts if name not in able and not supports_isa(facts[name], "AVX512"))
+    old = parse_version(version) < parse_version("1.8") or parse_version(torch) < parse_version("2.7")
+    by_config &= old and bool(version) and supports_option(options, "accelerate", "ipex_config", version)
+    by_trainer = has_ipex(packages) and {"--use_ipex", "--bf16"} <= {*normalise_arguments(args)}
+    by_trainer &= bool(trainer) and supports_option(options, "transformers", "--use_ipex", trainer)
+    known = {name: fact for name, fact in facts.items() if fact.isa_level and "avx_ne_convert" not in fact.flags}
+    refusing = tuple(name for name, fact in known.items() if not supports_isa(fact, "AVX512"))
     if refusing and (by_config or by_trainer):
         without = "without --use_ipex" if by_trainer else "--env ACCELERATE_USE_IPEX=false"
         text = f"IPEX refuses bf16 on a processor without AVX-512: fp32 with IPEX, or bf16 without it ({without})"

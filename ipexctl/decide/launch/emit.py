@@ -49,14 +49,10 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
         require_equal_ppn(launch, sentence, "give --ppn, or use --emit sh")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
-        "quote": shlex.quote,
-        "words": shlex.join,
-        "split_words": shlex.split,
-        "json": json.dumps,
-        "file_name": _make_file_name,
-        "pod_word": _quote_for_pod,
-        "limit_word": partial(_limit_word, launch),
-    }
+        "quote": shlex.quote, "cpu_list": cpu_list, "words": shlex.join, "split_words": shlex.split,
+        "json": json.dumps, "file_name": lambda text: re.sub(r"[^\w.-]", "-", text) or "run",
+        "pod_word": _quote_for_pod, "limit_word": partial(_limit_word, launch),
+    }  # fmt: skip
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
     names = sorted({name for node in launch.nodes for name in node.env})
     values = {name: {node.env[name].value if name in node.env else None for node in launch.nodes} for name in names}
@@ -76,14 +72,11 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
             "mpi_directory": launch.mpiexec[0].rpartition("/")[0],
             "script_words": _script_words(launch),
             "settings": _list_settings,
-            "binding": partial(_bind_rank, launch),
-            "assign": _assign,
             "job_name": make_job_name(launch.title),
             "pod_settings": _list_pod_settings(launch),
             # Logical CPUs of the ranks of the smallest host: all pods are alike.
             "pod_cpus": min(sum(map(_count_cpus, node.ranks)) for node in launch.nodes),
             "preloaded": sorted({library.path for node in launch.nodes for library in node.preload}),
-            "mpirun": partial(_mpirun_words, launch, secrets),
         }
     )
     return str(getattr(module, form)())
@@ -111,21 +104,6 @@ def _limit_word(launch: Launch, script: str) -> str:
     return script
 
 
-def _assign(variable: str, lines: str) -> str:
-    """The shell's assignment of these lines, whatever they hold."""
-    mark = "EACH"
-    while mark in lines.split("\n"):
-        mark += "_"
-    return f"{variable}=$(cat <<'{mark}'\n{lines}{mark}\n)\n"
-
-
-def _bind_rank(launch: Launch, place: RankPlacement) -> str:
-    words = [f"taskset -c {cpu_list(place.cpus)}"] if place.cpus else []
-    if launch.membind and place.nodes:
-        words.append(f"numactl --membind={cpu_list(place.nodes)}")
-    return " ".join(words)
-
-
 def _list_settings(node: NodePlan, only: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The variables of a host with their values; ``only`` these, or all. Neither secrets nor what the login sets."""
     return [
@@ -133,32 +111,6 @@ def _list_settings(node: NodePlan, only: Sequence[str] = ()) -> list[tuple[str, 
         for name, setting in sorted(node.env.items())
         if not setting.secret and name not in _NOT_WRITTEN and (not only or name in only)
     ]
-
-
-def _mpirun_words(launch: Launch, secrets: Sequence[str], file: str = "") -> list[str]:
-    """mpirun's words, quoted, one option with its value an item. Hosts appear by their address. What a rank does is in
-    ``file``, or in the shell's variables."""
-    program, interface = shlex.quote(launch.mpiexec[0]), shlex.quote(launch.head.interface)
-    rank = f'/bin/sh {shlex.quote(file)} "$port"' if file else '/bin/sh -c "$each" rank "$port"'
-    hosts = shlex.quote(",".join(f"{node.address}:{len(node.ranks)}" for node in launch.nodes))
-    if launch.framed:
-        words = [program, "--tag-output", "--bind-to none", f"--mca oob_tcp_if_include {interface}"]
-        words += [f"-x {name}" for name in secrets]
-        return [*words, f"--map-by slot --host {hosts} -np {launch.size}", rank]
-    listed = f"-genvlist {','.join(secrets)}" if secrets else "-genvnone"
-    if "-hosts" in launch.mpiexec:
-        words = [program, "-launcher ssh", f"-iface {interface}", listed, "-prepend-rank"]
-        return [*words, f"-hosts {hosts} -n {launch.size}", rank]
-    words = [program, "-bootstrap ssh", f"-iface {interface}", listed, "-prepend-rank"]
-    for number, node in enumerate(launch.nodes):
-        own = rank.replace("$each", f"$each_{number}")
-        words.append(f"{': ' if number else ''}-n {len(node.ranks)} -host {shlex.quote(node.address)} {own}")
-    return words
-
-
-def _make_file_name(text: str) -> str:
-    """A name for jobs and files."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text) or "run"
 
 
 def make_job_name(title: str) -> str:

@@ -103,8 +103,7 @@ def build_host_env(
             put("CCL_PROCESS_LAUNCHER", "none", "Open MPI tells oneCCL no ranks that it reads")
         if any(place.cpus and not place.workers for place in places):
             put("CCL_WORKER_OFFLOAD", "0", "no core is left for workers: the ranks' own threads do their work")
-        # oneCCL reads the list even without workers. Its own choice fails for more workers than the rank has cores,
-        # or, where no launcher pinned the rank, is a CPU that the rank may not use (oneCCL: src/common/env/env.cpp).
+        # Read even without workers; oneCCL's own choice fails or leaves the rank's cores (src/common/env/env.cpp).
         bound = [cpu for place in places for cpu in place.workers or place.cpus[-1:] * run.workers]
         if bound:
             put("CCL_WORKER_AFFINITY", ",".join(map(str, bound)), "last cores of each rank")

@@ -20,15 +20,9 @@ LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
 BECAUSE = "instances are independent of each other"
 RENDEZVOUS = (
-    "FI_TCP_PORT_LOW_RANGE",
-    "FI_TCP_PORT_HIGH_RANGE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "GLOO_SOCKET_IFNAME",
-    "FI_TCP_IFACE",
-    "FI_PROVIDER",
-    "IPEXCTL_BACKEND",
-)
+    "FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME",
+    "FI_TCP_IFACE", "FI_PROVIDER", "IPEXCTL_BACKEND",
+)  # fmt: skip
 
 
 def check_options(task: Run) -> None:

@@ -44,7 +44,6 @@ _CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "mpich": ("mpiexec.mpich", "mpiexec.hydra", "mpirun.mpich", "mpiexec", "mpirun"),
     "openmpi": ("mpirun.openmpi", "mpirun", "mpiexec"),
 }
-_ELSEWHERE = ("/usr/lib64/mpich/bin", "/usr/lib64/openmpi/bin", "/opt/intel/oneapi/mpi/latest/bin", "/usr/local/bin")
 _VERSIONS: Mapping[Dialect, str] = {  # what ``--version`` prints
     "impi": r"Intel\(R\) MPI Library.*?(?:Version|version) ([\d.]+)",
     "openmpi": r"\((?:OpenRTE|Open MPI|PRRTE)\) ([\d.]+)",
@@ -52,18 +51,10 @@ _VERSIONS: Mapping[Dialect, str] = {  # what ``--version`` prints
 }
 
 
-def build_query(name: str) -> tuple[str, ...]:
-    """The command that looks on a host for ``name`` ("impi", "mpich", "openmpi" or a path); see `parse_answer`."""
-    names = (name,) if "/" in name else _CANDIDATES[name]
-    script = (
-        f'PATH="$PATH:{":".join(_ELSEWHERE)}"; for n in "$@"; do p=$(command -v "$n") || continue; '
-        'case $p in /*) ;; *) continue;; esac; v=$("$p" --version 2>&1 </dev/null | head -n 4 | tr "\\n\\t" "  "); '
-        'd=${p%/*}; x=; for q in hydra_bstrap_proxy hydra_pmi_proxy orted prted; do [ -x "$d/$q" ] && x="$x $q"; done; '
-        "for q in lib/prov lib/libfabric/prov libfabric/lib/prov opt/mpi/libfabric/lib/prov; do "
-        '[ -d "${d%/*}/$q" ] && x="$x ${d%/*}/$q"; done; '
-        'printf "%s\\t%s\\t%s\\n" "$p" "$v" "$x"; done'
-    )
-    return ("/bin/sh", "-c", script, "sh", *names)
+def build_query(name: str, script: str) -> tuple[str, ...]:
+    """The command that looks on a host for ``name`` ("impi", "mpich", "openmpi" or a path); see `parse_answer`.
+    ``script`` is ``data/find_mpi.sh``."""
+    return ("/bin/sh", "-c", script, "sh", *((name,) if "/" in name else _CANDIDATES[name]))
 
 
 def parse_answer(name: str, text: str) -> MpiLauncher | str:

@@ -35,13 +35,9 @@ _ORDERED: Comparisons = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: oper
 _EQUAL: Comparisons = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 _CONTAINED: Comparisons = {ast.In: lambda item, whole: item in whole, ast.NotIn: lambda item, whole: item not in whole}
 _KINDS: Mapping[Kind, str] = {
-    "number": "a number",
-    "text": "a text",
-    "truth": "true or false",
-    "list": "a list",
-    "isa": "an instruction set",
+    "number": "a number", "text": "a text", "truth": "true or false", "list": "a list", "isa": "an instruction set",
     "nothing": "nothing",
-}
+}  # fmt: skip
 _HOST_NAMES: Mapping[str, Kind] = {"host": "text", "groups": "list", "slots": "number"}
 
 

@@ -30,14 +30,9 @@ from ipexctl.model.toml import parse_toml
 Model = TypeVar("Model", bound=BaseModel)
 
 _MODELS: Mapping[str, type[tasks.Task]] = {
-    "doctor": tasks.Doctor,
-    "install": tasks.Install,
-    "sync": tasks.Sync,
-    "run": tasks.Run,
-    "command": tasks.Execute,
-    "fetch": tasks.Fetch,
-    "bench": tasks.Bench,
-}
+    "doctor": tasks.Doctor, "install": tasks.Install, "sync": tasks.Sync, "run": tasks.Run, "command": tasks.Execute,
+    "fetch": tasks.Fetch, "bench": tasks.Bench,
+}  # fmt: skip
 ACTIONS = tuple(_MODELS)
 PLAY_KEYS = (*PlayKeys.model_fields, "hosts", "vars", "steps")
 STEP_KEYS = tuple(StepKeys.model_fields)

@@ -76,8 +76,8 @@ def find_unsupported_arguments(
             text = option.explain_support(version)
             package, _, install = option.needs.partition(" ")
             if not text and package and package not in packages:
-                text = f"{option.name} needs {package}, not in the environment: ipexctl install {install}"
-                text = f"{text}; or {option.instead}"
+                command = f"ipexctl install {install}; or {option.instead}"
+                text = f"{option.name} needs {package}, not in the environment: {command}"
             yield from (Note("framework-option", printable(text, 500)) for _ in [text] if text)
 
 

@@ -1,8 +1,5 @@
-"""What a rank loaded of the libraries that should be there once: kind, path, version.
-
-The versions are strings in the files, as measured: libccl and libmpi of IPEX 2.7.0, libmpi and libfabric of impi-rt
-2021.18.1. OpenMP libraries have none in common.
-"""
+"""What a rank loaded of the libraries that should be there once: kind, path, version. The versions are strings in the
+files, as measured: libccl and libmpi of IPEX 2.7.0, libmpi and libfabric of impi-rt 2021.18.1; OpenMP has none."""
 
 import os
 import re
@@ -34,13 +31,10 @@ def list_loaded(directory: str, rank: int) -> "List[Tuple[str, str, str]]":
 def describe_doubles(found: "List[Tuple[str, str, str]]", preload: str) -> "List[str]":
     """A sentence for each kind of which there are two. Intel's OpenMP, preloaded, also speaks for GNU's: another one
     is loaded then, and never used."""
-    served = any("libiomp5" in path for path in preload.split(":"))
     texts = []
-    for kind in sorted({kind for kind, _, _ in found} - ({"OpenMP"} if served else set())):
+    for kind in sorted({kind for kind, _, _ in found} - ({"OpenMP"} if "libiomp5" in preload else set())):
         copies = ["%s (%s)" % (path, version or "version unknown") for other, path, version in found if other == kind]
         if len(copies) > 1:
-            texts.append(
-                "has loaded %s twice, and which one it uses hangs on the order of its imports: %s"
-                % (kind, ", ".join(copies))
-            )
+            text = "has loaded %s twice, and which one it uses hangs on the order of its imports: %s"
+            texts.append(text % (kind, ", ".join(copies)))
     return texts

@@ -16,17 +16,10 @@ if TYPE_CHECKING:
 else:
     import _ipexctl_hooks as names  # the same file, put beside this one
 
-COLLECTIVES = (
-    "_verify_params_across_processes",  # the first that DistributedDataParallel does
-    "barrier",
-    "all_reduce",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "broadcast_object_list",
-    "reduce_scatter_tensor",
-)
+COLLECTIVES = (  # the first of them is the first that DistributedDataParallel does
+    "_verify_params_across_processes", "barrier", "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor",
+    "all_gather_object", "broadcast_object_list", "reduce_scatter_tensor",
+)  # fmt: skip
 
 ERRORS = 8  # exceptions kept of one rank's processes: the latest
 WORDS = 8000  # letters kept of a command line
@@ -113,9 +106,8 @@ class Hooks:
             with open("/proc/self/maps", "rb") as maps:
                 found = {line.split(None, 5)[5].rstrip() for line in maps if b".so" in line}
             named = sorted(name for name in found if re.search(LIBRARY, name))
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            os.write(fd, b"\n".join(named))
-            os.close(fd)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(b"\n".join(named))
         except Exception:
             pass  # as above
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
+from ipexctl.data import read_data
 from ipexctl.decide.launch import mpi_launchers
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
@@ -26,7 +27,7 @@ def find_hosts_mpi(
 
     Raises `UsageError` (exit 4) where hosts have different ones.
     """
-    query = Command(mpi_launchers.build_query(wanted), timeout=_PATIENCE)
+    query = Command(mpi_launchers.build_query(wanted, read_data("find_mpi.sh")), timeout=_PATIENCE)
 
     def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
         launcher = mpi_launchers.parse_answer(wanted, link.run(query).text)

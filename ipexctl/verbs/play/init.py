@@ -19,7 +19,7 @@ from ipexctl.decide.parsing import yaml_nodes
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
-from ipexctl.decide.script_imports import parse_import_table
+from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.answers import InitAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError, worst
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
@@ -29,6 +29,7 @@ from ipexctl.model.json_values import Record
 from ipexctl.model.stack import Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import pluralize, printable
+from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
 from ipexctl.verbs.common.select import read_hostfile
 from ipexctl.verbs.install.lock import resolve_available
@@ -99,7 +100,7 @@ def init(
         answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
         stack = yield from _choose_stack(answers, facts, context)
     source, modules = read_script(Path(target.playbook.parent, answers.script or ""))
-    table = parse_import_table(read_data("imports.toml"))
+    table = ImportTable(**parse_toml(read_data("imports.toml")))
     script = planning.read_script(source, table, modules)
     when = time.strftime("%Y-%m-%d", time.localtime(context.clock()))
     named = {"hosts": target.hosts or target.hostfile.name, "name": target.playbook.name, "when": when}

@@ -31,7 +31,7 @@ from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.decide.script_imports import FIND_MISSING, describe_missing, find_doubtful_imports, parse_import_table
+from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing, find_doubtful_imports
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, UsageError
@@ -39,10 +39,11 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Plan
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.launch import Launch, Setting
-from ipexctl.model.links import LinkError, Opener
+from ipexctl.model.links import LinkError
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
+from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
@@ -131,9 +132,7 @@ def prepare(
     workdirs = yield from _sync_script(task, script, inventory, context, facts, dry)
     if workdirs is None:
         return None
-    head = inventory.hosts[0]
-    notes = _check_imports(task, script, head, facts[head.name], workdirs[head.name], context.links)
-    notes = () if "PYTHONPATH" in settings else notes
+    notes = () if "PYTHONPATH" in settings else _check_imports(task, script, inventory.head, facts, workdirs, context)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -181,12 +180,12 @@ def make_attempt(
 
 def _write_launch(prepared: Prepared, launch: Launch, form: str) -> str:
     """The launch as ``--emit`` writes it."""
-    installed = prepared.facts[launch.head.host].installed
-    packages = installed.packages if installed else {}
-    settings = {name: setting.value for name, setting in prepared.settings.items()}
-    config = accelerate.make_run_config(launch, prepared.config, packages, settings)
-    version, options = packages.get("accelerate", "1.15.0"), parse_options(read_data("options.toml"))
-    return write_launch(launch, form, read_data("emit.j2"), accelerate.write_config(config, version, options)[0])
+    installed, options = prepared.facts[launch.head.host].installed, parse_options(read_data("options.toml"))
+    packages, settings = installed.packages if installed else {}, prepared.settings
+    values = {name: setting.value for name, setting in settings.items()}
+    config = accelerate.make_run_config(launch, prepared.config, packages, values)
+    text, _ = accelerate.write_config(config, packages.get("accelerate", "1.15.0"), options)
+    return write_launch(launch, form, read_data("emit.j2"), text)
 
 
 def _find_script(task: Run) -> Path:
@@ -252,25 +251,27 @@ def _sync_script(
     return workdirs if len(workdirs) == len(inventory) else None
 
 
-def _check_imports(task: Run, script: Path, head: Host, facts: Facts, workdir: str, links: Opener) -> tuple[Note, ...]:
+def _check_imports(
+    task: Run, script: Path, head: Host, facts: Mapping[str, Facts], workdirs: Mapping[str, str], context: Context
+) -> tuple[Note, ...]:
     """A warning of modules that the script certainly imports and the environment lacks. Its interpreter on the head is
     asked only about names that are not known to be there."""
     if task.launcher == "module":
         base = Path(*task.script.split("."))
         script = base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
-    installed, table = facts.installed, parse_import_table(read_data("imports.toml"))
+    installed, table = facts[head.name].installed, ImportTable(**parse_toml(read_data("imports.toml")))
     lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()
-    directory = posixpath.join(workdir, posixpath.dirname(_remote_script(task, script)))
+    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_remote_script(task, script)))
     words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
     try:
-        missing = links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
+        missing = context.links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
     except LinkError:  # the start says more of it
         return ()
     lines = {name: line for name, line in lines.items() if name in missing}
     ipex = accelerate.has_ipex(installed.packages)
-    return describe_missing(lines, task.script, table, format_install_command(facts), ipex)
+    return describe_missing(lines, task.script, table, format_install_command(facts[head.name]), ipex)
 
 
 def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:

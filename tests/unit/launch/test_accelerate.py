@@ -251,7 +251,7 @@ def test_without_accelerate_nothing_is_started_through_it() -> None:
         launch(packages=dict(IPEX))
     assert (refused.value.exit, refused.value.hint) == (
         Exit.STEP,
-        "ipexctl install --with 'accelerate==1.7.0', or run with --launcher script",
+        "ipexctl install --with accelerate==1.7.0",
     )
 
 

@@ -23,17 +23,18 @@ from ipexctl.decide.planning.init import (
     read_script,
 )
 from ipexctl.decide.releases.resolve import resolve
-from ipexctl.decide.script_imports import parse_import_table
+from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.stack import StackRequest
 from ipexctl.model.tasks import Install, Run
+from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.probe import load_releases
 from ipexctl.verbs.play.init import read_source
 
 HOSTS = parse_list("node[0-1]")
-TABLE = parse_import_table(read_data("imports.toml"))
+TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
 
 
 def machine(level: str, nodes: int = 2, **more: Any) -> Facts:
