@@ -655,7 +655,7 @@ def test_a_process_that_dies_in_the_import_check_is_told_by_its_signal(bench: Be
     index.wheels[:] = [bad, wheels.impi(), wheels.numpy()]
     played = bench.play(index)
     assert played.exit == Exit.STEP
-    assert f"signal {signal.SIGILL.value}" in played.failures()[0]
+    assert played.failures() == ["node0: import torch ended with SIGILL"]
     assert not bench.venv.exists()
 
 

@@ -429,8 +429,9 @@ class InstallSession:
             if line.startswith("ipexctl-verify "):
                 report = json.loads(line.partition(" ")[2])  # the controller checks that it is an `ImportReport`
                 return report if isinstance(report, dict) else {}
-        how = "signal %d" % -status if status < 0 else "status %d" % status
-        raise SessionError("import", "the import check ended with %s" % how, errors=errors[-4000:])
+        step = (["the import check"] + [line[13:] for line in output.splitlines() if line[:13] == "ipexctl-step "])[-1]
+        how = "status %d" % status if status >= 0 else {int(sign): sign.name for sign in signal.Signals}.get(-status)
+        raise SessionError("import", "%s ended with %s" % (step, how), errors=errors[-4000:])
 
     # -- finishing
 

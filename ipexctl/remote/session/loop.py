@@ -65,7 +65,7 @@ def _answer(run: Run, command: str, arguments: Dict[str, Any]) -> Message:
     except SessionError as error:
         return Failed(error.code, error.what, error.details)
     except OSError as error:
-        code = "no-space" if error.errno == errno.ENOSPC else "os"
+        code = "no-space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "os"
         what = error.strerror or str(error) or type(error).__name__
         return Failed(code, "%s: %s" % (error.filename, what) if error.filename else what, {})
     except Exception as error:

@@ -38,6 +38,7 @@ def main(wanted: Dict[str, Any]) -> None:
     problems = report["problems"]
 
     def attempt(name: str, what: str, work: Callable[[], Any]) -> Any:
+        print("ipexctl-step %s" % what, flush=True)
         try:
             return work()
         except BaseException as error:  # SystemExit too: IPEX calls exit() on a CPU it does not like
