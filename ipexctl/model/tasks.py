@@ -235,11 +235,7 @@ class Run(Task):
         None, "Rendezvous port on node0 (default: a free one).", "Collectives", "PORT", ge=1024, le=65535
     )
     port_range: str | None = flag(
-        None,
-        "Ports on all hosts for what ipexctl, MPI and the rendezvous listen on (default: free ones).",
-        "Collectives",
-        "LOW-HIGH",
-        pattern=r"^[1-9][0-9]{3,4}-[1-9][0-9]{3,4}$",
+        None, "Ports to listen on, of all hosts (default: free ones).", "Collectives", "LOW-HIGH", pattern=r"^\d+-\d+$"
     )
     threads: int | None = flag(None, "OpenMP threads per rank (default: the rank's cores).", "Placement", ge=1)
     ccl_workers: int = flag(1, "oneCCL worker threads per rank.", "Collectives", ge=1)

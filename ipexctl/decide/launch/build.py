@@ -70,9 +70,8 @@ def build_launch(
     rdma = environment.has_rdma(facts.values())
     most = max(sum(rank.host == host.name for rank in ranks) for host in run_hosts)
     ports = mpi_launchers.build_port_env(head.runtime.dialect, task, most)
-    settings = RunSettings(
-        task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env, rdma, ports.ranks
-    )
+    known = (task, head.interface, len(run_hosts), backend, workers, isa_settings, user_env)
+    settings = RunSettings(*known, rdma=rdma, port_env=ports.ranks)
     nodes: list[NodePlan] = []
     warnings = [*core_warnings, *isa_warnings, *_check_ports(task, backend)]
     for number, host in enumerate(run_hosts):

@@ -19,10 +19,8 @@ from ipexctl.model.tasks import Run
 LATENCY = 4  # cores of an instance in the launchers' latency mode
 BACKEND = "none"
 BECAUSE = "instances are independent of each other"
-RENDEZVOUS = (
-    "FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME",
-    "FI_TCP_IFACE", "FI_PROVIDER", "IPEXCTL_BACKEND",
-)  # fmt: skip
+_LIBFABRIC = ("FI_TCP_IFACE", "FI_PROVIDER", "FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "IPEXCTL_BACKEND", *_LIBFABRIC)
 
 
 def check_options(task: Run) -> None:
