@@ -100,7 +100,7 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
         from ipexctl.verbs.run.replay import find_saved_run, read_saved_run
 
         directory = find_saved_run(state_directory() / "runs", word)
-        folding = Folding(read_known_errors())
+        folding = Folding(read_known_errors)
         screen = make_screen(options, console)
         with console.interrupts.raising():
             for stamped in read_saved_run(directory):
@@ -172,7 +172,7 @@ class Delivery:
     def __init__(self, options: OutputOptions, console: Console, log: DebugLog, state: Path | None) -> None:
         self._interrupts, self._err, self._log, self._state = console.interrupts, console.err, log, state
         self._verb = "ipexctl"
-        self._folding = Folding(read_known_errors())
+        self._folding = Folding(read_known_errors)
         self._screen = make_screen(options, console)
         self._record: Record | None = None
         self._sinks: list[sinks.Sink] = [self._folding, self._screen]

@@ -6,7 +6,7 @@ as failed; the order in which events of several hosts arrive does not change the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -25,9 +25,9 @@ _SAME_CLOCK = 2.0  # seconds: hosts whose clocks differ by less are compared by 
 class Folding:
     """The report while it grows. Memory grows with hosts, ranks and steps, not with output.
 
-    ``known`` is the catalogue of errors that failures are compared with."""
+    ``known`` gives the catalogue of errors that failures are compared with, once there is one."""
 
-    def __init__(self, known: KnownErrors = ()) -> None:
+    def __init__(self, known: Callable[[], KnownErrors] = tuple) -> None:
         self._known = known
         self._launcher = b""  # mpirun's own last words
         self._verb = ""
@@ -201,9 +201,8 @@ class Folding:
         if not failed and (over is None or over.reason in ("done", "stopped")):
             return None
         texts = [text for rank in failed[:8] for text in (rank.error, rank.traceback, rank.tail)]
-        texts += [over.detail] if over else []
-        texts.append(self._launcher.decode("utf-8", "replace"))
-        return diagnose(self._known, texts, failed[0].signal if failed else 0)
+        texts += [*([over.detail] if over else []), self._launcher.decode("utf-8", "replace")]
+        return diagnose(self._known(), texts, failed[0].signal if failed else 0)
 
     def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
         states = {rank.state for rank in run.ranks}

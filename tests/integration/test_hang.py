@@ -124,7 +124,7 @@ def test_stages_come_in_order(start: Start) -> None:
 
 
 def report(events: Iterable[Event]) -> CommandReport:
-    folding = Folding(parse_errors(read_data("errors.toml")))
+    folding = Folding(lambda: parse_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
         folding.take(Stamped(time.time() + number / 1000, event))
     return folding.report()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +69,11 @@ class Links:
     def _make_link(self, host: Host) -> LocalLink | SSHLink:
         if host.is_local:
             return LocalLink(host)
-        from ipexctl.act.ssh.connect import Dialler  # Paramiko and Fabric take a quarter of a second to import
+        if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks; Paramiko needs it not
+            sys.modules["invoke"] = None  # type: ignore[assignment]  # "not installed"
+            __import__("paramiko")
+            del sys.modules["invoke"]
+        from ipexctl.act.ssh.connect import Dialler
         from ipexctl.act.ssh.link import SSHLink
         from ipexctl.act.ssh.settings import SSHSettings
 

@@ -5,11 +5,10 @@ docs/decisions/0012-fabric.md says what Fabric is used for, and what not.
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import fabric
 
 from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
 from ipexctl.model.errors import ConnectError
@@ -78,10 +77,8 @@ class SSHSettings:
         except ValueError:
             raise ConnectError("jump", f"its ProxyJump names no host: {printable(options.word('proxyjump'))}") from None
         behind = (*behind, host)
-        if not jumps or jumps[-1] in behind or len(behind) > _MOST_JUMPS:
-            jump = None
-        else:
-            jump = self._resolve(jumps[-1], jumps[:-1], behind, None, None)
+        direct = not jumps or jumps[-1] in behind or len(behind) > _MOST_JUMPS
+        jump = None if direct else self._resolve(jumps[-1], jumps[:-1], behind, None, None)
         return Settings(
             name=host.text,
             pattern=host.host,
@@ -112,8 +109,11 @@ class SSHSettings:
 @lru_cache
 def _find_login(user: str | None, port: int | None, config_user: str, config_port: str) -> tuple[str, int]:
     """User and port by Fabric's precedence: what the user says, then ssh_config, then the local user and 22."""
-    configured = {"user": config_user, "port": int(config_port or 0)}
-    overrides = {name: value for name, value in configured.items() if value}
+    if (config_user or None, int(config_port or 0) or None) == (user, port):  # nothing to decide: Fabric is not needed
+        return user or getpass.getuser(), port or 22
+    import fabric
+
+    overrides = {key: value for key, value in (("user", config_user), ("port", int(config_port or 0))) if value}
     # Lazy: no fabric.yml of anybody is read. Its ssh_config is empty, and it opens no connection.
     config = fabric.Config(overrides=overrides, lazy=True)
     connection = fabric.Connection("host", user=user, port=port, config=config, gateway=False, forward_agent=False)
