@@ -60,7 +60,8 @@ class Folding:
             case e.Output(rank=rank, stream=stream, data=data):
                 self._bytes[rank, stream] = self._bytes.get((rank, stream), 0) + len(data)
                 tail = data[-_TAIL:]
-                self._tails[rank] = tail if len(tail) == _TAIL else (self._tails.get(rank, b"") + tail)[-_TAIL:]
+                tail = tail if len(tail) == _TAIL else (self._tails.get(rank, b"") + tail)[-_TAIL:]
+                self._tails[rank] = tail.lstrip(bytes(range(0x80, 0xC0))) if len(tail) == _TAIL else tail
             case e.Started():
                 if self._started is None:
                     self._verb, self._title, self._started = event.verb, event.title, stamped.at
@@ -210,7 +211,9 @@ class Folding:
         reason = self._over.reason if self._over and not excused else ""
         # A run that was watched and did not come to its own end is not done, whoever stopped it. (The code of our own
         # signal wins over this; the verb that only stops runs never says `RunStarted`.)
-        cut_short = self._run and (reason == "stopped" or (reason == "done" and "stopped" in states))
+        cut_short = (self._run or self._verb == "run") and (
+            reason == "stopped" or (reason == "done" and "stopped" in states)
+        )
         # Out of reach: their guards end their part by themselves. Who has stopped a run wants to know.
         unchecked = Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST
         conditions = (

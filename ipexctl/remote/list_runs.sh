@@ -3,7 +3,7 @@
 all=$HOME/$1 tried=
 for d in "$all"/*; do
   [ -x "$d/$2" ] || continue
-  tried=1
   "$d/$2" "$4" "$all" || python3 -E -s -S "$d/$3" "$4" "$all" && exit 0
+  [ ! -e "$d/$2" ] || tried=1 # not a run that has ended and gone meanwhile
 done
 [ "$tried" ] || printf '%s\n' "$5"

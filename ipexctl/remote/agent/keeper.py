@@ -157,7 +157,7 @@ class Keeper:
         """All hosts are ready: a free port for the ranks, then mpirun."""
         head = self.spec.head_spec
         try:
-            port = head.port or self.free_port()
+            port = self.free_port()
         except OSError as error:
             return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
         out_read, out_write = os.pipe()
@@ -198,7 +198,7 @@ class Keeper:
 
     def free_port(self) -> int:
         head = self.spec.head_spec
-        with rpc.bind_free(head.address, head.ports) as probe:
+        with rpc.bind_free(head.address, [head.port] * 2 if head.port else head.ports) as probe:
             return int(probe.getsockname()[1])
 
     def finish(self, end: "journal.RunEnd") -> None:

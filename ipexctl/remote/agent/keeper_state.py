@@ -116,6 +116,7 @@ class Run(NamedTuple):
     launcher_status: "Optional[int]" = None
     reason: str = ""
     detail: str = ""
+    stopped_at: "Optional[float]" = None  # the head's clock at the polite stop
     doubt: "Optional[Doubt]" = None
     unwitnessed: "Tuple[journal.RankEnded, ...]" = ()  # ends of ranks whose wrappers were killed, by whom is in doubt
     inquiry: "Optional[Inquiry]" = None
@@ -155,7 +156,7 @@ def _stop(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
         return run, ()
     by_us = reason != Reason.LOST or (run.launcher_status or 0) < 0  # a killed mpirun takes them along
     notes = tuple(Note(end._replace(by_us=by_us)) for end in run.unwitnessed)
-    run = run._replace(reason=reason, detail=detail, unwitnessed=())
+    run = run._replace(reason=reason, detail=detail, unwitnessed=(), stopped_at=now.clock)
     stopped = _enter(run, State.STOPPING, now.steady + run.spec.timings.grace)
     return stopped, (*notes, Note(journal.Stopping(reason, detail)), Send("", messages.Terminate()))
 
@@ -291,7 +292,8 @@ def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step"
     if not run.launched:
         return run, ()
     run = run._replace(launcher_ended=now.steady, launcher_status=ended.status)
-    if ended.status >= 0 or run.state is not State.RUNNING:
+    # Of SIGPIPE it dies when a proxy has died: that is the cause.
+    if ended.status >= 0 or ended.status == -signal.SIGPIPE or run.state is not State.RUNNING:
         return run, ()
     known = -ended.status in list(signal.Signals)
     name = signal.Signals(-ended.status).name if known else "signal %d" % -ended.status
@@ -377,8 +379,10 @@ def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") 
         return _suspect(run, "the wrapper of rank %d on %s was killed" % (end.rank, host), end.at, now), ()
     if end.unheard and running:
         run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
-    after = run.doubt is not None and end.at > run.doubt.since + (run.clocks[host].within or 0.0)
-    end = end._replace(by_us=not running or after or end.unheard)
+    within = run.clocks[host].within or 0.0
+    before = run.stopped_at is not None and end.at < run.stopped_at - within  # reported late, ended by itself
+    after = run.doubt is not None and end.at > run.doubt.since + within
+    end = end._replace(by_us=not (running or before) or after or end.unheard)
     if end.status == 0 or end.by_us or alone:
         return run, (Note(end),)
     if end.stopped and end.signal:

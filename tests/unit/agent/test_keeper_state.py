@@ -144,6 +144,14 @@ def test_a_failed_rank_stops_the_run_and_the_first_reason_stays() -> None:
     assert history.end().reason == Reason.RANK
 
 
+def test_a_rank_that_had_failed_before_the_stop_is_no_rank_that_we_ended() -> None:
+    history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
+    history.after(0.2, FromGuard("a", RankEnded(1, "a", status=2, at=CLOCK + 0.1)))
+    history.feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK + 0.1)))
+    history.feed(FromGuard("b", RankEnded(2, "b", status=1, at=CLOCK + 0.3)))
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False), (0, False), (2, True)]
+
+
 def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() -> None:
     history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK + 0.1)))
     assert ReleaseShims("b") in history.actions
