@@ -209,11 +209,9 @@ class Folding:
         states = {rank.state for rank in run.ranks}
         excused = bool(self._run and self._run.run == self._excused)
         reason = self._over.reason if self._over and not excused else ""
-        # A run that was watched and did not come to its own end is not done, whoever stopped it. (The code of our own
-        # signal wins over this; the verb that only stops runs never says `RunStarted`.)
-        cut_short = (self._run or self._verb == "run") and (
-            reason == "stopped" or (reason == "done" and "stopped" in states)
-        )
+        # Not its own end is not done, whoever stopped it. (Our own signal's code wins; `stop` says no `RunStarted`.)
+        own = self._run or self._verb == "run"
+        cut_short = own and (reason == "stopped" or (reason == "done" and "stopped" in states))
         # Out of reach: their guards end their part by themselves. Who has stopped a run wants to know.
         unchecked = Exit.RESIDUE if self._exit in (Exit.HUP, Exit.INT, Exit.TERM) else Exit.LOST
         conditions = (

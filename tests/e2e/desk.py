@@ -142,6 +142,9 @@ class Started:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGINT, signal.SIG_DFL
+                ),  # in the background, who tests ignores it
             )
 
     @property

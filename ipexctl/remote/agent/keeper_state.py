@@ -292,8 +292,7 @@ def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step"
     if not run.launched:
         return run, ()
     run = run._replace(launcher_ended=now.steady, launcher_status=ended.status)
-    # Of SIGPIPE it dies when a proxy has died: that is the cause.
-    if ended.status >= 0 or ended.status == -signal.SIGPIPE or run.state is not State.RUNNING:
+    if ended.status >= 0 or ended.status == -signal.SIGPIPE or run.state is not State.RUNNING:  # a dead proxy's doing
         return run, ()
     known = -ended.status in list(signal.Signals)
     name = signal.Signals(-ended.status).name if known else "signal %d" % -ended.status

@@ -38,8 +38,7 @@ def bind_free(address: str, ports: "Sequence[int]") -> "socket.socket":
                 raise
         else:
             return sock
-    which = "port %d" % ports[0] if ports[0] == ports[1] else "all ports from %d to %d" % tuple(ports)
-    raise OSError(errno.EADDRINUSE, "%s: address already in use" % which)
+    raise OSError(errno.EADDRINUSE, "all ports from %d to %d are in use" % (ports[0], ports[1]))
 
 
 class Wire:

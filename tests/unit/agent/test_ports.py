@@ -39,10 +39,7 @@ def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: P
 
 
 def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:
-    with (
-        rpc.bind_free("127.0.0.1", [ports[0], ports[0]]),
-        pytest.raises(OSError, match=r"port [0-9]+: address already in use"),
-    ):
+    with rpc.bind_free("127.0.0.1", [ports[0], ports[0]]), pytest.raises(OSError, match="all ports from"):
         rpc.bind_free("127.0.0.1", [ports[0], ports[0]])
 
 

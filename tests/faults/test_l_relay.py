@@ -1,4 +1,4 @@
-"""Whoever is on the path between two hosts passes on what he hears, and adds a line (decision 13)."""
+"""Whoever is on the path between two hosts passes on what he hears, and adds a line (case L2, decision 13)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def plant(command: Path) -> bytes:
     return KINDS.write(messages.StartProxy(["/bin/sh", "-c", f"'touch {command}'"])) + b"\n"
 
 
-def test_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept: Kept, tmp_path: Path) -> None:
+@pytest.mark.fault("L2")
+def test_l2_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept: Kept, tmp_path: Path) -> None:
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
     until(lambda: kept.state().state == "running")
@@ -91,7 +92,8 @@ def test_a_command_that_a_relay_adds_is_not_executed_and_the_run_says_so(kept: K
     assert kept.end()["detail"] == "a lost (a line on the connection to its guard is not authentic)"
 
 
-def test_a_report_that_a_relay_adds_or_repeats_does_not_count(kept: Kept) -> None:
+@pytest.mark.fault("L2")
+def test_l2_a_report_that_a_relay_adds_or_repeats_does_not_count(kept: Kept) -> None:
     relay = Relay(kept.port)
     assert start_guard(kept, relay.port) == GuardReady()
     until(lambda: kept.state().state == "running" and len(relay.passed) > 6)
@@ -101,7 +103,8 @@ def test_a_report_that_a_relay_adds_or_repeats_does_not_count(kept: Kept) -> Non
     assert b"RankEnded" not in (kept.directory / "journal.jsonl").read_bytes().split(b"HostLost")[0]
 
 
-def test_a_line_that_is_added_to_the_greeting_is_not_executed(kept: Kept) -> None:
+@pytest.mark.fault("L2")
+def test_l2_a_line_that_is_added_to_the_greeting_is_not_executed(kept: Kept) -> None:
     """At the moment at which the keeper believes the caller, in one piece with his proof."""
     stop = KINDS.write(messages.StopRun("theirs")) + b"\n"
     relay = Relay(kept.port, lambda data: data + stop if b"Hello" in data else data)
@@ -112,7 +115,8 @@ def test_a_line_that_is_added_to_the_greeting_is_not_executed(kept: Kept) -> Non
     assert b"MessageIgnored" in (kept.directory / "journal.jsonl").read_bytes()
 
 
-def test_a_keeper_that_does_not_know_the_token_is_not_believed(kept: Kept, tmp_path: Path) -> None:
+@pytest.mark.fault("L2")
+def test_l2_a_keeper_that_does_not_know_the_token_is_not_believed(kept: Kept, tmp_path: Path) -> None:
     def welcome(data: bytes) -> bytes:
         return KINDS.write(messages.Welcome("0" * 64)) + b"\n" if b"Welcome" in data else data
 
@@ -121,7 +125,8 @@ def test_a_keeper_that_does_not_know_the_token_is_not_believed(kept: Kept, tmp_p
     assert "does not prove to be this run's keeper" in refused.error
 
 
-def test_a_changed_line_has_no_effect(kept: Kept) -> None:
+@pytest.mark.fault("L2")
+def test_l2_a_changed_line_has_no_effect(kept: Kept) -> None:
     relay = Relay(kept.port, lambda data: data.replace(b"StopRun", b"KillRun"))
     link = rpc.connect("127.0.0.1", relay.port, TOKEN, "tell", "test", 5.0)
     link.send(messages.StopRun("ours"))

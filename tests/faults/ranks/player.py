@@ -1,0 +1,132 @@
+"""A rank of the faults: `player.py ACT WORDS…` does what a case needs; `emit` notes in a ledger what it then writes."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+act, rest = sys.argv[1], sys.argv[2:]
+LEDGER = "/root/ledger"
+
+
+def emit(data: bytes, stream: str = "out") -> None:
+    with open(os.path.join(LEDGER, "%d.%s" % (rank, stream)), "ab") as out:
+        out.write(data)
+    fd = 1 if stream == "out" else 2
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def wait() -> None:
+    os.write(1, b"waiting\n")
+    time.sleep(300)
+
+
+def wait_for_files(*names: str) -> None:
+    while not all(os.path.exists(os.path.join(LEDGER, name)) for name in names):
+        time.sleep(0.01)
+
+
+if act == "fail":  # with this code, this rank, after thirty lines
+    if rank == int(rest[1]):
+        time.sleep(0.5)
+        emit(b"".join(b"line %d of the end\n" % n for n in range(30)))
+        sys.exit(int(rest[0]))
+    wait()
+elif act == "pair":  # ranks 0 and 1, which are on one host, end at the same moment
+    if rank < 2:
+        open(os.path.join(LEDGER, "ready%d" % rank), "w").close()
+        wait_for_files("ready0", "ready1")
+        both = [os.stat(os.path.join(LEDGER, name)).st_mtime for name in ("ready0", "ready1")]
+        while time.time() < max(both) + 0.5:
+            pass
+        os._exit(int(rest[rank]))
+    wait()
+elif act == "silent":
+    time.sleep(300)
+elif act == "die":  # a hidden descendant first, then this signal to itself
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.closerange(0, 256)
+        os.execve("/bin/sleep", ["quiet", "3333"], {"IPEXCTL_RUN": os.environ["IPEXCTL_RUN"]} if rest[1:] else {})
+    time.sleep(0.3)
+    if rank == 1:
+        os.kill(os.getpid(), getattr(signal, rest[0]))
+    wait()
+elif act == "last":  # the last rank goes on until its host has the file
+    if rank == size - 1:
+        wait_for_files("go")
+elif act == "flood":  # so many numbered lines on both streams, as fast as it can
+    for first in range(0, int(rest[0]), 500):
+        lines = b"".join(b"rank %d line %07d %s\n" % (rank, n, b"x" * 70) for n in range(first, first + 500))
+        emit(lines, "err" if first % 5000 == 0 else "out")
+    open(os.path.join(LEDGER, "done"), "w").close()
+elif act == "text":  # valid characters of two to four bytes, cut by every write
+    data = ("ä" * 30_000 + "€" * 30_000 + "\U0001f600" * 30_000 + "\n").encode()
+    for at in range(0, len(data), 4097):
+        emit(data[at : at + 4097])
+elif act == "noise":  # NULs, overlong, truncated and random bytes
+    noise = random.Random(rank)
+    emit(b"\0\0a\0\n\xc0\xaf\xe0\x80\xaf\n\xe2\x82\nend \xf0\x9f\x98\n\xff\xfe\xed\xa0\x80\n")
+    for _ in range(100):
+        emit(bytes(noise.randrange(256) for _ in range(noise.randrange(1, 400))), noise.choice(["out", "err"]))
+    emit(b"\n\xe2\x82")
+elif act == "hex":  # these pieces, one after the other
+    for piece in rest:
+        emit(bytes.fromhex(piece))
+        time.sleep(0.02)
+elif act == "full":  # some before the disk is full, much while it is, some when it is free again
+    emit(b"before\n")
+    for n in range(0, 30_000, 500):
+        emit(b"".join(b"while %07d %s\n" % (n, b"x" * 70) for _ in range(500)))
+    wait_for_files("go")
+    for n in range(100):
+        emit(b"after %d\n" % n)
+        time.sleep(0.01)
+elif act == "bar":  # redrawn fifty times a second, then a last line without an end
+    for step in range(60):
+        emit(b"\rstep %d of 59" % step)
+        time.sleep(0.02)
+    emit(b"\nno newline at the end")
+elif act == "endless" and rank == 0:
+    block = b"y" * (1 << 20)
+    for _ in range(int(rest[0])):
+        emit(block)
+elif act == "meet":  # at the address that every rank was given
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(size)
+        others = [listener.accept()[0] for _ in range(size - 1)]
+        for other in others:
+            other.sendall(b"%d" % len(others))
+            other.close()
+        print("met", len(others))
+    else:
+        until = time.time() + 30
+        while True:
+            try:
+                print("met", socket.create_connection(address, 5).recv(10).decode())
+                break
+            except ConnectionError:
+                if time.time() > until:
+                    raise
+                time.sleep(0.1)
+elif act == "tell":  # its arguments, directory and these variables, for every stranger to read
+    names, words = rest[0].split(","), rest[1:]
+    told = {"argv": words, "cwd": os.getcwd(), "env": {name: os.environ.get(name) for name in names}}
+    emit(json.dumps({**told, "names": sorted(os.environ)}).encode() + b"\n")
+elif act == "hash":  # of a variable that nobody may see
+    emit(hashlib.sha256(os.environ[rest[0]].encode()).hexdigest().encode() + b"\n")
+    time.sleep(1)
+elif act == "read":
+    print("read", sys.stdin.buffer.read())

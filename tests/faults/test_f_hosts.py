@@ -1,0 +1,138 @@
+"""Hosts that lose power, are cut off, lose their sshd or cannot start their part (cases F8 to F10)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.e2e.desk import ACTOR, GATE, LIGHT, QUICK, Desk, Started, open_gates, residue, wait
+
+LEASE = 5.0  # seconds; 30 unless told otherwise
+ON = ("--venv", LIGHT, "--limit", "node[0-2]")
+RUN = ("run", *ON, "--node-lease", str(LEASE), "--grace", "3")
+Start = Callable[..., Started]
+
+
+def wait_until_empty(cluster: Cluster, host: str, timeout: float) -> None:
+    """Until no process of a run is on this host, which may be cut off."""
+    wait(lambda: not [p for p in cluster.processes(host) if "IPEXCTL_RUN" in p.environ], timeout)
+
+
+def lose_node2(start: Start, controller: Desk, mpi: Cluster, how: str) -> None:
+    """Loses it in the middle of a run, which ends on the others, with all that was said until then."""
+    going = start(*RUN, ACTOR, "count", "3000", **QUICK)
+    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    getattr(mpi, how)("node2")
+    going.until("lost")
+    told = going.end(LEASE + 45.0)
+    assert told.code == 6, told
+    assert re.search(r"node2 lost \(no sign of life for \d+ s\)", told.out + told.err), told
+    assert not residue(mpi, ["node0", "node1"])
+    for rank in range(3):
+        lines = controller.written(rank).splitlines()
+        assert lines == [b"tick %d" % n for n in range(len(lines))]
+        assert len(lines) > 5
+    report = controller.report()["run"]
+    assert {row["rank"]: row["state"] for row in report["ranks"]}[2] in {"lost", "running"}
+    assert "nobody saw the end of rank 2 on node2" in told.out
+    assert "node2" in report["unchecked"]
+
+
+def run_again(controller: Desk, mpi: Cluster) -> None:
+    """Nothing of the lost run is in the way of the next."""
+    assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
+    told = controller(*RUN, ACTOR, "say")
+    assert told.code == 0, told
+
+
+def reap_old(controller: Desk, mpi: Cluster) -> None:
+    """A directory whose guard died is taken away once it is old enough not to be that of a run that just begins."""
+    for directory in mpi.path("node2", "/root/.local/state/ipexctl/runs").glob("*-h2"):
+        os.utime(directory, (time.time() - 300,) * 2)
+    told = controller("stop", "--orphans")
+    assert told.code == 0, told
+
+
+@pytest.mark.fault("F8")
+def test_f8_a_host_loses_power(start: Start, controller: Desk, mpi: Cluster) -> None:
+    lose_node2(start, controller, mpi, "power_off")
+    mpi.power_on("node2")
+    run_again(controller, mpi)
+    reap_old(controller, mpi)
+
+
+@pytest.mark.fault("F8")
+def test_f8_the_head_loses_power(start: Start, mpi: Cluster) -> None:
+    going = start(*RUN, ACTOR, "wait", **QUICK)
+    going.until("0│waiting", "1│waiting", "2│waiting")
+    mpi.power_off("node0")
+    for host in ("node1", "node2"):
+        wait_until_empty(mpi, host, LEASE + 60.0)
+    going.until("connection lost")
+    mpi.power_on("node0")
+    told = going.end(90)
+    assert told.code in {6, 4}, told
+    assert not residue(mpi, ["node1", "node2"])
+
+
+@pytest.mark.fault("F8")
+def test_f8_a_host_freezes(start: Start, controller: Desk, mpi: Cluster) -> None:
+    lose_node2(start, controller, mpi, "freeze")
+    mpi.thaw("node2")
+    wait_until_empty(mpi, "node2", 60.0)
+    run_again(controller, mpi)
+
+
+@pytest.mark.fault("F9")
+def test_f9_a_cut_that_outlasts_the_lease_ends_the_run_on_both_sides(
+    start: Start, controller: Desk, mpi: Cluster
+) -> None:
+    lose_node2(start, controller, mpi, "cut")
+    wait_until_empty(mpi, "node2", 30.0)  # by itself, before anybody can reach it
+    mpi.heal("node2")
+    run_again(controller, mpi)
+
+
+@pytest.mark.fault("F9")
+def test_f9_a_cut_that_heals_in_time_loses_and_doubles_nothing(start: Start, controller: Desk, mpi: Cluster) -> None:
+    """By the lease that a run has if nobody says otherwise."""
+    going = start("run", *ON, ACTOR, "count", "100")
+    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    with mpi.cut("node1"):
+        time.sleep(8.0)
+    told = going.end(90)
+    assert told.code == 0, told
+    for rank in range(3):
+        assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(100))
+    assert not residue(mpi)
+
+
+@pytest.mark.fault("F10")
+def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
+    start: Start, controller: Desk, mpi: Cluster
+) -> None:
+    """Its host lives: only the proof on that host must wait."""
+    going = start("run", *ON, ACTOR, "count", "40", GATE)
+    going.until("0│tick 5\n", "1│tick 5\n", "2│tick 5\n")
+    for process in mpi.processes("node2"):
+        if "sshd" in process.argv[0]:
+            os.kill(process.outer, signal.SIGKILL)
+    open_gates(mpi)
+    told = going.end(90)
+    assert told.code == 6, told
+    assert "could not look: node2" in told.out
+    report = controller.report()["run"]
+    assert report["reason"] == "done"
+    assert report["unchecked"] == ["node2"]
+    assert [row["state"] for row in report["ranks"]] == ["ok"] * 3
+    for rank in range(3):
+        assert controller.written(rank) == b"".join(b"tick %d\n" % n for n in range(40))
+    assert not residue(mpi, ["node0", "node1"])
+    assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
+    mpi.power_off("node2")  # a new sshd, at the end of the test
