@@ -29,7 +29,10 @@ class Ground:
         self._lock = _lock(self.path / "lock", create=True)
 
     def close(self) -> None:
-        shutil.rmtree(self.path)
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+        shutil.rmtree(self.path)  # the lock goes last: without it another suite would sweep what we still remove
         if self._lock is not None:
             os.close(self._lock)
 
