@@ -110,7 +110,8 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     if asking and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("init asks a few questions, and nobody can answer here", hint="ipexctl init --yes train.py")
 
-    source = read_source(flags.from_, cwd=Path.cwd()) if flags.from_ else Source()
+    unnamed = not (hosts.hosts or hosts.hostfile)
+    source = read_source(flags.from_, cwd=Path.cwd(), hosts=unnamed) if flags.from_ else Source()
     target = Path(os.path.abspath(flags.playbook))  # noqa: PTH100 - links stay as they are written
     inventory, hostfile = source.inventory, None
     default = os.environ.get("IPEXCTL_HOSTFILE") or ("hostfile" if Path("hostfile").is_file() else None)

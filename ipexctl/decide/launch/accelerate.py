@@ -111,7 +111,7 @@ def read_config(text: str, source: str) -> AccelerateConfig:
         address=read("main_process_ip"),
         port=read_number("main_process_port", 0) or None,
         precision=precision,
-        ipex=read("ipex_config.ipex").lower() in {"true", "yes"},
+        ipex=read("ipex_config.ipex", read("ipex_config.ipex_enabled")).lower() in {"true", "yes"},  # the latter: 0.19
         hostfile=read("mpirun_config.mpirun_hostfile"),
         workers=read_number("mpirun_config.mpirun_ccl", 1),
     )

@@ -53,8 +53,8 @@ class Target(Record):
     force: bool = False
 
 
-def read_source(path: str, *, cwd: Path) -> Source:
-    """Reads an Accelerate ``default_config.yaml``, or a hostfile in any dialect. Raises `UsageError`."""
+def read_source(path: str, *, cwd: Path, hosts: bool = True) -> Source:
+    """Reads an Accelerate ``default_config.yaml`` (and the ``hosts`` it names), or a hostfile. Raises `UsageError`."""
     source = read_input(path, cwd=cwd)
     is_yaml = path.lower().endswith((".yaml", ".yml", ".json"))
     root = yaml_nodes.read_yaml_node(source.text, path, InputErrors(path)) if is_yaml else None
@@ -62,7 +62,7 @@ def read_source(path: str, *, cwd: Path) -> Source:
     if not isinstance(root, yaml_nodes.Map) or not any(root.get(key) for key in keys):
         return Source(read_hostfile(path, cwd=cwd))
     config = accelerate.read_config(source.text, path)
-    if not config.hostfile:
+    if not (config.hostfile and hosts):
         return Source(None, config)
     hostfile = source.path.parent / Path(config.hostfile).expanduser()
     hint = f"mpirun_hostfile of {printable(path)} names it; give the hosts themselves with -f or --hosts"

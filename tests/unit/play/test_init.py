@@ -213,3 +213,33 @@ def test_what_others_have_written_is_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         read_source("gpu.yaml", cwd=tmp_path)
     assert "gpu.yaml:1:19: distributed_type must be NO or MULTI_CPU" in str(refused.value)
+
+
+SHARED = "compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\nmachine_rank: 0\ntpu_env: []\nuse_cpu: true\n"
+GUIDES = {  # Hugging Face's: one host; four hosts, whose hostfile is on node0; and the first version that knew IPEX
+    "one": (
+        f"{SHARED}distributed_type: 'NO'\nipex_config:\n  ipex: true\nnum_machines: 1\nnum_processes: 1\n",
+        1,
+        None,
+    ),
+    "four": (
+        f"{SHARED}distributed_type: MULTI_CPU\nipex_config:\n  ipex: true\nmain_process_ip: 36.112.23.24\n"
+        "main_process_port: 29500\nmpirun_config:\n  mpirun_ccl: '1'\n  mpirun_hostfile: /home/user/hostfile\n"
+        "num_machines: 4\nnum_processes: 16\n",
+        16,
+        29500,
+    ),
+    "0.19": (f"{SHARED}distributed_type: MULTI_CPU\nipex_config: {{ipex_enabled: true}}\nnum_processes: 4\n", 4, None),
+}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_init_starts_from_any_file_of_the_guides(tmp_path: Path, name: str) -> None:
+    text, ranks, port = GUIDES[name]
+    (tmp_path / "default_config.yaml").write_text(text)
+    config = read_source("default_config.yaml", cwd=tmp_path, hosts=False).config
+    assert config is not None
+    assert (config.ranks, config.port, config.precision, config.ipex) == (ranks, port, "bf16", True)
+    if name == "four":  # its hostfile is not here; it is not needed where the hosts are named
+        with pytest.raises(UsageError, match="/home/user/hostfile"):
+            read_source("default_config.yaml", cwd=tmp_path)
