@@ -91,7 +91,7 @@ class Soak:
             command = self.going.pop(self.random.randrange(len(self.going)))
             command.signal(self.random.choice([signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]))
             code = command.end(90.0).code
-            if code not in (-9, 129, 130, 143, 5, 6):  # another act may have ended its run before
+            if code not in (-9, -1, -2, -15, 129, 130, 143, 5, 6):  # it was starting; its run had ended before
                 self.findings.append(f"a watcher that got a signal: {command.said}")
 
     def attach(self) -> None:
