@@ -255,6 +255,11 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
         why = printable(str(error.text), 80).lower()
         raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
     except LOSSES:
+        if (
+            jump.is_active() and attempt.left > 1.0
+        ):  # refused, and Paramiko told another thread why: it has one place for it
+            time.sleep(0.1)
+            return _open_jump_channel(jump, name, attempt)
         if jump.is_active():
             what = f"no answer within {attempt.limit:g} s through jump host {name} ({settings.at})"
             raise ConnectError("timeout", what) from None
