@@ -246,23 +246,18 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
     """A channel to the host through the jump host of that name."""
     settings = attempt.settings
     try:
-        place = (settings.address, settings.port)
-        return jump.open_channel("direct-tcpip", place, ("", 0), timeout=attempt.left)
+        return jump.open_channel("direct-tcpip", (settings.address, settings.port), ("", 0), timeout=attempt.left)
     except paramiko.ChannelException as error:
-        if error.code == 1:
-            what = f"jump host {name} forbids forwarding"  # said alike of all hosts behind it
-            raise ConnectError("jump", what, "AllowTcpForwarding on the jump host") from None
+        if error.code == 1:  # said alike of all hosts behind it
+            raise ConnectError("jump", f"jump host {name} forbids forwarding", "AllowTcpForwarding there") from None
         why = printable(str(error.text), 80).lower()
         raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
     except LOSSES:
-        if (
-            jump.is_active() and attempt.left > 1.0
-        ):  # refused, and Paramiko told another thread why: it has one place for it
+        if jump.is_active() and attempt.left > 1.0:  # refused; Paramiko keeps one reason, and another thread has got it
             time.sleep(0.1)
             return _open_jump_channel(jump, name, attempt)
         if jump.is_active():
-            what = f"no answer within {attempt.limit:g} s through jump host {name} ({settings.at})"
-            raise ConnectError("timeout", what) from None
+            raise attempt.late_error(f"no answer through jump host {name} within") from None
         raise ConnectError("jump", f"jump host {name}: the connection was lost") from None
 
 
