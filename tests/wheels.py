@@ -56,7 +56,10 @@ def optimize(model, optimizer=None, dtype=None): return model, optimizer
 class _C:
     _get_current_isa_level = staticmethod(lambda: "AVX512_BF16")
 """
-MPIEXEC = "#!/bin/sh\necho 'Intel(R) MPI Library for Linux* OS, Version 2021.18 (a double)'\n"
+MPIEXEC = """#!/bin/sh
+[ "$1" = -launcher ] && printf 'ipexctl-rank '  # what a rank says
+echo 'Intel(R) MPI Library for Linux* OS, Version 2021.18 (a double)'
+"""
 # Any shared library of this machine will do for "can it be loaded?".
 LIBRARY = next(path for path in Path("/lib").glob("*-linux-gnu/libm.so.6")) if Path("/lib").exists() else Path()
 

@@ -173,7 +173,8 @@ class ImportCheck(JsonRecord):
 
 
 class InstallAnswer(JsonRecord):
-    """``install``: the environment and its stack, and which hosts changed. ``failed`` maps hosts to the reason.
+    """``install``: the environment and its stack, and which hosts changed. ``failed`` maps hosts to the reason;
+    ``next`` is the command that uses it.
     Stopped before there was a plan, it has no more than ``changed`` and ``failed``."""
 
     changed: tuple[str, ...]
@@ -185,6 +186,7 @@ class InstallAnswer(JsonRecord):
     plan: str | None = None
     unchanged: tuple[str, ...] | None = None
     hosts: Mapping[str, ImportCheck] | None = None
+    next: str | None = None
 
     @property
     def dry(self) -> bool:

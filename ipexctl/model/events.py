@@ -50,6 +50,14 @@ class Message(Event):
     code: str = ""
 
 
+class PhaseStarted(Event):
+    """A verb begins its part ``number``, from 1, of ``of`` (0: not known yet), on all hosts."""
+
+    number: int
+    of: int
+    title: str
+
+
 class StepStarted(Event):
     """``step`` is a short verb phrase ("connect", "probe", "upload wheels"); at most one step a host at a time."""
 

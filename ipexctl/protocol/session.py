@@ -63,6 +63,7 @@ class Inspection(NamedTuple):
     leftovers: List[str] = []  # of a killed install, and not used by a job
     packages: Optional[Dict[str, str]] = None  # of the active environment: name → version
     free: int = 0  # bytes
+    files: Optional[int] = None  # how many more there may be
     at: str = ""  # the existing directory nearest to the place
     uv: Optional[str] = None
     visible: List[str] = []  # files of the controller that the host sees, too

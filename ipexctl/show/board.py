@@ -51,6 +51,8 @@ class HostView:
     unit: str = "B"
     detail: str = ""
     since: float = 0.0
+    moved: float = 0.0  # stamp of its first progress in this step
+    skipped: int = 0  # how far the step was then: what an earlier try has done
     outcome: str = ""  # of the last step that ended; "" while one goes on
     ended: int = 0  # steps
     failure: Failure | None = None
@@ -128,6 +130,7 @@ class Board:
         self.title = ""
         self.started = 0.0
         self.at = 0.0
+        self.phase: e.PhaseStarted | None = None
         self.ended = False  # the verb: until then a host that has nothing to do may get more
         self.hosts: OrderedDict[str, HostView] = OrderedDict()
         self.run: e.RunStarted | None = None
@@ -151,18 +154,22 @@ class Board:
                 self.verb, self.title = verb, title
                 self.started, self.ended = at, False
                 self.hosts = OrderedDict((name, HostView(name)) for name in hosts)
-                self.run, self.over, self.ranks = None, None, []
+                self.run, self.over, self.ranks, self.phase = None, None, [], None
                 self.odd.clear()
                 self.launcher.clear()
                 self.stopping = ""
+            case e.PhaseStarted():
+                self.phase = event
             case e.StepStarted(host=host, step=step):
                 view = self._host(host)
                 self.hosts[host] = HostView(host, step, since=at, ended=view.ended, failure=view.failure)
             case e.Progress(host=host, step=step):
                 view = self._host(host)
                 if view.step != step:
-                    view.step, view.since = step, at
+                    view.step, view.since, view.moved = step, at, 0.0
                 view.outcome = ""
+                if not view.moved:
+                    view.moved, view.skipped = at, event.done
                 view.done, view.total, view.unit, view.detail = event.done, event.total, event.unit, event.detail
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 view = self._host(host)

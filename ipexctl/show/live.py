@@ -100,7 +100,8 @@ class View:
         bad, busy, done = ([host for host in hosts if host.state == state] for state in ("failed", "busy", "done"))
         room = max(height - 3, 1)
         took = phrases.format_duration(now - board.started)
-        lines: list[RenderableType] = [_justify_ends(width, one_line(board.title or board.verb), took)]
+        part = f"{phrases.format_phase(board.phase)} · " if board.phase and not board.ended else ""
+        lines: list[RenderableType] = [_justify_ends(width, one_line(part + (board.title or board.verb)), took)]
         if len(hosts) <= room:
             lines.append(self._host_rows(hosts, width, now))
         else:
@@ -153,7 +154,8 @@ class View:
             parts = [host.step]
             if host.total > 0 or host.done:
                 parts.append(phrases.short_amount(host.done, host.total, host.unit))
-            parts += [detail] if detail else []
+            pace = phrases.format_pace(host.done - host.skipped, host.total - host.skipped, host.unit, now - host.moved)
+            parts += [word for word in (pace if host.moved else "", detail) if word]
             # Nothing longer than a few seconds goes by without a sign of time.
             if host.total <= 0 and now - host.since >= 3:
                 parts.append(phrases.format_duration(now - host.since))
@@ -161,6 +163,8 @@ class View:
         if not host.outcome:
             return Text(" "), text(("waits", QUIET))
         mark = {"failed": ("✗", BAD), "skipped": ("-", QUIET), "changed": ("✓", WARN)}.get(host.outcome, ("✓", GOOD))
+        if mark[0] == "✓" and self.board.phase and self.board.phase.number != self.board.phase.of:
+            mark = ("·", QUIET)  # it gets another step
         state = " · ".join(word for word in (host.step, host.outcome if host.outcome != "ok" else "", detail) if word)
         return text(mark), text(state)
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Sequence
 
 from ipexctl.model.errors import Failure, Kind, UsageError
+from ipexctl.model.events import PhaseStarted
 from ipexctl.model.facts import cpu_list
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size
@@ -36,6 +37,19 @@ def short_amount(done: int, total: int, unit: str) -> str:
         return format_amount(done, total, unit)
     share = f"{100 * done // total} %" if done < total else "all"
     return f"{share} of {format_size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
+
+
+def format_phase(phase: PhaseStarted) -> str:
+    return visible(f"step {phase.number}{f' of {phase.of}' if phase.of else ''}: {phase.title}")
+
+
+def format_pace(done: int, total: int, unit: str, seconds: float) -> str:
+    """``12 MiB/s, 1 m 20 s left`` after so many seconds for ``done``; empty where that says nothing yet."""
+    if unit != "B" or seconds < 2 or done <= 0:
+        return ""
+    rate = done / seconds
+    left = f", {format_duration((total - done) / rate)} left" if total > done else ""
+    return f"{format_size(int(rate))}/s{left}"
 
 
 def format_duration(seconds: float) -> str:

@@ -93,9 +93,23 @@ def install(value: a.InstallAnswer) -> list[RenderableType]:
         parts = [f"{name} {version}" for name, version in versions if version]
         parts += [f"{stack.mpi.kind} {stack.mpi.version}".rstrip(), f"Python {stack.python}"]
         items.append(text((" · ".join(parts), STRONG)))
+    checks = group_pairs((_describe_check(check), host) for host, check in (value.hosts or {}).items())
+    items += [
+        Line(text(("✓ ", GOOD), (phrases.format_hosts(hosts), STRONG), f"  {what}"), 2)
+        for what, hosts in checks.items()
+    ]
     groups = (("changed", value.changed, GOOD), ("unchanged", value.unchanged, QUIET), ("failed", value.failed, BAD))
     items += [labelled(name, (phrases.format_hosts(hosts), style)) for name, hosts, style in groups if hosts]
-    return [*items, labelled("venv", value.venv)] if value.venv else items
+    items += [labelled("venv", value.venv)] if value.venv else []
+    return [*items, labelled("next", value.next, copied=True)] if value.next else items
+
+
+def _describe_check(check: a.ImportCheck) -> str:
+    """What was tried on a host and worked: ``imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of …``."""
+    parts = ["imports " + ", ".join(f"{name} {version}" for name, version in check.versions.items())]
+    parts += [f"{check.dtype} step"] if check.step_ms is not None else []
+    parts += [check.isa] if check.isa else []
+    return " · ".join([*parts, *([f"a rank of {check.mpi}"] if check.mpi else [])])
 
 
 def format_transfers(hosts: Mapping[str, a.SyncedHost | a.FetchedHost | a.FailedTransfer]) -> list[RenderableType]:

@@ -16,7 +16,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.show import event_json
 from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
-from ipexctl.show.phrases import failure_lines, format_amount, refusal_lines
+from ipexctl.show.phrases import failure_lines, format_amount, format_pace, format_phase, refusal_lines
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sanitise import decode, is_harmless, is_plain, visible, visible_lines, without_colours
 
@@ -54,6 +54,7 @@ class Plain:
         self._unfinished: dict[tuple[int, str], bytes] = {}
         self._prefixes: dict[int, str] = {}
         self._shown_at: dict[object, float] = {}
+        self._moved: dict[str, tuple[float, int]] = {}  # stamp and amount of a host's first progress in its step
         self._failures = PendingFailures()
         self._dry = False
         self._closed = False
@@ -74,12 +75,17 @@ class Plain:
                 mark = "warning: " if level == "warning" else ""
                 self._print(*(_format_host_mark(host) + mark + line for line in visible_lines(text)))
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
+                since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
-                    now = f" {visible(detail)}" if detail else ""
+                    pace = format_pace(done - skipped, total - skipped, unit, at - since)
+                    now = "".join(f" {word}" for word in (pace, visible(detail)) if word)
                     self._print(f"{_format_host_mark(host)}{visible(step)}: {format_amount(done, total, unit)}{now}")
+            case e.PhaseStarted():
+                self._print(format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
+                self._moved.pop(host, None)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
                 words = "\n  ".join(visible_lines(detail))
                 self._print(f"{_format_host_mark(host)}{visible(step)}: {outcome}{f': {words}' if words else ''}")

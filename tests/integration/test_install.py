@@ -1006,7 +1006,7 @@ def test_an_openmp_that_does_not_load_is_no_environment_where_it_was_asked_for(b
     assert not bench.venv.exists()
 
 
-MPIRUN = "#!/bin/sh\necho 'mpirun (Open MPI) {}'\n"
+MPIRUN = "#!/bin/sh\n[ $1 = --version ] || printf 'ipexctl-rank '\necho 'mpirun (Open MPI) {}'\n"
 
 
 def own_mpi(directory: Path, version: str = "4.1.4") -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Progress, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Install
+from ipexctl.model.text import format_size
 from ipexctl.verbs.install.install import install
 from tests import wheels
 from tests.cluster import Cluster
@@ -290,3 +293,82 @@ def test_hosts_with_an_old_libstdcxx_or_without_a_library_are_named_with_what_he
         assert index.asked == []
         for name in cluster.names:
             assert cluster.exec(name, ["ls", "-d", f"{VENV}.d"]).returncode != 0
+
+
+def test_when_the_switch_fails_on_one_host_all_go_back_and_the_next_install_sends_nothing(site: Site) -> None:
+    with serving(Index([*wheels.stack(), wheels.torch("2.9.0")])) as index:
+        assert site.play(index).exit == Exit.OK
+        before = site.ids()
+        active = site.cluster.exec("node2", ["readlink", VENV]).stdout.strip()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, StepEnded) and (event.step, event.host) == ("mark", "node2"):
+                site.cluster.exec("node2", ["sh", "-c", f"rm {VENV} && mkdir {VENV}"])
+
+        site.on_event = on_event
+        played = site.play(index, torch="2.9.0")
+        site.cluster.exec("node2", ["sh", "-c", f"rmdir {VENV} && ln -s {active} {VENV}"])
+        site.on_event = lambda _: None
+        assert played.exit == Exit.STEP
+        assert played.failures()[0] == f"node2: {VENV} exists already, and ipexctl did not make it"
+        assert sorted(played.ended("go back")) == ["node0", "node1", "node2"]
+        assert played.answer["changed"] == []
+        assert "no host was switched" in played.said()
+        assert site.ids() == before
+        again = site.play(index, torch="2.9.0")
+        assert (again.exit, again.answer["changed"]) == (Exit.OK, ["node0", "node1", "node2"])
+        assert again.ended("send the wheels") == again.ended("install") == []
+        assert len(set(site.ids())) == 1
+
+
+def test_wheels_that_have_arrived_stay_and_the_next_install_sends_only_what_is_missing(site: Site) -> None:
+    """node2 fails its check: nobody is switched. The second install has other ballast besides."""
+    broken = "import os; assert os.uname().nodename != 'node2'\n"
+    bad = wheels.wheel("numpy", "1.26.4", {"numpy/__init__.py": broken})
+    torch = wheels.torch(ballast=BALLAST)
+    bad_torch = wheels.wheel("torch", "2.8.0", {"torch/__init__.py": broken}, requires=("numpy",))
+    with serving(Index([bad_torch, wheels.impi(), bad])) as index:
+        played = site.play(index)
+        assert (played.exit, played.failures()[0][:6]) == (Exit.STEP, "node2:")
+        assert played.answer["changed"] == []
+        assert [site.left(name) for name in site.cluster.names] == [["wheels"]] * 3
+        again = site.play(index)
+        assert again.exit == Exit.STEP
+        sent = [event.detail for event in again.events if isinstance(event, StepEnded) and "send" in event.step]
+        assert sent == ["they have arrived before"] * 3
+        index.wheels[:] = [torch, wheels.impi(), wheels.numpy()]
+        cured = site.play(index, **{"with": ("numpy",)})
+        assert cured.exit == Exit.OK, (cured.failures(), cured.refusal)
+        impi = wheels.impi().filename
+        assert cured.answer["changed"] == ["node0", "node1", "node2"]
+        total = sum(len(built.data) for built in index.wheels if built.filename != impi)
+        details = [event.detail for event in cured.events if isinstance(event, StepEnded) and "send" in event.step]
+        assert details[0] == f"{format_size(total)} from here", "impi-rt had arrived"
+        assert [site.left(name) for name in site.cluster.names] == [[cured.answer["id"]]] * 3
+
+
+@pytest.mark.parametrize("step", ["switch", "confirm"])
+def test_a_host_whose_session_dies_in_the_switch_does_what_the_others_do(site: Site, step: str) -> None:
+    """Before the first host is confirmed all go back; after it, all go forward."""
+    with serving(Index([*wheels.stack(), wheels.torch("2.9.0")])) as index:
+        assert site.play(index).exit == Exit.OK
+        before = site.ids()
+        seen: list[str] = []
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, StepEnded) and event.step == step and not seen:
+                seen.append(event.host)
+                for process in site.cluster.processes("node2"):
+                    if "<ipexctl>" in " ".join(process.argv):
+                        os.kill(process.outer, signal.SIGKILL)
+
+        site.on_event = on_event
+        played = site.play(index, torch="2.9.0")
+        site.on_event = lambda _: None
+        ids = site.ids()
+        assert len({*ids}) == 1
+        assert (played.exit, "node2: " in played.failures()[0]) == (Exit.UNREACHABLE, True)
+        assert played.answer["changed"] == ([] if ids == before else ["node0", "node1", "node2"])
+        assert (ids == before) == (step == "switch")
+        assert site.play(index, torch="2.9.0").exit == Exit.OK
+        assert {*site.ids()} != {*before}

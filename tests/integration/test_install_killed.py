@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -45,13 +46,14 @@ POINTS = [  # the first event of a step, seconds after it (work goes on meanwhil
     ("StepEnded", "mark", 0.0, CLOSE),
     ("StepStarted", "switch", 0.0, EITHER),
     ("StepEnded", "switch", 0.0, EITHER),
+    ("StepEnded", "confirm", 0.0, EITHER),
     ("StepStarted", "tidy", 0.0, EITHER),
 ]
 
 WHOM = ["controller", "installer", "both"]
 OTHERS = [wheels.impi(), wheels.numpy()]
 DOOMED = """
-import json, sys, time
+import json, sys, threading, time
 asked, hosts, known_hosts, path, kind, step, after = json.loads(sys.argv[1])
 from pathlib import Path
 from ipexctl.act.ssh import Links
@@ -67,6 +69,9 @@ met = False
 for event in install(Install(**asked), inventory, context, environ=environ):
     if not met and (type(event).__name__, getattr(event, "step", "")) == (kind, step):
         met = True
+        if after < 0:
+            threading.Timer(-after, print, ("here",), {"flush": True}).start()
+            continue
         time.sleep(after)
         print("here", flush=True)
         sys.stdin.readline()
@@ -78,7 +83,7 @@ sys.exit(code)
 
 def struck(site: Site, index: Index, version: str, point: tuple[str, str, float], whom: str) -> int:
     """The exit status of an install in which ``whom`` is killed at ``point``: seconds behind the first event of a kind
-    and step. Work on the hosts goes on meanwhile."""
+    and step. Work on the hosts goes on meanwhile; negative seconds: the controller's, too."""
     hosts = [(host.name, host.address, host.key) for host in site.inventory]
     asked = {"venv": VENV, "torch": version, "track": "native", "backend": "gloo", "python": "/usr/bin/python3"}
     asked["index_url"] = index.url
@@ -158,7 +163,7 @@ def test_what_a_death_after_the_switch_left_is_told_and_taken_away_by_the_same_i
     site.inventory = Inventory((site.inventory["node0"],))
     with serving(Index([wheels.torch(), wheels.torch("2.9.0"), *OTHERS])) as index:
         first = site.play(index)
-        assert struck(site, index, "2.9.0", ("StepEnded", "switch", 0.0), "both") == -signal.SIGKILL
+        assert struck(site, index, "2.9.0", ("StepEnded", "confirm", 0.0), "both") == -signal.SIGKILL
         assert works(site.cluster, "node0") == "2.9.0"
         assert first.answer["id"] in site.left("node0")
         looked = site.play(index, torch="2.9.0", check=True)
@@ -170,3 +175,37 @@ def test_what_a_death_after_the_switch_left_is_told_and_taken_away_by_the_same_i
         assert site.left("node0") == [again.answer["id"]]
         assert again.ended("tidy") == ["node0"]
         assert again.ended("verify") == []
+
+
+def free_of_installers(cluster: Cluster) -> None:
+    """Waits until no session of a killed install lives."""
+    end = time.monotonic() + 60
+    while any("<ipexctl>" in " ".join(found.argv) for host in cluster.names for found in cluster.processes(host)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_any_moment_of_the_switch_all_hosts_have_the_old_environment_or_all_the_new(site: Site) -> None:
+    """Nothing is done before the hosts are looked at: what a killed controller leaves must be right by itself."""
+    versions = ["2.8.0", "2.9.0"]
+    names = site.cluster.names
+    moments = random.Random(16)
+    found: list[str] = []
+    with serving(Index([*map(wheels.torch, versions), *OTHERS])) as index:
+        assert site.play(index, torch=versions[0]).exit == Exit.OK
+        begun: list[float] = []
+        site.on_event = lambda event: begun.append(time.monotonic()) if getattr(event, "step", "") == "mark" else None
+        assert site.play(index, torch=versions[1]).exit == Exit.OK
+        whole = time.monotonic() - begun[0]
+        for _ in range(20):
+            (old,) = {works(site.cluster, host) for host in names}
+            (new,) = {*versions} - {old}
+            moment = moments.uniform(0.001, whole)
+            status = struck(site, index, new, ("StepStarted", "mark", -moment), "controller")
+            free_of_installers(site.cluster)
+            now = {works(site.cluster, host) for host in names}
+            assert len(now) == 1, (moment, now)
+            assert status in {-signal.SIGKILL, 0}, moment
+            found.append("new" if now == {new} else "old")
+    assert {*found} == {"old", "new"}, "moments before and after the decision were met"

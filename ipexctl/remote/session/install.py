@@ -2,7 +2,7 @@
 
 It runs under any Python of the host from 3.6 on, standard library only. From `lock` on it holds the lock of the
 environment; when the input ends (the controller is gone, the link is cut, the install is done) it stops what it
-started, removes what is half-built, and exits, so that nothing is left that would block the next install.
+started, undoes what is half-done, and exits, so that nothing is left that would block the next install.
 
 On disk, for the environment ``/x/env``:
 
@@ -11,7 +11,8 @@ On disk, for the environment ``/x/env``:
     /x/env.d/lock     locked (flock) during an install; its text names the holder
     /x/env.d/bin      uv
     /x/env.d/tokens   tokens by which hosts notice that they share this directory
-    /x/env.d/tmp      incoming wheels and half-built environments; removed by the holder of the lock
+    /x/env.d/wheels   wheels that have arrived, kept for another try until an install has succeeded
+    /x/env.d/tmp      half-built environments; removed by the holder of the lock
 """
 
 import base64
@@ -30,6 +31,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import suppress
 from enum import Enum
@@ -39,16 +41,19 @@ from urllib.parse import quote
 from ipexctl.protocol import session as messages
 from ipexctl.protocol.session import SessionError
 from ipexctl.remote.agent import procs
-from ipexctl.remote.session.loop import ENDED, report_progress, serve_requests
+from ipexctl.remote.session.loop import ENDED, end_session, report_progress, serve_requests
 
 Origin = List[Any]  # [host, port]
 Watch = Optional[Callable[[int], Any]]  # takes the process id; returns something that changes with progress
 
 MARKER = "ipexctl.json"
-NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens")  # beside the environments
+NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
 VISITORS = 64  # hosts that fetch from this one at the same time
+CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
+LINGER = 10.0  # seconds for which the host that decides can be asked after the controller has gone
+CONFIRMED = "tmp/confirmed"  # below the store of the host that decides: all hosts stay with the new environment
 
 
 # states.
@@ -61,11 +66,12 @@ class State(Enum):
     LOCKED = "locked"  # from `lock` on: may clean, receive files, build, and remove what is not used
     BUILT = "built"  # after `build`: the environment is unpacked, has no marker, and does not count
     COMPLETE = "complete"  # after `mark`: the marker is on the disk, any host may switch to it
-    ACTIVE = "active"  # after `switch`: the link leads to it; what is not used may be removed
+    SWITCHED = "switched"  # after `switch`: the link leads to it; the end goes back, unless the host that decides stays
+    ACTIVE = "active"  # after `confirm`: it stays, and what is not used may be removed
     REMOVED = "removed"  # after `remove` (uninstall): nothing of the environment is left, nothing more may be done
 
 
-LOCK_HELD = (State.LOCKED, State.BUILT, State.COMPLETE, State.ACTIVE)
+LOCK_HELD = (State.LOCKED, State.BUILT, State.COMPLETE, State.SWITCHED, State.ACTIVE)
 ANYTIME = (State.INSPECTING, *LOCK_HELD)
 
 
@@ -112,6 +118,10 @@ class InstallSession:
         self.venv = self.base = self.target = ""  # the link, the directory of environments, the one to be made in it
         self.tokens: List[str] = []  # left by us; removed at the end
         self.lock_file = -1  # open while this process lives, once it holds the lock
+        self.before = ""  # the environment that was active before the switch
+        self.ask: Optional[Dict[str, str]] = None  # base and token of the host that decides whether a switch stays
+        self.decides = False  # this host does, and others may still ask
+        self.timer = threading.Timer(CONFIRM_TIMEOUT, end_session)
 
     def run(self, name: str, arguments: Dict[str, Any]) -> Any:
         """Does a command if the state allows it. Raises `SessionError`, `OSError`."""
@@ -129,11 +139,20 @@ class InstallSession:
             self.state = next_state(self.state, name, succeeded) or self.state
 
     def end(self) -> None:
-        """Takes the tokens back, and removes what is half-built if the lock is ours."""
+        """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
         for path in self.tokens:
             discard(path)
+        if self.state is State.ACTIVE and self.decides:
+            time.sleep(LINGER)
+        if self.state is State.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
+            self.go_back(self.before)
         if self.lock_file >= 0 and self.state in LOCK_HELD and os.path.isdir(self.base):
             self.clean()
+        for name in ("tokens", "wheels", "") if self.tokens or self.lock_file >= 0 else ():
+            if self.lock_file >= 0 and list_directory(self.base) == ["lock"]:
+                discard(os.path.join(self.base, "lock"))
+            with suppress(OSError):  # it is not empty
+                os.rmdir(os.path.join(self.base, name))
 
     # -- inspecting
 
@@ -150,8 +169,8 @@ class InstallSession:
         elif os.path.lexists(venv):
             kind, why = "foreign", "%s exists already, and ipexctl did not make it" % venv
         near = nearest_directory(base)
-        if kind != "foreign" and not os.access(near, os.W_OK | os.X_OK):
-            kind, why = "foreign", "%s cannot be written by %s" % (near, login())
+        if kind != "foreign" and find_obstacle(near):
+            kind, why = "foreign", find_obstacle(near)
         if os.path.lexists(base):
             info = os.lstat(base)
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
@@ -161,7 +180,10 @@ class InstallSession:
                     "foreign",
                     "%s can be written by others (mode %04o): chmod go-w it" % (base, info.st_mode & 0o7777),
                 )
-        leftovers: Set[str] = set(os.listdir(base)) - {*NOT_ENVIRONMENTS, active} if kind == "ours" else set()
+        names: Set[str] = set(os.listdir(base)) if kind == "ours" else set()
+        leftovers = names - {*NOT_ENVIRONMENTS, active} | names & {"wheels"}
+        arrived = [os.path.join(base, "wheels", name) for name in list_directory(os.path.join(base, "wheels"))]
+        free, count, at = measure_room(near)
         if leftovers:
             leftovers -= set(self.find_used().used)
         return messages.Inspection(
@@ -171,8 +193,9 @@ class InstallSession:
             complete=environments(base),
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
             packages=list_packages(os.path.join(base, active)) if active else None,
-            free=free_bytes(near),
-            at=near,
+            free=free + sum(map(os.path.getsize, arrived)),
+            files=count,
+            at=at,
             uv=find_uv(base, uv),
             visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
             unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
@@ -230,6 +253,10 @@ class InstallSession:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    os.close(handle)
+                    discard(path)
+                    with suppress(OSError):
+                        os.rmdir(self.base)
                     what = "the file system of %s has no locks, which an install needs (%s)"
                     raise SessionError("no-locks", what % (self.base, error.strerror)) from error
                 try:
@@ -247,8 +274,12 @@ class InstallSession:
         os.pwrite(handle, json.dumps(owner).encode(), 0)
 
     @command(State.LOCKED)
-    def clean(self) -> messages.Cleaned:
-        """Removes what is no complete environment, and old tokens. Only for the holder of the lock."""
+    def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
+        """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
+        these. Only for the holder of the lock."""
+        arrived = os.path.join(self.base, "wheels")
+        for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
+            discard(os.path.join(arrived, name))
         tokens = os.path.join(self.base, "tokens")
         for name in list_directory(tokens):
             path = os.path.join(tokens, name)
@@ -260,10 +291,13 @@ class InstallSession:
         return messages.Cleaned(len(incomplete))
 
     @command(*LOCK_HELD)
-    def make_room(self) -> None:
-        """Creates the directories for incoming wheels and for programs."""
-        for name in ("tmp/wheels", "bin"):
+    def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
+        """Creates the directories for these files; those that are there already, byte for byte."""
+        for name in ("wheels", "bin"):
             os.makedirs(os.path.join(self.base, name), mode=0o755, exist_ok=True)
+        arrived = [(item, os.path.join(self.base, item["target"])) for item in files]
+        arrived = [(item, path) for item, path in arrived if size_of(path) == item["size"]]
+        return messages.Present([item["target"] for item, path in arrived if hash_file(path) == item["sha256"]])
 
     # -- from host to host
 
@@ -365,13 +399,22 @@ class InstallSession:
 
     @command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
     def build(
-        self, python: str, uv: str, lock: str, unpacked: int, stall: float, keep: bool, timeout: float, repair: bool
+        self,
+        python: str,
+        uv: str,
+        lock: str,
+        unpacked: int,
+        total: int,
+        stall: float,
+        keep: bool,
+        timeout: float,
+        repair: bool,
     ) -> None:
         """Makes the environment beside the active one. It has no marker yet, so it does not count.
 
-        ``lock`` is a pylock.toml of exact wheels with hashes; ``unpacked`` bytes are expected and must be free;
-        ``keep``: downloads stay in uv's cache. If another install has made the same environment since the inspection,
-        it is taken as it is, unless it is to be repaired.
+        ``lock`` is a pylock.toml of exact wheels with hashes; ``unpacked`` bytes must be free, the wheels hold
+        ``total`` (0: not known); ``keep``: downloads stay in uv's cache. If another install has made the same
+        environment since the inspection, it is taken as it is, unless it is to be repaired.
         """
         base, target, tmp = self.base, self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
@@ -390,21 +433,20 @@ class InstallSession:
             file.write(lock)
         try:
             run_uv([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
-            before, most = free_bytes(tmp), -1
 
             def watch(pid: int) -> Any:
-                nonlocal most
-                done = max(0, before - free_bytes(tmp))
-                if done > most + (256 << 10):
-                    most = done
-                report_progress(min(done, unpacked), unpacked)
+                io = procs.read_file("/proc/%d/io" % pid).split()  # what it writes are the files of the wheels
+                done = int(io[3]) if io[2:3] == [b"wchar:"] else 0
+                report_progress(min(done, total or done), total)
                 process = procs.find_process(pid)
-                return most, process and int(process.seconds)
+                return done >> 18, process and int(process.seconds)
 
             argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
             run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
-        except BaseException:
+        except BaseException as error:
             discard(target)
+            if isinstance(error, SessionError) and error.code == "hash":
+                discard(os.path.join(base, "wheels"))
             raise
         finally:
             discard(os.path.join(tmp, "uv"))
@@ -448,17 +490,45 @@ class InstallSession:
         fsync_directory(self.target)
         fsync_directory(self.base)
 
-    @command(State.LOCKED, State.COMPLETE, after=State.ACTIVE)
-    def switch(self) -> None:
-        """Makes the environment the active one, in one step."""
+    @command(State.LOCKED, State.COMPLETE, after=State.SWITCHED)
+    def switch(self, ask: Optional[Dict[str, Any]], address: str) -> messages.Offer:
+        """Makes the environment the active one, in one step, until it is confirmed. Without a word in time this host
+        asks ``ask`` (base, token) whether all stay. The one with an ``address`` decides; the answer is where to ask."""
         if read_marker(self.target) is None:
             raise SessionError("step", "environment %s is not complete" % os.path.basename(self.target))
         if os.path.lexists(self.venv) and not os.path.islink(self.venv):
             raise SessionError("foreign", "%s exists already, and ipexctl did not make it" % self.venv)
+        offer = self.serve(address, [CONFIRMED]) if address else messages.Offer(0, "")
+        self.ask, self.decides = ask, bool(address)
+        self.before = os.path.basename(os.path.realpath(self.venv)) if self.is_linked() else ""
+        self.activate(self.target)
+        self.timer = threading.Timer(CONFIRM_TIMEOUT, end_session)
+        self.timer.start()
+        return offer
+
+    @command(State.SWITCHED, after=State.ACTIVE)
+    def confirm(self) -> None:
+        """Stays with the new environment. On the host that decides, this is the moment at which all hosts have it."""
+        self.timer.cancel()
+        if self.decides:
+            open(os.path.join(self.base, CONFIRMED), "w").close()
+
+    @command(*LOCK_HELD, after=State.COMPLETE)
+    def go_back(self, before: str) -> None:
+        """Makes ``before`` the active environment again; none, if that is empty."""
+        self.timer.cancel()
+        self.decides = False
+        discard(os.path.join(self.base, CONFIRMED))
+        if before and self.is_linked():
+            self.activate(os.path.join(self.base, before))
+        elif self.is_linked():
+            discard(self.venv)
+
+    def activate(self, target: str) -> None:
         temporary = os.path.join(self.base, "tmp", "link")
         os.makedirs(os.path.dirname(temporary), exist_ok=True)
         discard(temporary)
-        os.symlink(self.target, temporary)
+        os.symlink(target, temporary)
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
 
@@ -478,6 +548,7 @@ class InstallSession:
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
+        self.decides = False  # every host is confirmed
         for id in environments(self.base):
             if id not in keep:
                 try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
@@ -487,6 +558,8 @@ class InstallSession:
                 removed.append(id)
         if removed:
             discard(os.path.join(self.base, "cache"))  # what uv kept for them; its own cache in the home is the user's
+        removed += ["wheels"] if self.state is State.LOCKED and os.path.isdir(os.path.join(self.base, "wheels")) else []
+        discard(os.path.join(self.base, "wheels"))
         self.clean()
         return messages.Removed([], removed)
 
@@ -524,6 +597,42 @@ def login() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return "user %d" % os.getuid()
+
+
+def find_mount(path: str) -> str:
+    path = os.path.realpath(path)
+    return path if os.path.ismount(path) else find_mount(os.path.dirname(path))
+
+
+def find_obstacle(path: str) -> str:
+    """Why no environment can be in an existing directory; empty where one can."""
+    flags = os.statvfs(path).f_flag
+    for flag, how in ((os.ST_RDONLY, "read-only"), (os.ST_NOEXEC, "noexec")):
+        if flags & flag:
+            return "no environment can be in %s: %s is mounted %s" % (path, find_mount(path), how)
+    return "" if os.access(path, os.W_OK | os.X_OK) else "%s cannot be written by %s" % (path, login())
+
+
+def measure_room(path: str) -> Tuple[int, Optional[int], str]:
+    """Bytes and files (None: any number) for which there is room in an existing directory, and whose limit that is: a
+    quota's, where the host's own `quota` tells of one (of network file systems, too)."""
+    space = os.statvfs(path)
+    free, files, at = space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, path
+    argv, pipe, null = ["quota", "-w", "-p", "-f", find_mount(path)], subprocess.PIPE, subprocess.DEVNULL
+    try:
+        output = subprocess.run(argv, stdin=null, stdout=pipe, stderr=null, timeout=5).stdout.decode("utf-8", "replace")
+    except (OSError, subprocess.TimeoutExpired):
+        output = ""
+    # The last line: file system, blocks of 1 KiB (used, a star beyond the soft limit; soft; hard; grace), files alike.
+    words = ["", *output.splitlines()][-1].replace("*", "").split()[1:]
+    if len(words) == 8 and all(map(str.isdigit, words)):
+        used, soft, hard, _, used_files, soft_files, hard_files, _ = map(int, words)
+        limited = max(((hard or soft) - used) << 10, 0) if hard or soft else free
+        if limited < free:
+            free, at = limited, "%s (quota of %s)" % (path, login())
+        if hard_files or soft_files:
+            files = max((hard_files or soft_files) - used_files, 0)
+    return free, files, at
 
 
 def free_bytes(path: str) -> int:
@@ -613,6 +722,22 @@ def discard(path: str) -> None:
     else:
         with suppress(OSError):
             os.unlink(path)
+
+
+def is_confirmed(base: str, token: str) -> bool:
+    """Whether the host that decides stays with the new environment. It answers 404 until it knows, and not at all after
+    it has gone back."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(base + "/" + CONFIRMED, headers={"Authorization": "Bearer " + token})
+    for _ in range(int(CONFIRM_TIMEOUT * 10)):
+        try:
+            opener.open(request, timeout=5).close()
+            return True
+        except urllib.error.HTTPError:
+            time.sleep(0.1)
+        except OSError:
+            break
+    return False
 
 
 def fsync_directory(path: str) -> None:

@@ -32,7 +32,7 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
+        signal.signal(number, end_session)
     threading.Thread(target=_read_requests, daemon=True).start()
     try:
         send(session.Ready())
@@ -101,9 +101,10 @@ def _read_requests() -> None:
         for line in sys.stdin.buffer:
             _REQUESTS.put(session.decode_request(line))
     finally:
-        _end()
+        end_session()
 
 
-def _end(*_: Any) -> None:
+def end_session(*_: Any) -> None:
+    """As if the input had ended."""
     ENDED.set()
     _REQUESTS.put(None)

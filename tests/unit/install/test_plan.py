@@ -74,7 +74,7 @@ def test_the_text_of_a_plan_is_the_dry_run() -> None:
         "note         IPEX 2.8.0 is the last one: there will be none for a newer torch",
         "node0  build: nothing is installed",
         "n1     build: nothing is installed; this host does not reach host.example:443",
-        "then on every host: imports, one training step in bf16, mpiexec -V; only then the switch",
+        "then on every host: imports, one training step in bf16, one rank of mpirun; only then the switch",
     ]
 
 
@@ -220,3 +220,9 @@ def test_a_marker_of_somebody_else_is_no_runtime() -> None:
     for marker in (None, replace(MARKER, layout=MpiLayout("impi-rt", "2021.18.1"))):
         with pytest.raises(UsageError):
             build_runtime(marker)
+
+
+def test_hosts_without_room_for_the_files_are_told_how_many_there_are(tmp_path: Path) -> None:
+    made, failures = plan(STACK, LOCK, "/x/env", {"few": seen(files=2000), "some": seen(files=20_000)}, "auto")
+    assert [*made.steps] == ["some"]
+    assert failures[0].what == "no room for 12,000 files: 2,000 free in /home"

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +52,7 @@ def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
         assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=["lib"]) == Present([])
         session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
         with pytest.raises(RemoteError) as caught:
-            session.call("switch", Nothing, venv=str(tmp_path / "env"), id="x")
+            session.call("switch", Nothing, venv=str(tmp_path / "env"), id="x", ask=None, address="")
         assert "not complete" in caught.value.what
         assert session.call("list_present", Present, venv=str(tmp_path / "env"), id="x", paths=[]) == Present([])
 
@@ -126,8 +128,11 @@ def test_where_a_file_system_has_no_locks_an_install_does_not_begin(tmp_path: Pa
     without = (
         "import errno, fcntl\ndef flock(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = flock\n"
     )
-    with start(without + PROGRAM) as session, pytest.raises(RemoteError) as caught:
+    session = start(without + PROGRAM)
+    with pytest.raises(RemoteError) as caught:
         session.call("lock", Nothing, venv=str(tmp_path / "env"), owner={})
+    session.end()
+    assert list(tmp_path.iterdir()) == []
     assert caught.value.code == "no-locks"
     assert "has no locks, which an install needs (No locks available)" in caught.value.what
 
@@ -142,12 +147,12 @@ def listening(port: int) -> set[str]:
 def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_path: Path) -> None:
     giver, taker = tmp_path / "giver", tmp_path / "taker"
     for store in (giver, taker):
-        (store / "env.d/tmp/wheels").mkdir(parents=True)
-    data = {"tmp/wheels/a+cpu.whl": b"a" * 3_000_000, "tmp/wheels/b.whl": b"b", "tmp/wheels/c.whl": b"c"}
+        (store / "env.d/wheels").mkdir(parents=True)
+    data = {"wheels/a+cpu.whl": b"a" * 3_000_000, "wheels/b.whl": b"b", "wheels/c.whl": b"c"}
     for name, content in data.items():
         (giver / "env.d" / name).write_bytes(content)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
-    hashes["tmp/wheels/b.whl"] = "0" * 64
+    hashes["wheels/b.whl"] = "0" * 64
     wanted = [{"target": n, "sha256": hashes[n], "size": len(data[n]), "mode": 0o600} for n in data]
     with start(PROGRAM) as one, start(PROGRAM) as two:
         for session, store in ((one, giver), (two, taker)):
@@ -166,8 +171,8 @@ def test_hosts_give_files_to_each_other_and_what_comes_damaged_is_not_kept(tmp_p
         answer = fetch(wanted)
         one.end()
         gone = fetch(wanted[2:])
-        assert [path.name for path in (taker / "env.d/tmp/wheels").iterdir()] == ["a+cpu.whl"]
-    assert answer.files == ["tmp/wheels/a+cpu.whl"]
+        assert [path.name for path in (taker / "env.d/wheels").iterdir()] == ["a+cpu.whl"]
+    assert answer.files == ["wheels/a+cpu.whl"]
     assert "b.whl arrived damaged" in answer.why
     assert (gone.files, "refused" in gone.why) == ([], True)
 
@@ -309,15 +314,134 @@ def test_a_command_that_the_state_does_not_allow_is_refused(tmp_path: Path) -> N
     assert caught.value.code == "state"
 
 
-def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
+class Store:
+    """The environments of one host, and an install there that has come to the switch."""
+
+    def __init__(self, path: Path, old: str = "old") -> None:
+        self.venv, self.session = path / "env", start(PROGRAM)
+        for id in filter(None, (old, "new")):
+            (path / "env.d" / id).mkdir(parents=True)
+            (path / "env.d" / id / "ipexctl.json").write_text("{}")
+        if old:
+            self.venv.symlink_to(path / "env.d" / old)
+        self.call("lock", owner={})
+        self.call("mark", marker={})
+
+    def call(self, do: str, kind: type[Any] = Nothing, **arguments: Any) -> Any:
+        return self.session.call(do, kind, venv=str(self.venv), id="new", **arguments)
+
+    def switch(self, ask: object = None, address: str = "") -> Offer:
+        offer: Offer = self.call("switch", Offer, ask=ask, address=address)
+        return offer
+
+    def active(self) -> str:
+        """After the end of the session."""
+        self.session.end()
+        return os.readlink(self.venv).rpartition("/")[2] if self.venv.is_symlink() else ""
+
+
+@pytest.mark.parametrize("old", ["old", ""])
+def test_a_switch_that_nobody_confirmed_is_taken_back_at_the_end(tmp_path: Path, old: str) -> None:
+    first = Store(tmp_path, old)
+    first.switch()
+    assert os.readlink(first.venv).endswith("/new")
+    assert first.active() == old
+    assert sorted(path.name for path in (tmp_path / "env.d").iterdir()) == sorted({"lock", "new", old} - {""})
+
+
+def test_a_confirmed_switch_stays_and_can_be_taken_back_while_the_old_environment_exists(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.switch()
+    store.call("confirm")
+    store.call("go_back", before="old")
+    assert os.readlink(store.venv).endswith("/old")
+    store.switch()
+    store.call("confirm")
+    assert store.active() == "new"
+
+
+@contextmanager
+def child_after(venv: Path, *requests: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
+    """A session's process that has done these requests."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin
         assert child.stdout
-        child.stdin.write(json.dumps({"do": "lock", "venv": str(tmp_path / "env"), "owner": {}}).encode() + b"\n")
-        child.stdin.flush()
-        while b'"Done"' not in child.stdout.readline():
-            assert child.poll() is None
-        (tmp_path / "env.d/tmp").mkdir()
+        for request in requests:
+            child.stdin.write(json.dumps({"venv": str(venv), "id": "new", **request}).encode() + b"\n")
+            child.stdin.flush()
+            while b'"Done"' not in child.stdout.readline():
+                assert child.poll() is None
+        yield child
+
+
+def test_sigterm_ends_a_session_in_order(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.session.end()
+    lock, switch = {"do": "lock", "owner": {}}, {"do": "switch", "ask": None, "address": ""}
+    with child_after(store.venv, lock, switch) as child:
         child.terminate()
         assert child.wait(10) == 0
-    assert not (tmp_path / "env.d/tmp").exists()
+    assert os.readlink(store.venv).endswith("/old")
+
+
+@pytest.mark.parametrize("decision", ["confirmed", "none", "lost"])
+def test_a_host_that_has_lost_the_controller_does_what_the_first_host_does(tmp_path: Path, decision: str) -> None:
+    """The controller dies between two confirmations."""
+    first, second = Store(tmp_path / "a"), Store(tmp_path / "b")
+    offer = first.switch(address="127.0.0.1")
+    second.switch({"base": f"http://127.0.0.1:{offer.port}", "token": offer.token})
+    if decision == "confirmed":
+        first.call("confirm")
+    if decision == "lost":
+        first.session.end()
+    ending = threading.Thread(target=second.active)
+    ending.start()
+    if decision == "none":
+        ending.join(1.0)
+        assert ending.is_alive(), "it waits as long as the first host can still be confirmed"
+        first.session.end()
+    ending.join()
+    assert second.active() == ("new" if decision == "confirmed" else "old")
+    if decision == "confirmed":
+        first.call("remove_unused", Removed, keep=["new"])  # all know: nobody asks any more
+    assert first.active() == second.active()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "what"),
+    [
+        ("ro", "foreign", "no environment can be in {at}: {at} is mounted read-only"),
+        ("noexec", "foreign", "no environment can be in {at}: {at} is mounted noexec"),
+        ("size=3m,nr_inodes=90", "absent", ""),
+    ],
+)
+def test_a_place_that_can_hold_no_environment_is_known_before_anything_is_written(
+    tmp_path: Path, options: str, kind: str, what: str
+) -> None:
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True)
+    if done.returncode:
+        pytest.skip("nothing can be mounted here (not root)")
+    try:
+        with start(PROGRAM) as session:
+            venv = str(tmp_path / "share/env")
+            seen = session.call("inspect", Inspection, venv=venv, uv=_NO_UV, files=[], origins=[])
+            session.end()
+        assert (seen.kind, seen.why) == (kind, what.format(at=tmp_path))
+        assert kind == "foreign" or (seen.free, seen.files) == (3 << 20, 89)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_the_quota_of_the_account_counts_where_it_is_less_than_the_room(tmp_path: Path) -> None:
+    """As the quota of quota-tools 4 prints it: blocks of 1 KiB, a star at what is over its soft limit."""
+    (tmp_path / "quota").write_text(
+        "#!/bin/sh\ncat <<'END'\nDisk quotas for user me (uid 1000): \n"
+        "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace\n"
+        "server:/export/home/me 1030* 1000 2054 1700000000 940 0 1000 0\nEND\n"
+    )
+    (tmp_path / "quota").chmod(0o755)
+    link = LocalLink(Host("node0", "localhost"), env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)})
+    with Session.start(link, sys.executable, PROGRAM) as session:
+        seen = session.call("inspect", Inspection, venv=str(tmp_path / "env"), uv=_NO_UV, files=[], origins=[])
+    assert (seen.free, seen.files, seen.at.startswith(f"{tmp_path} (quota of ")) == (1 << 20, 60, True)

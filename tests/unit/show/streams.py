@@ -108,6 +108,7 @@ def install(count: int = 8, seed: int = 1) -> Iterator[Stamped]:
     at = START
     title = "torch 2.8.0 · intel_extension_for_pytorch 2.8.0 · impi-rt 2021.18.1 · Python 3.11"
     yield Stamped(at, e.Started("install", title, hosts, plan="".join(f"{host}: uv venv\n" for host in hosts)))
+    yield Stamped(at, e.PhaseStarted(2, 4, "send the wheels"))
     total = int(1.2 * GIB)
     full = hosts[min(4, count - 1)]
     for host in hosts:

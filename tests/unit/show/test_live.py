@@ -127,6 +127,27 @@ def test_an_install_shows_how_far_each_host_is() -> None:
     assert any(re.search(r"xeon01 .*━.* upload wheels · \d+ % of 1\.2 GiB", line) for line in lines)
 
 
+def test_the_screen_tells_which_step_it_is_how_fast_and_who_waits_and_marks_only_what_is_done() -> None:
+    events: list[Event] = [
+        e.Started("install", "torch 2.8.0", ("a", "b", "c")),
+        e.PhaseStarted(2, 6, "send the wheels"),
+        e.StepEnded("c", "lock"),
+        e.Progress("b", "send", 0, 3 << 30, "B", "waits for a"),
+        e.Progress("a", "send", 1 << 30, 3 << 30),  # of an earlier try
+    ]
+    stamped = streams.stamp(events, step=0.0)
+    later = [Stamped(streams.START + 10, e.Progress("a", "send", 2 << 30, 3 << 30))]
+    now = streams.START + 10
+    lines = drawn(View(board([*stamped, *later])), width=100, now=now)
+    assert lines[0].startswith("step 2 of 6: send the wheels · torch 2.8.0 ")
+    assert lines[1].endswith("send · 66 % of 3.0 GiB · 102 MiB/s, 10.0 s left")
+    assert lines[2].endswith("send · 0 % of 3.0 GiB · waits for a")
+    assert lines[3].split() == ["·", "c", "lock"]
+    done = [e.PhaseStarted(6, 6, "tidy"), e.StepEnded("c", "tidy")]
+    lines = drawn(View(board([*stamped, *later, *(Stamped(now, event) for event in done)])), width=100, now=now)
+    assert lines[3].split() == ["✓", "c", "tidy"]
+
+
 def test_a_step_without_a_measure_shows_that_time_goes_by() -> None:
     events: list[Event] = [e.Started("install", "", ("a",)), e.StepStarted("a", "unpack")]
     lines = drawn(View(board(streams.stamp(events))), now=streams.START + 14.1)

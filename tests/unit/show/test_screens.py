@@ -25,6 +25,7 @@ from ipexctl.model.answers import (
     FetchedHost,
     HostFailure,
     HostsAnswer,
+    ImportCheck,
     InstallAnswer,
     LabAnswer,
     LabHost,
@@ -245,6 +246,20 @@ def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
 )
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
     assert drawn(screens.answer(value)) == "a\nb"
+
+
+def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_command() -> None:
+    check = ImportCheck({"torch": "2.8.0"}, (), "3.11.7", 2.0, "AVX512_BF16", 3.2, "bfloat16", "Intel(R) MPI Library")
+    other = replace(check, isa="AVX2", dtype="float32", step_ms=9.0)
+    hosts = {"n0": check, "n1": replace(check, step_ms=4.1), "old": other}
+    answer = InstallAnswer(("n0", "n1", "old"), {}, "/x/env", hosts=hosts, next="ipexctl run -f 'my hosts' train.py")
+    assert drawn(screens.answer(answer), 100).splitlines() == [
+        "✓ n[0-1]  imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of Intel(R) MPI Library",
+        "✓ old  imports torch 2.8.0 · float32 step · AVX2 · a rank of Intel(R) MPI Library",
+        "changed    n[0-1], old",
+        "venv       /x/env",
+        "next       ipexctl run -f 'my hosts' train.py",
+    ]
 
 
 LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/known hosts'"

@@ -161,7 +161,10 @@ def test_long_steps_are_told_every_ten_seconds() -> None:
     sink.take(Stamped(0.0, e.StepStarted("a", "upload")))
     for second in range(25):
         sink.take(Stamped(float(second), e.Progress("a", "upload", second << 20, 40 << 20)))
-    assert err.getvalue() == b"[a] upload: 25 % (10 MiB of 40 MiB)\n[a] upload: 50 % (20 MiB of 40 MiB)\n"
+    assert err.getvalue() == (
+        b"[a] upload: 25 % (10 MiB of 40 MiB) 1.0 MiB/s, 30.0 s left\n"
+        b"[a] upload: 50 % (20 MiB of 40 MiB) 1.0 MiB/s, 20.0 s left\n"
+    )
 
 
 def test_a_dry_run_prints_the_plan_as_it_is() -> None:
