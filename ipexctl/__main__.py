@@ -1,15 +1,22 @@
 """The program: ``ipexctl``, and ``python -m ipexctl``."""
 
-import sys
+import os
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C while its modules are still being read is no error to tell of."""
+    """Runs the command line. Ctrl-C is 130 until a command takes signals over; once it ended, its code stands."""
     try:
+        import signal
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         from ipexctl.cli import main as run
-    except KeyboardInterrupt:
-        sys.exit(130)
-    run()
+    except KeyboardInterrupt:  # before there was our handler
+        os._exit(130)
+    try:
+        run()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

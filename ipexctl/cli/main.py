@@ -72,8 +72,6 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 50)  # nearly all we make lives to the end: looking for what does not cost a tenth
     try:
         app(prog_name="ipexctl")
-    except KeyboardInterrupt:  # before any command had begun
-        raise SystemExit(130) from None
     except Exception as error:  # a fault of ours before the loop
         from ipexctl.loop import end_with_internal_error
 

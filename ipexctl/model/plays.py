@@ -85,10 +85,9 @@ class StepKeys(FailurePolicy):
         (), description="words for --tags and --skip-tags"
     )
     when: str = Field("", description="only on hosts where this is true of the facts: isa_level >= AVX512_BF16")
-    serial: Annotated[
-        tuple[Annotated[Share, BeforeValidator(_parse_share)], ...],
-        BeforeValidator(_wrap_in_list),
-    ] = Field((), description="hosts in batches: a number, a percentage, or a list of them")
+    serial: Annotated[tuple[Annotated[Share, BeforeValidator(_parse_share)], ...], BeforeValidator(_wrap_in_list)] = (
+        Field((), description="hosts in batches: a number, a percentage, or a list of them")
+    )
     ignore_errors: bool = Field(False, description="go on, with all hosts, although this fails")
 
 

@@ -50,10 +50,7 @@ def make_private(directory: Path) -> None:
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
         except OSError as error:
-            raise UsageError(
-                f"{visible(str(path))} cannot be made: {_describe_error(error)}",
-                exit=Exit.STEP,
-            ) from None
+            raise UsageError(f"{visible(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
     status, why, hint = directory.lstat(), "", None
     if not stat.S_ISDIR(status.st_mode):
         why = "is not a directory"

@@ -27,7 +27,7 @@ from tests.cluster import Cluster
 ROOT = Path(__file__).parents[2]
 ACTOR = ROOT / "tests/integration/ranks/actor.py"
 RANKS = Path(__file__).parent / "ranks"
-IPEXCTL = (sys.executable, "-m", "ipexctl.cli")
+IPEXCTL = (sys.executable, "-m", "ipexctl")
 LIGHT = "/opt/light"  # on the hosts: an environment with Intel MPI only
 GATE = "/root/ledger/go"  # `count N GATE` of the actor goes on from tick 9 once its host has this file (`open_gates`)
 # A run that notices a tenth as late what is lost: ``desk("run", …, **QUICK)``.

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.hosts
 
 def doctor(cluster: Cluster, hostfile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """As the controller, in a process of its own."""
-    words = [sys.executable, "-m", "ipexctl.cli", "doctor", "-f", str(hostfile), "--connect-timeout", "4", *flags]
+    words = [sys.executable, "-m", "ipexctl", "doctor", "-f", str(hostfile), "--connect-timeout", "4", *flags]
     return subprocess.run(
         [*cluster.controller, *words], cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
     )

@@ -43,7 +43,7 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         self.screen = ""
         self.process = subprocess.Popen(
-            [*cluster.controller, "setsid", "-c", sys.executable, "-m", "ipexctl.cli", *words],
+            [*cluster.controller, "setsid", "-c", sys.executable, "-m", "ipexctl", *words],
             cwd=ROOT,
             stdin=theirs,
             stdout=theirs,
@@ -165,7 +165,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_touched(planted: Clus
     words: list[str | Path] = [
         sys.executable,
         "-m",
-        "ipexctl.cli",
+        "ipexctl",
         "doctor",
         "-f",
         planted.hostfile,

@@ -224,7 +224,7 @@ def test_the_command_line_brings_a_lab_up_and_down(tmp_path: Path) -> None:
     environ = os.environ | {"XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def ipexctl(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "ipexctl.cli", "lab", *words]
+        argv = [sys.executable, "-m", "ipexctl", "lab", *words]
         return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
     up = ipexctl("up", "--hosts", "1")

@@ -57,7 +57,7 @@ class Controller:
         return self.home / ".local/state/ipexctl"
 
     def __call__(self, *words: str, fault: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        program = ("-c", FAULTY, *fault) if fault else ("-m", "ipexctl.cli")
+        program = ("-c", FAULTY, *fault) if fault else ("-m", "ipexctl")
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
         hostfile = {"IPEXCTL_HOSTFILE": str(self.state / "lab/hostfile")}
         argv = [sys.executable, *program, *words]

@@ -67,11 +67,7 @@ def _machine_key(host: str, facts: Mapping[str, Facts]) -> str:
 
 
 def _measure_links(
-    hosts: list[str],
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    sessions: HostSessions,
-    turns: dict[str, Lock],
+    hosts: list[str], inventory: Inventory, facts: Mapping[str, Facts], sessions: HostSessions, turns: dict[str, Lock]
 ) -> Generator[Event, None, tuple[list[LinkSpeed], list[UnmeasuredLink]]]:
     """Pairs that were measured, and those that could not be, with the reason."""
     choices = choose_interfaces(facts)

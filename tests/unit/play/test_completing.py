@@ -36,7 +36,7 @@ def offered(project: Path, words: str, shell: str = "bash") -> list[str]:
     env = {**os.environ, "_IPEXCTL_COMPLETE": f"complete_{shell}", "XDG_STATE_HOME": str(project / "state"), **asked}
     env.pop("IPEXCTL_HOSTFILE", None)
     done = subprocess.run(
-        [sys.executable, "-m", "ipexctl.cli"], env=env, cwd=project, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "ipexctl"], env=env, cwd=project, capture_output=True, text=True, timeout=60
     )
     assert not done.stderr, done.stderr
     return [word for word in done.stdout.split("\n") if word] if shell == "bash" else [done.stdout]
@@ -75,7 +75,7 @@ def test_other_shells_are_answered_too(project: Path) -> None:
 def test_the_shells_own_script_is_printed(shell: str, own: str) -> None:
     # Typer would take the shell that has started us, whichever that is.
     env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    words = [sys.executable, "-m", "ipexctl.cli", "--show-completion", shell]
+    words = [sys.executable, "-m", "ipexctl", "--show-completion", shell]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "_IPEXCTL_COMPLETE" in done.stdout

@@ -1,3 +1,0 @@
-from ipexctl.cli import main
-
-main()

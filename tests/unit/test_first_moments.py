@@ -1,0 +1,36 @@
+"""Ctrl-C before a command has begun, or after it has ended: a code and never a trace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# The signal arrives where Python can raise nothing and would print a trace instead: in a `__del__`.
+PROGRAM = """
+import atexit, os, signal, sys
+class Bomb:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            Bomb()
+sys.meta_path.insert(0, Finder())
+if not {module!r}:
+    atexit.register(Bomb)
+from ipexctl.__main__ import main
+sys.argv = ["ipexctl", {word!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "code"),
+    [("ipexctl.cli", "--version", 130), ("typer", "--version", 130), ("ipexctl.loop", "ps", 130), ("", "--version", 0)],
+)
+def test_ctrl_c_in_the_first_and_the_last_moment(module: str, word: str, code: int) -> None:
+    program = PROGRAM.format(module=module, word=word)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (code, "")
