@@ -7,11 +7,14 @@ is counted as skipped. Rich is given `Text` of harmless strings and nothing else
 from __future__ import annotations
 
 import atexit
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -362,16 +365,8 @@ class Live:
         self._failures = PendingFailures()
         self._last = (0.0, 0.0)  # stamp of the last event, and our clock then
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop, self._leave, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._live = RichLive(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
         self._still = False
         self._headed = True
 
@@ -400,9 +395,9 @@ class Live:
                         self._dry = is_dry(event.value)
                         self._above += screens.answer(event.value)
         if self._thread is None and not self._stop.is_set():
-            self._keys.open()
-            self._view.keys = self._keys.active
             atexit.register(self.close)  # the cursor comes back whatever happens
+            if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTSTP) == 0:
+                signal.signal(signal.SIGTSTP, self._suspend)
             self._thread = threading.Thread(target=self._draw_all, name="screen", daemon=True)
             self._thread.start()
 
@@ -414,6 +409,8 @@ class Live:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        if signal.getsignal(signal.SIGTSTP) == self._suspend:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         self._keys.close()
         with self._lock:
             self._show_failures()
@@ -433,16 +430,35 @@ class Live:
             self._talk.write("".join(f"{line.plain}\n" for line in lines))
             self._talk.flush()
 
+    def _suspend(self, number: int, _frame: object) -> None:
+        """Ctrl-Z. The drawing thread gives the terminal back and sends the signal again; then it stops us as ever."""
+        if not self._left.is_set():
+            return self._leave.set()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # returns when we go on, or at once where no shell could let us go on
+        signal.signal(number, self._suspend)
+        self._left.clear()
+        return self._leave.clear()
+
     def _draw_all(self) -> None:
+        plain: Any = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
         try:
-            with self._live:
-                while not self._stop.wait(self.RATE):
-                    self._press()
-                    self._draw()
+            while not self._stop.is_set():
+                with RichLive(console=self._console, transient=True, vertical_overflow="crop", **plain) as screen:
+                    while not (self._leave.is_set() or self._stop.wait(self.RATE)):
+                        self._press()
+                        self._draw(screen)
+                if self._leave.is_set():
+                    self._keys.close()
+                    self._left.set()
+                    os.kill(os.getpid(), signal.SIGTSTP)
+                while self._leave.is_set() and not self._stop.wait(self.RATE):
+                    pass
         except Exception as error:
             self.error = error  # raised by `take`
 
     def _press(self) -> None:
+        self._view.keys = self._keys.open().active
         for key in self._keys.poll():
             with self._lock:
                 asked = self._view.press(key) if self._board.run is not None else ""
@@ -450,7 +466,7 @@ class Live:
                 detach, self._on_detach = self._on_detach, None
                 detach()
 
-    def _draw(self) -> None:
+    def _draw(self, screen: RichLive) -> None:
         width, height = self._console.size
         with self._lock:
             if self._failures.due(time.monotonic()):
@@ -465,4 +481,4 @@ class Live:
         for item in above:
             self._console.print(item, crop=False)
         if frame is not None:
-            self._live.update(frame, refresh=True)
+            screen.update(frame, refresh=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import select
+import signal
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 from ipexctl.show.keys import Keys
@@ -89,3 +92,63 @@ def test_closing_twice_is_fine() -> None:
     keys = Keys(-1).open()
     keys.close()
     keys.close()
+
+
+SHOWING = """
+import sys, time
+from ipexctl.model.events import Stamped, Started
+from ipexctl.show.live import Live
+from ipexctl.show.pipe import Pipe
+live = Live(Pipe(sys.stdout))
+live.take(Stamped(time.time(), Started("doctor", "2 hosts", ("node0", "node1"))))
+end = time.monotonic() + 60
+while not Path(sys.argv[1]).exists() and time.monotonic() < end:
+    time.sleep(0.02)
+live.close()
+print("done", flush=True)
+"""
+
+
+def test_while_ctrl_z_stops_us_the_terminal_is_whole_and_afterwards_ours_again(tmp_path: Path) -> None:
+    """The live screen, as run, attach and doctor show it, under a parent that plays the shell's part."""
+    child, ours = pty.fork()
+    if child == 0:  # the session's leader, as a shell is: what it starts has a group of its own
+        shell = ["bash", "--norc", "--noprofile", "-i"]
+        os.execvpe(
+            shell[0], shell, {**os.environ, "PS1": "", "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[3])}
+        )
+    screen = b""
+
+    def until(words: bytes) -> bytes:
+        nonlocal screen
+        end = time.monotonic() + 30
+        while words not in screen and time.monotonic() < end:
+            if select.select([ours], [], [], 0.1)[0]:
+                screen += os.read(ours, 4096)
+        assert words in screen, screen
+        before, screen = screen.split(words, 1)
+        return before
+
+    try:
+        program, go = tmp_path / "show.py", tmp_path / "go"
+        program.write_text("from pathlib import Path\n" + SHOWING)
+        os.write(ours, f"stty -a | grep -o .icanon; {sys.executable} {program} {go}\n".encode())
+        for after in (b"%1\n", b"fg\n"):  # once more after it went on
+            until(b"node1")
+            until(b"node1")
+            assert mode(ours) == (False, False)
+            os.write(ours, b"\x1a")
+            assert until(b"Stopped").rfind(b"\x1b[?25h") > 0  # the cursor is seen
+            os.write(ours, b"stty -a | tr ' ' '_' >" + os.fsencode(tmp_path / "mode") + b"; echo hel''lo\n")
+            until(b"hello")
+            assert "_icanon_" in (tmp_path / "mode").read_text()
+            os.write(ours, after)
+            until(b"\x1b[?25l")
+        until(b"node1")
+        go.touch()
+        until(b"done")
+        assert b"Traceback" not in screen
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ours)
