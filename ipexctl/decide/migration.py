@@ -10,13 +10,14 @@ import ast
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ipexctl.decide.launch.launch_line import LaunchLine, LaunchTable
 from ipexctl.decide.releases.framework_options import FrameworkOption
 from ipexctl.model.answers import ComparedRun, Comparison, ScriptUse
 from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import pluralize, printable
 from ipexctl.model.toml import parse_toml
 
@@ -31,8 +32,7 @@ _CCL = ("init_process_group", "new_group", "init_device_mesh")
 _WIDTH = 100  # characters of a source line that are shown
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationRule:
+class MigrationRule(Record):
     """A removed name. ``gone`` is the first version without it: of torch for what goes with torch (IPEX,
     the bindings), of ``of`` itself for the others."""
 

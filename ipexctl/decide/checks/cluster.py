@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from ipexctl.decide.releases.table import ReleaseTable
@@ -12,12 +12,12 @@ from ipexctl.model.errors import Failure
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Level
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Record):
     """Hosts as written, the facts of those that answered and the failures of the others, both in the order written.
 
     ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only.
@@ -40,8 +40,7 @@ def find_majority(values: Mapping[str, T]) -> T | None:
     return max(counts, key=lambda value: counts[value]) if counts else None  # max and Counter keep the first
 
 
-@dataclass(frozen=True, slots=True)
-class CheckHit:
+class CheckHit(Record):
     """A check found something on one host. ``values`` fill the title and fix, ``level`` overrides the level;
     ``action`` is False where nothing has to be done."""
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import ip_interface
 from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.model.answers import FailedConnection, NetworkCheck, SharedDirectory
+from ipexctl.model.json_values import Record
 
 ALL_PAIRS = 32  # hosts up to which every pair is tried
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Record):
     """One direction. ``error`` is None where a connection was made; ``rtt`` in seconds, ``rate`` in bytes a second,
     ``large`` whether more than one packet's worth passed, ``mtu`` the largest whole packet that passed."""
 
@@ -30,8 +30,7 @@ class Pair:
     rate: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectivityReport:
+class ConnectivityReport(Record):
     """All results. ``choices`` is the interface of each host, ``shared`` directories with their hosts, and
     ``untried`` maps hosts that could not be tested to the reason."""
 

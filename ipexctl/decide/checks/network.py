@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
 from ipexctl.decide.facts.numbers import parse_interface
 from ipexctl.model.facts import Facts, Interface
+from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
 
 Network = IPv4Network | IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceChoice:
+class InterfaceChoice(Record):
     """The interface of one host, its address there without a prefix, and the reason for the choice."""
 
     name: str
@@ -27,8 +26,7 @@ class InterfaceChoice:
     reason: Note
 
 
-@dataclass(frozen=True, slots=True)
-class _HostAddress:
+class _HostAddress(Record):
     """One address of one host."""
 
     interface: Interface

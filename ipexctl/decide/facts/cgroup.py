@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import product
 
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
+from ipexctl.model.json_values import Record
 
 _ROOT = "/sys/fs/cgroup"
 _PERIOD = "100000"  # microseconds, the kernel's default
@@ -21,8 +21,7 @@ _MOUNT = re.compile(
 _UNLIMITED = 1 << 60  # bytes; version 1 writes "no limit" as a huge number
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupLimits:
+class CgroupLimits(Record):
     """``quota`` in CPUs and ``memory`` in bytes are None without a limit."""
 
     quota: float | None = None

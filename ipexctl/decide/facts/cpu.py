@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ipexctl.decide.facts.numbers import MOST_CPUS, parse_cpu_list, parse_cpu_mask, parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.facts.system import read_meminfo
 from ipexctl.model.facts import Core, NumaNode
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.json_values import Record
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
@@ -24,8 +25,7 @@ MOST_THREADS = 8  # of one core of any processor: POWER8 to POWER10
 _MOST_SHARING = 1024  # sockets, cores of one socket, threads of one core: larger values are malformed
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Record):
     """Of the on-line CPUs; the senses of `Facts`."""
 
     sockets: int | None = None

@@ -17,6 +17,7 @@ from typing import Any
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import UsageError
 from ipexctl.model.grouping import group_pairs
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _LINES = 4096
@@ -37,8 +38,7 @@ def build_probe_command(
     return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeOutput:
+class ProbeOutput(Record):
     """``unread`` maps items to the reason why they are missing or incomplete."""
 
     files: Mapping[str, str] = field(default_factory=dict)

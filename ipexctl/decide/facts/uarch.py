@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from ipexctl.model.json_values import Record
 from ipexctl.model.toml import parse_toml
 
 
-@dataclass(frozen=True, slots=True)
-class Uarch:
+class Uarch(Record):
     """``level`` is what the silicon has; ``hybrid``: the family has models with two kinds of cores; ``needs``: a flag
     that tells it from another with the same numbers; ``threads``: the most that one core has."""
 
@@ -20,21 +19,17 @@ class Uarch:
     threads: int = 2
 
 
-_Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Uarchs:
+class Uarchs(Record):
     """The table: models, steppings (none: all) and name, by vendor and family."""
 
-    rows: Mapping[tuple[str, int], Sequence[tuple[_Ranges, _Ranges, Uarch]]]
+    rows: Mapping[tuple[str, int], Sequence[tuple[frozenset[int], frozenset[int], Uarch]]]
 
     def find(
         self, vendor: str | None, family: int | None, model: int | None, stepping: int | None, flags: Collection[str]
     ) -> Uarch | None:
         """None where the table does not tell; a row with steppings needs one. The first row that fits counts."""
         for models, steppings, uarch in self.rows.get((vendor or "", family or 0), ()):
-            known = _is_within(model, models) and (not steppings or _is_within(stepping, steppings))
+            known = model in models and (not steppings or stepping in steppings)
             if known and (not uarch.needs or uarch.needs in flags):
                 return uarch
         return None
@@ -42,18 +37,15 @@ class Uarchs:
 
 def parse_uarchs(text: str) -> Uarchs:
     """The table of ``cpus.toml``."""
-    rows: dict[tuple[str, int], list[tuple[_Ranges, _Ranges, Uarch]]] = {}
+    rows: dict[tuple[str, int], list[tuple[frozenset[int], frozenset[int], Uarch]]] = {}
     for family in parse_toml(text)["family"]:
         for cpu in family["cpus"]:
             uarch = Uarch(**{key: value for key, value in cpu.items() if key not in ("models", "steppings")})
-            row = (_parse_ranges(cpu["models"]), _parse_ranges(cpu.get("steppings", ())), uarch)
+            row = (_expand_ranges(cpu["models"]), _expand_ranges(cpu.get("steppings", ())), uarch)
             rows.setdefault((family["vendor"], family["family"]), []).append(row)
     return Uarchs(rows)
 
 
-def _parse_ranges(words: Sequence[int | Sequence[int]]) -> _Ranges:
-    return tuple((word, word) if isinstance(word, int) else (word[0], word[1]) for word in words)
-
-
-def _is_within(number: int | None, ranges: _Ranges) -> bool:
-    return number is not None and any(first <= number <= last for first, last in ranges)
+def _expand_ranges(words: Sequence[int | Sequence[int]]) -> frozenset[int]:
+    spans = ((word, word) if isinstance(word, int) else word for word in words)
+    return frozenset(number for first, last in spans for number in range(first, last + 1))

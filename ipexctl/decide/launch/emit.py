@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from ipexctl.decide.launch.placement import require_equal_ppn
+from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import cpu_list
-from ipexctl.model.launch import Launch, NodePlan, RankPlacement, Setting
+from ipexctl.model.launch import Launch, NodePlan, Setting
 from ipexctl.model.tasks import Run
 
 FORMS = ("sh", "sbatch", "torchrun", "accelerate", "ansible", "pytorchjob")
@@ -51,11 +52,13 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
     environment.filters |= {
         "quote": shlex.quote, "cpu_list": cpu_list, "words": shlex.join, "split_words": shlex.split,
         "json": json.dumps, "file_name": lambda text: re.sub(r"[^\w.-]", "-", text) or "run",
-        "pod_word": _quote_for_pod, "limit_word": partial(_limit_word, launch),
+        # Kubernetes puts variables in place of $(NAME); $$ is a dollar before a parenthesis.
+        "pod_word": lambda text: quote_yaml(text.replace("$(", "$$(")), "limit_word": partial(_limit_word, launch),
     }  # fmt: skip
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
     names = sorted({name for node in launch.nodes for name in node.env})
     values = {name: {node.env[name].value if name in node.env else None for node in launch.nodes} for name in names}
+    cpus = [sum(rank.threads + len({*rank.workers} - {*rank.cpus}) for rank in node.ranks) for node in launch.nodes]
     # What mpirun needs without our keeper.
     hydra = ("I_MPI_PIN", "I_MPI_PORT_RANGE", "MPIEXEC_PORT_RANGE")
     launcher_names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") if launch.framed else hydra
@@ -75,7 +78,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
             "job_name": make_job_name(launch.title),
             "pod_settings": _list_pod_settings(launch),
             # Logical CPUs of the ranks of the smallest host: all pods are alike.
-            "pod_cpus": min(sum(map(_count_cpus, node.ranks)) for node in launch.nodes),
+            "pod_cpus": min(cpus),
             "preloaded": sorted({library.path for node in launch.nodes for library in node.preload}),
         }
     )
@@ -131,13 +134,3 @@ def _list_pod_settings(launch: Launch) -> list[tuple[str, Setting]]:
         if same and name not in _TORCHRUN and (name in _ANYWHERE or setting.by_user):
             settings[name] = setting
     return sorted(settings.items())
-
-
-def _count_cpus(place: RankPlacement) -> int:
-    return place.threads + len({*place.workers} - {*place.cpus})
-
-
-def _quote_for_pod(text: str) -> str:
-    """A YAML string. Kubernetes puts variables in place of ``$(NAME)``; ``$$`` is a dollar before a parenthesis."""
-    quoted = json.dumps(text.replace("$(", "$$("), ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Set
 from functools import partial
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.input_errors import suggest_nearest
+from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.errors import UsageError
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.hosts import Host, Inventory
@@ -97,13 +97,13 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
             "slots": host.slots,
             **{key: value for key, value in host.vars.items() if key != "local"},
         }
-        words = [f"      {key}: {_quote_json(value)}" for key, value in given.items() if value is not None]
-        lines += [f"    {_quote_json(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
+        words = [f"      {key}: {quote_yaml(value)}" for key, value in given.items() if value is not None]
+        lines += [f"    {quote_yaml(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
     groups = _hosts_by_group(inventory)
     lines += ["  children:"] if groups else []
     for group, members in groups.items():
-        lines += [f"    {_quote_json(group)}:", "      hosts:"]
-        lines += [f"        {_quote_json(_bracket_ipv6(host.name))}: {{}}" for host in members]
+        lines += [f"    {quote_yaml(group)}:", "      hosts:"]
+        lines += [f"        {quote_yaml(_bracket_ipv6(host.name))}: {{}}" for host in members]
     return DialectOutput("\n".join(lines) + "\n")
 
 
@@ -137,11 +137,6 @@ def _hosts_by_group(inventory: Inventory) -> dict[str, list[Host]]:
 
 def _bracket_ipv6(name: str) -> str:
     return f"[{name}]" if validators.ipv6(name) else name
-
-
-def _quote_json(value: str | int) -> str:
-    """A scalar that JSON and YAML read alike."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _quote(value: str) -> str:

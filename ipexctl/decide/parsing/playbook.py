@@ -5,6 +5,7 @@ A playbook is data: ``${name}`` is replaced by text before anything is checked, 
 
 from __future__ import annotations
 
+import difflib
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ipexctl.decide.parsing import ansible_keys, conditions, validators
+from ipexctl.decide.parsing import conditions, validators
 from ipexctl.decide.parsing.host_entries import assemble_inventory
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
@@ -291,7 +292,7 @@ class _Parser:
             key_text = printable(key.text)
             if key.text in STEP_KEYS and of in ACTIONS:
                 what = f"'{key_text}' stands beside {of}, not below it: it is a key of the step"
-            elif why := ansible_keys.suggest_replacement(key.text, others, names) if others else None:
+            elif why := _suggest_replacement(key.text, others, names) if others else None:
                 what = f"'{key_text}' is left out on purpose: {why}"
             else:
                 what = f"unknown key '{key_text}' of {of}{suggest_nearest(key.text, names)}"
@@ -354,6 +355,16 @@ class _Parser:
             hint = f"--var {name}=VALUE, or set it in vars" if _NAME.fullmatch(name) else literal
             self.problems.add(node.origin, what, value=node.text, hint=hint)
         return match[0]
+
+
+def _suggest_replacement(word: str, of: Mapping[str, str], valid: Sequence[str]) -> str | None:
+    """What to write instead of a word of Ansible; None where it is none, or rather a slip of one of ours."""
+    if word.startswith("with_") and not difflib.get_close_matches(word, valid, n=1, cutoff=0.8):
+        return of.get(word, of.get("loop"))
+    if word.startswith(("ansible.", "community.")):
+        other = _suggest_replacement(word.rpartition(".")[2], of, valid)
+        return of.get(word, other or "modules of Ansible are not used: see docs/playbook.md")
+    return of.get(word)
 
 
 def _find_last_source(steps: Sequence[Step]) -> str | None:

@@ -6,6 +6,7 @@ converts it. Tags, anchors and aliases, several documents, duplicate keys and de
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -52,6 +53,12 @@ NULL = Scalar("", Origin(""))
 
 def is_null(node: Node) -> bool:
     return isinstance(node, Scalar) and node.is_null
+
+
+def quote_yaml(value: str | int) -> str:
+    """A scalar that YAML reads back as it is: JSON, but for characters that cannot be printed."""
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
 def kind(node: Node) -> str:

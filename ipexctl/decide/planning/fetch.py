@@ -11,10 +11,9 @@ from ipexctl.decide.planning.ignore import Ignored
 from ipexctl.decide.planning.sync import format_bytes, pick_worth
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Transfer
-from ipexctl.model.text import pluralize, printable
+from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.protocol.paths import MANIFEST, PART
 
-_SHOWN = 20
 _LONGEST = 255  # bytes of a file's name on every file system that matters
 
 
@@ -159,5 +158,4 @@ def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:
 
 def format_names(names: Sequence[str]) -> str:
     """A few names, for a message."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(printable(name, 200) for name in names[:_SHOWN]) + more
+    return join_names([printable(name, 200) for name in names], 20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from ipexctl.decide.facts.isa import ORDER
 from ipexctl.decide.launch.accelerate import AccelerateConfig
 from ipexctl.decide.launch.placement import find_usable_cores
 from ipexctl.decide.parsing.dialects import write_inventory
+from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.decide.script_imports import ImportTable, list_module_names, parse_script
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -216,8 +216,8 @@ def format_playbook(
         "note": lambda key: f"  # {printable(whys[key], 120)}" if whys.get(key) else "",
         "printable": printable,
         "word": _format_scalar,
-        "item": lambda word: _format_json(word) if "," in word else _format_scalar(word),
-        "json": _format_json,
+        "item": lambda word: _quote_scalar(word) if "," in word else _format_scalar(word),
+        "json": _quote_scalar,
     }
     ipex = bool(stack.release.ipex)
     return environment.from_string(template).render(
@@ -240,9 +240,8 @@ def _format_scalar(text: str) -> str:
     """A scalar as YAML and our variables read it back."""
     if _PLAIN.fullmatch(text) and text.lower() not in {"null", "~", ""}:
         return text
-    return _format_json(text)
+    return _quote_scalar(text)
 
 
-def _format_json(text: str) -> str:
-    quoted = json.dumps(text.replace("${", "$${"), ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
+def _quote_scalar(text: str) -> str:
+    return quote_yaml(text.replace("${", "$${"))
