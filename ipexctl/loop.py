@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
+import select
 import sys
+import termios
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +73,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     """
 
     def run(console: Console, log: DebugLog) -> Exit:
-        ask = ask_passphrase if options.ask_pass else None
+        ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
         links = Links(connect_timeout=options.connect_timeout, accept_new=options.accept_new_host_keys, ask=ask)
         context = Context(links, state_directory(), cache_directory(), options.forks, interrupts=console.interrupts)
         context = replace(context, declare_secrets=log.masker.declare)
@@ -309,6 +311,16 @@ def read_known_errors() -> KnownErrors:
     return parse_errors(read_data("errors.toml"))
 
 
-def ask_passphrase(question: str) -> str | None:
-    """The answer to ``question``; None where there is no terminal."""
-    return getpass.getpass(question) if sys.stdin.isatty() and sys.stdout.isatty() else None
+def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:
+    """The answer to ``question``, typed without an echo; None where there is no terminal, and after a signal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    before = termios.tcgetattr(sys.stdin)
+    termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
+    print(question, end="", file=sys.stderr, flush=True)
+    try:
+        while not (interrupts.arrived or select.select([sys.stdin], [], [], 0.1)[0]):
+            pass
+        return None if interrupts.arrived else sys.stdin.readline().rstrip("\n")
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)

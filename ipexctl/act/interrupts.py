@@ -20,6 +20,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.detach = threading.Event()  # somebody asked to let go of the run that is watched
+        self.arrived = False  # whether there was any signal yet
         self._waiting: list[int] = []
         self._raising = False
         self._deferring = False
@@ -32,6 +33,7 @@ class Interrupts:
 
     def arrive(self, number: int, _frame: FrameType | None = None) -> None:
         """Takes a signal: raises it where that is allowed, else keeps it for those who wait for it."""
+        self.arrived = True
         if self._raising and not self._deferring:
             self._raising = False
             raise Interrupted(number)

@@ -115,14 +115,3 @@ def test_attach_to_nothing_says_so(desk: Desk) -> None:
     told = desk("attach")
     assert told.code == 4, told
     assert "no run is kept on these hosts" in told.err
-
-
-def test_ctrl_c_before_anything_runs_gives_the_prompt_back(start: Start, hosts: Cluster) -> None:
-    with hosts.cut("node1"):
-        going = start(*RUN, ACTOR, "say")
-        going.until("probe: ok")
-        going.signal(signal.SIGINT)
-        told = going.end()
-    assert told.code == 130, told
-    assert "Traceback" not in told.err
-    assert not residue(hosts)

@@ -1,10 +1,13 @@
-"""Signals, terminals and controllers that are stopped, closed, killed or asleep (cases G1 to G5)."""
+"""Signals, terminals and controllers that are stopped, closed, killed or asleep (cases G1 to G6)."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -205,3 +208,56 @@ def test_g5_a_controller_that_is_cut_off_goes_on_at_the_exact_byte(
     for rank in range(3):
         assert controller.written(rank) == ticks(400)
     assert not residue(mpi)
+
+
+@pytest.mark.fault("G6")
+def test_g6_ctrl_c_while_connecting_to_a_dark_host(start: Start, mpi: Cluster) -> None:
+    with mpi.cut("node1"):
+        going = start(*RUN, ACTOR, "say")
+        going.until("probe: ok")
+        going.signal(signal.SIGINT)
+        told = going.end()
+    assert told.code == 130, told
+    assert "Traceback" not in told.err
+    assert not residue(mpi)
+
+
+@pytest.fixture
+def slow_tar(mpi: Cluster) -> Iterator[None]:
+    """Unpacking begins late on node2."""
+    mpi.write("node2", "/usr/local/bin/tar", b'#!/bin/sh\nsleep 4\nexec /usr/bin/tar "$@"\n', 0o755)
+    yield
+    mpi.exec("node2", ["rm", "-f", "/usr/local/bin/tar"])
+
+
+@pytest.mark.fault("G6")
+def test_g6_ctrl_c_while_syncing(controller: Desk, start: Start, mpi: Cluster, slow_tar: None) -> None:
+    (controller.path / "proj").mkdir()
+    (controller.path / "proj/train.py").write_bytes(os.urandom(1 << 20))
+    going = start("sync", "proj")
+    wait(lambda: any("/usr/local/bin/tar" in p.argv for p in mpi.processes("node2")), 60.0, lambda: str(going.said))
+    going.signal(signal.SIGINT)
+    told = going.end()
+    assert told.code == 130, told
+    assert "Traceback" not in told.err
+    assert not mpi.path("node2", "/root/ipexctl/proj/train.py").exists()
+    wait(lambda: not any(word.endswith("/tar") for p in mpi.processes("node2") for word in p.argv), 30.0)
+
+
+@pytest.mark.fault("G6")
+def test_g6_ctrl_c_while_asking_for_a_passphrase(
+    new_controller: Callable[..., Desk], mpi: Cluster, tmp_path: Path
+) -> None:
+    key = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "words", "-f", str(key)], check=True)
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text(mpi.hostfile.read_text().replace(str(mpi.key), str(key)))
+    terminal = Terminal(new_controller("asked", hostfile=hostfile), "doctor", "--ask-pass")
+    try:
+        terminal.until(b"assphrase")
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert b"Traceback" not in terminal.read()
+        assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+    finally:
+        terminal.kill()
