@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,3 +49,37 @@ def test_l1_a_hostile_lock_file_is_refused(controller: Desk, hosts: Cluster, cha
     expect(told, 2, field)
     assert [hosts.sshd_log(host) for host in hosts.names] == logs
     assert not [path for path in (controller.home / ".cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.fault("L4")
+@pytest.mark.parametrize("how", ["the file itself", "a file it includes", "a file of another user"])
+def test_l4_ssh_settings_that_others_can_write_are_not_obeyed(controller: Desk, hosts: Cluster, how: str) -> None:
+    folder = controller.home / ".ssh"
+    folder.mkdir(mode=0o700)
+    proxy = f"Host *\n  ProxyCommand touch {controller.path}/pwned\n"
+    config, more = folder / "config", folder / "more.conf"
+    config.write_text(proxy if how != "a file it includes" else f"Include {folder}/*.conf\n")
+    config.chmod(0o600)
+    if how == "a file it includes":
+        more.write_text(proxy)
+        more.chmod(0o666)
+    elif how == "the file itself":
+        config.chmod(0o666)
+    else:
+        os.chown(config, 65534, -1)
+    told = controller("doctor")
+    expect(told, 3, str(more if how == "a file it includes" else config))
+    assert not (controller.path / "pwned").exists()
+
+
+@pytest.mark.fault("L4")
+def test_l4_known_hosts_that_others_can_write_are_not_believed(
+    new_controller: Callable[..., Desk], hosts: Cluster, tmp_path: Path
+) -> None:
+    known = tmp_path / "known"
+    known.write_bytes(hosts.known_hosts.read_bytes())
+    known.chmod(0o666)
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text(hosts.hostfile.read_text().replace(str(hosts.known_hosts), str(known)))
+    told = new_controller("open", hostfile=hostfile)("doctor")
+    expect(told, 3, str(known), "0666")

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import getpass
 import hashlib
 import hmac
 import os
 import re
+import shlex
+import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from ipexctl.model.errors import Exit, UsageError
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 
@@ -52,6 +57,21 @@ def known_host_name(host: str, port: int) -> str:
     return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
 
 
+def read_safely(path: Path) -> bytes:
+    """Of a file that others can write nothing is believed, neither programs to start nor keys. Raises `UsageError`."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        quoted = shlex.quote(str(path))
+        if status.st_uid not in (0, os.getuid()):
+            hint = f"sudo chown {shlex.quote(getpass.getuser())} {quoted} && chmod go-w {quoted}"
+            raise UsageError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint, exit=Exit.UNREACHABLE)
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+            hint = f"chmod go-w {quoted}"
+            raise UsageError(f"{path} can be written by others ({mode})", hint=hint, exit=Exit.UNREACHABLE)
+        return file.read()
+
+
 class KnownHosts:
     """The lines of some known_hosts files, by host. Files that do not exist are empty.
 
@@ -68,7 +88,7 @@ class KnownHosts:
         for path in self.files:
             try:
                 endless = path.is_char_device() or path.is_fifo()  # /dev/null among them
-                lines = [] if endless else path.read_bytes().split(b"\n")
+                lines = [] if endless else read_safely(path).split(b"\n")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:

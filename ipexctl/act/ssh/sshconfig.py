@@ -18,15 +18,13 @@ import glob
 import hashlib
 import os
 import re
-import shlex
 import socket
-import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipexctl.act.ssh.hostkeys import matches_patterns
+from ipexctl.act.ssh.hostkeys import matches_patterns, read_safely
 from ipexctl.model.errors import ConnectError, UsageError
 from ipexctl.model.text import printable
 
@@ -100,7 +98,7 @@ def read_config(path: Path, base: Path, scope: _Scope | None = None, depth: int 
     if depth > _DEEP:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
-        data = _read_safely(path)
+        data = read_safely(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return []
     except OSError as error:
@@ -125,20 +123,6 @@ def read_config(path: Path, base: Path, scope: _Scope | None = None, depth: int 
         except ValueError as error:
             raise _refuse(place, str(error), line) from None
     return file
-
-
-def _read_safely(path: Path) -> bytes:
-    """As OpenSSH: a file that others can write may not say which programs are started. Raises `UsageError`."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        quoted = shlex.quote(str(path))
-        if status.st_uid not in (0, os.getuid()):
-            hint = f"sudo chown {shlex.quote(getpass.getuser())} {quoted} && chmod go-w {quoted}"
-            raise UsageError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint)
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
-            raise UsageError(f"{path} can be written by others ({mode})", hint=f"chmod go-w {quoted}")
-        return file.read()
 
 
 def _refuse(place: str, why: str, text: str) -> UsageError:
