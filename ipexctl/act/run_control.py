@@ -81,20 +81,21 @@ def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
 
 
 def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: int) -> None:
-    """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, STEP when the keeper on
-    the head cannot be reached from there."""
+    """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet
+    from there gets to the head, STEP when its keeper does not take part."""
     done = link.run(site.agent(Role.GUARD, site.directory, address, str(port), run=run))
-    refusals = (messages.HostBusy, messages.AgentFailed)
+    refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
     answer = _read_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(answer.started))
         what = f"busy with run {answer.run} of {answer.owner}, since {since}"
         hint = "wait for it, stop it (ipexctl stop), or start beside it with --share"
         raise LinkError(Failure(site.host.name, Kind.BUSY, what, hint, "busy"))
-    if isinstance(answer, messages.AgentFailed):
+    if isinstance(answer, (messages.AgentFailed, messages.KeeperUnreachable)):
         what = f"cannot reach the head at {address} port {port}: {answer.error}"
         hint = "open the ports between the hosts, or choose another network with --iface"
-        raise LinkError(Failure(site.host.name, Kind.STEP, what, hint, "back-connection"))
+        kind = Kind.UNREACHABLE if isinstance(answer, messages.KeeperUnreachable) else Kind.STEP
+        raise LinkError(Failure(site.host.name, kind, what, hint, "back-connection"))
 
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:

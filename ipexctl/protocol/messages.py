@@ -29,7 +29,7 @@ Finish = NamedTuple("Finish", [])  # end what is left, report it (`Cleaned`) and
 Pong = NamedTuple("Pong", [("sent", float), ("clock", float)])
 RankLoads = NamedTuple("RankLoads", [("ranks", Dict[int, Tuple[float, str]])])  # CPU seconds so far, kernel state
 StacksReported = NamedTuple("StacksReported", [])
-ProxyEnded = NamedTuple("ProxyEnded", [("at", float)])
+ProxyEnded = NamedTuple("ProxyEnded", [("at", float), ("why", str)])
 ProcessesKilled = NamedTuple("ProcessesKilled", [("processes", int)])
 
 
@@ -52,6 +52,7 @@ KeeperStatus = NamedTuple("KeeperStatus", [("state", str), ("watchers", int)])  
 KeeperListening = NamedTuple("KeeperListening", [("port", int)])
 GuardReady = NamedTuple("GuardReady", [])
 AgentFailed = NamedTuple("AgentFailed", [("error", str)])
+KeeperUnreachable = NamedTuple("KeeperUnreachable", [("error", str)])  # no packet of ours gets there
 
 
 class HostBusy(NamedTuple):
@@ -105,7 +106,7 @@ Message = Union[
     Challenge, Hello, Welcome, Ping, StartProxy, RanksPort, Terminate, Kill, ReportLoad, ReportStacks, Finish, Pong,
     RankLoads, StacksReported, ProxyEnded, ProcessesKilled, Cleaned, RankBegun, RankStarted, RankStage, RankNote,
     RankEnded, RankStack, ShimEnd, StopRun, KillRun, Inspect, KeeperStatus, KeeperListening, GuardReady, HostBusy,
-    AgentFailed, RunListing, RunDescription, ProcessesLeft, Tampered,
+    AgentFailed, KeeperUnreachable, RunListing, RunDescription, ProcessesLeft, Tampered,
 ]  # fmt: skip
 
 KINDS: "Kinds[Message]" = Kinds(Message)

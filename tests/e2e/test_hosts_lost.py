@@ -51,29 +51,3 @@ def test_a_host_that_goes_dark_before_the_start_is_reported_with_the_others_done
     assert told.code == 3, told
     assert "nothing was started; without node1: --limit '!node1'" in told.err
     assert not residue(hosts)
-
-
-def test_a_host_whose_environment_lost_its_proxy_is_named(desk: Desk, hosts: Cluster) -> None:
-    proxy = hosts.path("node2", f"{LIGHT}/bin/hydra_pmi_proxy")
-    hidden = proxy.with_name("hidden")
-    proxy.rename(hidden)
-    try:
-        told = desk("run", "--venv", LIGHT, ACTOR, "say", timeout=90)
-    finally:
-        hidden.rename(proxy)
-    assert told.code == 4, told
-    assert "node2" in told.out + told.err
-    assert not residue(hosts)
-
-
-def test_a_port_between_hosts_that_is_blocked_is_said_before_anything_starts(desk: Desk, hosts: Cluster) -> None:
-    """node1 cannot call back to the head: a route that leads nowhere, as a firewall would."""
-    hosts.exec("node1", ["ip", "route", "add", "prohibit", f"{hosts.address('node0')}/32"], check=True)
-    try:
-        told = desk("run", "--venv", LIGHT, ACTOR, "say", timeout=90)
-    finally:
-        hosts.exec("node1", ["ip", "route", "del", "prohibit", f"{hosts.address('node0')}/32"])
-    assert told.code == 4, told
-    assert "cannot reach the head" in told.out + told.err
-    assert "node1" in told.out + told.err
-    assert not residue(hosts)

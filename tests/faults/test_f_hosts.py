@@ -1,12 +1,13 @@
-"""Hosts that lose power, are cut off, lose their sshd or cannot start their part (cases F8 to F10)."""
+"""Hosts that lose power, are cut off, lose their sshd or cannot start their part (cases F8 to F11)."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -136,3 +137,76 @@ def test_f10_an_sshd_dies_with_all_its_sessions_and_the_run_goes_on(
     assert not residue(mpi, ["node0", "node1"])
     assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]
     mpi.power_off("node2")  # a new sshd, at the end of the test
+
+
+@pytest.mark.fault("F11")
+def test_f11_a_host_has_lost_its_launchers_proxy(controller: Desk, mpi: Cluster) -> None:
+    proxy = mpi.path("node2", f"{LIGHT}/bin/hydra_pmi_proxy")
+    hidden = proxy.with_name("hidden")
+    proxy.rename(hidden)
+    try:
+        told = controller("run", *ON, ACTOR, "say", timeout=90)
+    finally:
+        hidden.rename(proxy)
+    assert told.code == 4, told
+    assert re.search(r"node2.*hydra_pmi_proxy", told.out + told.err), told
+    assert not residue(mpi)
+
+
+@pytest.mark.fault("F11")
+def test_f11_a_host_has_another_version_of_the_launcher(controller: Desk, mpi: Cluster) -> None:
+    path = f"{LIGHT}/ipexctl.json"
+    before = mpi.read("node2", path)
+    marker = json.loads(before)
+    marker["layout"]["version"] = "2021.11.0"
+    marker["id"] = "older"
+    mpi.write("node2", path, json.dumps(marker).encode())
+    try:
+        told = controller("run", *ON, ACTOR, "say", timeout=90)
+    finally:
+        mpi.write("node2", path, before)
+    assert told.code == 4, told
+    assert "node2" in told.out + told.err
+    assert not residue(mpi)
+
+
+@pytest.mark.fault("F11")
+def test_f11_a_port_between_hosts_is_blocked(controller: Desk, mpi: Cluster) -> None:
+    """node1 cannot call back to the head: a route that leads nowhere, as a firewall would."""
+    mpi.exec("node1", ["ip", "route", "add", "prohibit", f"{mpi.address('node0')}/32"], check=True)
+    try:
+        told = controller("run", *ON, ACTOR, "say", timeout=90)
+    finally:
+        mpi.exec("node1", ["ip", "route", "del", "prohibit", f"{mpi.address('node0')}/32"])
+    assert told.code == 3, told
+    assert re.search(r"node1.*cannot reach the head", told.out + told.err), told
+    assert not residue(mpi)
+
+
+@pytest.mark.fault("F11")
+def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Desk, mpi: Cluster) -> None:
+    """No host has a key: the launcher's programs are started by the guards."""
+    done = mpi.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", mpi.address("node2")])
+    assert done.returncode == 255
+    told = controller("run", *ON, ACTOR, "say")
+    assert told.code == 0, told
+    mpi.exec("node0", ["rm", "-f", "/root/.ssh/known_hosts"])
+
+
+@pytest.fixture
+def full_home(mpi: Cluster) -> Iterator[str]:
+    """node2, whose home has not a byte left."""
+    mpi.small_home("node2", 4)
+    mpi.exec("node2", ["sh", "-c", "cat /dev/zero >/root/filler"])
+    yield "node2"
+    mpi.power_off("node2")  # the memory file system goes with it
+    mpi.power_on("node2")
+
+
+@pytest.mark.fault("F11")
+def test_f11_a_disk_is_full_before_the_start(controller: Desk, mpi: Cluster, full_home: str) -> None:
+    told = controller("run", *ON, ACTOR, "say", timeout=90)
+    assert told.code == 4, told
+    assert re.search(r"node2.*no space left", told.out + told.err, re.IGNORECASE), told
+    assert not residue(mpi, ["node0", "node1"])
+    assert not [process for process in mpi.processes("node2") if "IPEXCTL_RUN" in process.environ]

@@ -8,6 +8,7 @@ import fcntl
 import os
 import resource
 import select
+import shlex
 import shutil
 import signal
 import time
@@ -45,7 +46,9 @@ def main(argv: "List[str]") -> int:
     try:
         keeper = rpc.connect(address, port, spec.token, paths.Role.GUARD, spec.host, spec.timings.connect)
     except OSError as error:
-        print(KINDS.write(messages.AgentFailed(str(error))).decode())
+        answered = isinstance(error, ConnectionError) or (type(error) is OSError and error.errno is None)
+        refusal = messages.AgentFailed if answered else messages.KeeperUnreachable
+        print(KINDS.write(refusal(str(error))).decode())
         return 1
     print(KINDS.write(messages.GuardReady()).decode())
     if procs.detach():
@@ -92,6 +95,7 @@ class Guard:
         self.ended: "Set[int]" = set()
         self.wrappers: "Set[int]" = set()  # of all ranks, also of those that have ended
         self.proxies: "Set[int]" = set()
+        self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
 
     def watch(self) -> None:
@@ -113,7 +117,7 @@ class Guard:
             self.report_records()  # how its ranks ended comes before the end of their proxy
             if gone:
                 self.proxies -= gone
-                self.keeper.send(messages.ProxyEnded(time.time()))
+                self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
             self.keeper.flush()
             if not self.keeper.open:
                 return self.end_alone("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
@@ -159,6 +163,10 @@ class Guard:
 
     def start_proxy(self, words: "List[str]") -> None:
         """Starts Hydra's proxy as a remote shell would: the words joined, read by a shell."""
+        directory, _, program = (shlex.split(" ".join(words)) or [""])[0].rpartition("/")
+        second = os.path.join(directory, "hydra_pmi_proxy")
+        if program == "hydra_bstrap_proxy" and not os.access(second, os.X_OK):
+            self.missing = "%s is missing or cannot be executed" % second
         pid = os.fork()
         if pid:
             self.proxies.add(pid)
@@ -219,7 +227,7 @@ class Guard:
             now = procs.find_process(process.pid)
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
-                self.keeper.send(messages.ProxyEnded(time.time()))
+                self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
             if not procs.is_same(process) and not os.path.exists(
                 os.path.join(self.directory, files.record_path(rank, files.END))
             ):

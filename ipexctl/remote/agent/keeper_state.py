@@ -394,6 +394,7 @@ def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Mome
     ranks, at = set(run.spec.head_spec.hosts[host].ranks), _timed(run, host, proxy).at
     if not ranks & run.started:
         detail = "mpirun's proxy on %s ended before it started a rank" % host
+        detail += ": " + proxy.why if proxy.why else ""
         run = _suspect(run, detail, at, now, Reason.LAUNCH)
     elif ranks - set(run.ended):
         run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, at, now)

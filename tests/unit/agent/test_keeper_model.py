@@ -149,7 +149,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
     @rule(host=hosts)
     @precondition(lambda self: self.run.launched)
     def end_proxy(self, host: str) -> None:
-        self.mail.append(FromGuard(host, messages.ProxyEnded(self.now.clock)))
+        self.mail.append(FromGuard(host, messages.ProxyEnded(self.now.clock, "")))
 
     @rule(status=st.integers(0, 255))
     @precondition(lambda self: self.run.launched)

@@ -153,7 +153,7 @@ def test_a_rank_that_had_failed_before_the_stop_is_no_rank_that_we_ended() -> No
 
 
 def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK + 0.1)))
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK + 0.1, "")))
     assert ReleaseShims("b") in history.actions
     assert history.at(State.RUNNING)
     history.after(0.5).feed(FromGuard("a", RankEnded(0, "a", status=1, at=CLOCK)))
@@ -161,7 +161,7 @@ def test_a_proxy_that_ends_first_is_forgiven_when_a_ranks_own_end_explains_it() 
 
 
 def test_a_proxy_that_ends_without_a_ranks_end_is_a_loss() -> None:
-    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK))).after(1.5)
+    history = History().started().feed(FromGuard("b", messages.ProxyEnded(CLOCK, ""))).after(1.5)
     assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun's proxy on b ended before its ranks")
 
 
@@ -276,7 +276,7 @@ from_guards = st.one_of(
         unheard=st.booleans(),
         at=times,
     ),
-    st.builds(messages.ProxyEnded, times),
+    st.builds(messages.ProxyEnded, times, st.just("")),
     st.builds(messages.Pong, times, times),
     st.builds(messages.Cleaned, st.sampled_from([[], [(7, "D")]])),
     st.just(messages.StacksReported()),
