@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from ipexctl.act.private_files import write_private
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.text import printable
 
@@ -155,7 +156,7 @@ def load_lab(directory: Path) -> Lab | None:
 def save_lab(lab: Lab) -> None:
     """Replaces the lab's record, by which later commands find and clean it up."""
     record = {name: value for name, value in asdict(lab).items() if name != "directory"}
-    _write_atomically(lab.path("lab.json"), json.dumps(record, indent=2) + "\n")
+    write_private(lab.path("lab.json"), json.dumps(record, indent=2).encode())
 
 
 # creation ---------------------------------------------------------------------------------------------------------
@@ -170,9 +171,9 @@ def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
     names = tuple(f"lab{number}" for number in range(count))
     lab = Lab(directory, names, user, secrets.token_hex(16), _read_boot_id())
     save_lab(lab)
-    _write_atomically(lab.path("session"), _read_file("remote", "lab_session.sh"))
+    write_private(lab.path("session"), _read_file("remote", "lab_session.sh").encode())
     _make_key(tools, lab.path("id_ed25519"))
-    _write_atomically(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_text("utf-8"))
+    write_private(lab.path("authorized_keys"), lab.path("id_ed25519.pub").read_bytes())
     for name in names:
         lab.path(name, "home").mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_key(tools, lab.path(name, "host_key"))
@@ -185,9 +186,9 @@ def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
     for _ in range(3):  # another process may take the port before sshd does
         with socket.create_server((ADDRESS, 0)) as free:
             port = free.getsockname()[1]
-        _write_atomically(config, format_sshd_config(lab, name, port, tools))
+        write_private(config, format_sshd_config(lab, name, port, tools).encode())
         _check_config(config, tools)
-        _write_atomically(log, "")
+        write_private(log, b"")
         lab = _spawn_sshd(lab, name, port, [tools.sshd, "-D", "-f", str(config), "-E", str(log)])
         if _sends_banner(lab.servers[-1]):
             return lab
@@ -202,9 +203,10 @@ def start_server(lab: Lab, name: str, tools: Tools) -> Lab:
 def write_client_files(lab: Lab) -> None:
     """Writes the hostfile, known_hosts and ssh_config of the lab's servers."""
     keys = [(server.port, lab.path(server.name, "host_key.pub").read_text("utf-8")) for server in lab.servers]
-    _write_atomically(lab.path("known_hosts"), "".join(f"[{ADDRESS}]:{port} {key}" for port, key in keys))
-    _write_atomically(lab.path("hostfile"), format_hostfile(lab))
-    _write_atomically(lab.path("ssh_config"), format_ssh_config(lab))
+    known_hosts = "".join(f"[{ADDRESS}]:{port} {key}" for port, key in keys)
+    texts = {"known_hosts": known_hosts, "hostfile": format_hostfile(lab), "ssh_config": format_ssh_config(lab)}
+    for name, text in texts.items():
+        write_private(lab.path(name), text.encode())
 
 
 def try_login(lab: Lab, name: str, tools: Tools) -> None:
@@ -225,11 +227,8 @@ def format_sshd_config(lab: Lab, name: str, port: int, tools: Tools) -> str:
     """The text of one server's configuration."""
     session = shlex.quote(str(lab.path("session")))
     is_shared = any(parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for parent in lab.directory.parents)
-    text = _read_file("data", "lab_sshd_config").format(
-        address=ADDRESS, port=port, host_key=lab.path(name, "host_key"), authorized_keys=lab.path("authorized_keys"),
-        user=lab.user, strict="no" if is_shared else "yes", home=lab.path(name, "home"), tag=f"{ENV_TAG}={lab.tag}",
-        session=session,
-    )  # fmt: skip
+    words = {"address": ADDRESS, "port": port, "strict": "no" if is_shared else "yes", "tag": ENV_TAG}
+    text = _read_file("data", "lab_sshd_config").format(lab=lab, host=lab.path(name), session=session, **words)
     return text + (f"Subsystem sftp {tools.sftp}\n" if tools.sftp else "")
 
 
@@ -239,24 +238,14 @@ def _read_file(package: str, name: str) -> str:
 
 def format_hostfile(lab: Lab) -> str:
     """The text of a hostfile with everything ipexctl needs to reach the lab."""
-    lines = ["# Written by ipexctl lab up, removed by ipexctl lab down. All hosts share this machine's files."]
-    for server in lab.servers:
-        words = {
-            "address": ADDRESS, "port": str(server.port), "user": lab.user, "key": str(lab.path("id_ed25519")),
-            "known_hosts": str(lab.path("known_hosts")),
-            "venv": str(lab.path("env")),
-            "workdir": str(lab.path(server.name, "home", "work")),
-            "lab": f"lab-{lab.tag[:8]}",  # one machine on purpose
-        }  # fmt: skip
-        lines.append(" ".join([server.name, *(f"{key}={_quote(value)}" for key, value in words.items())]))
-    return "".join(f"{line}\n" for line in lines)
+    heading, line = _read_file("data", "lab_hostfile").splitlines(keepends=True)
+    return heading + "".join(line.format(server=server, address=ADDRESS, lab=lab) for server in lab.servers)
 
 
 def format_ssh_config(lab: Lab) -> str:
     """The text of a configuration for ``ssh -F``: the lab's hosts by name."""
     hosts = (f"Host {server.name}\n  HostName {ADDRESS}\n  Port {server.port}\n" for server in lab.servers)
-    paths = {"key": lab.path("id_ed25519"), "known_hosts": lab.path("known_hosts")}
-    return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(user=lab.user, **paths)])
+    return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
 
 
 # processes --------------------------------------------------------------------------------------------------------
@@ -339,14 +328,9 @@ def _end_processes(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
 def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:
     """Starts sshd detached from this process, but lets it run only after its process id is saved."""
     waiting = 'echo $$ && read -r go && exec "$@" </dev/null >/dev/null 2>&1'
-    with subprocess.Popen(
-        ["setsid", "--fork", "sh", "-c", waiting, "sh", *sshd],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PATH": os.environ.get("PATH", os.defpath), ENV_TAG: lab.tag},
-        cwd="/",
-        text=True,
-    ) as shell:
+    argv, pipe = ["setsid", "--fork", "sh", "-c", waiting, "sh", *sshd], subprocess.PIPE
+    env = {"PATH": os.environ.get("PATH", os.defpath), ENV_TAG: lab.tag}
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=env, cwd="/", text=True) as shell:
         assert shell.stdin is not None
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
@@ -413,21 +397,6 @@ def _make_key(tools: Tools, path: Path) -> None:
     done = _run([tools.keygen, "-q", "-t", "ed25519", "-N", "", "-C", "ipexctl-lab", "-f", str(path)])
     if done.returncode:
         raise UsageError(f"ssh-keygen failed: {_last_line(done.stderr)}", exit=Exit.STEP)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Replaces a file, mode 0600."""
-    new = path.with_name(f"{path.name}.new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-
-
-def _quote(value: str) -> str:
-    return value if re.fullmatch(r"[A-Za-z0-9_./:@+=,-]+", value) else f'"{value}"'
 
 
 def _run(argv: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:

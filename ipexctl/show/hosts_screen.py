@@ -69,9 +69,7 @@ def _format_host_row(facts: Facts) -> tuple[str, ...]:
     return (
         _join_lines(shown(facts.isa_level), _shorten_model(model) if model else ""),
         cores if cores != "?×?×?" else "?",
-        _join_lines(
-            "?" if memory is None else format_size(memory * 1024), f"{'?' if numa is None else len(numa)} NUMA"
-        ),
+        f"{'?' if memory is None else format_size(memory * 1024)}\n{'?' if numa is None else len(numa)} NUMA",
         _join_lines(shown(facts.distribution).replace(" GNU/Linux", ""), f"glibc {facts.glibc}" if facts.glibc else ""),
         shown((installed and installed.python) or usable),
         "\n".join(f"{short} {packages[name]}" for name, short in _STACK if name in packages) or "none",

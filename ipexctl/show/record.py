@@ -60,9 +60,8 @@ def make_private(directory: Path) -> None:
         why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
         hint = f"chmod go-w {shlex.quote(str(directory))}"
     if why:
-        raise UsageError(
-            f"{visible(str(directory))} {why}: nothing of ipexctl is kept there", exit=Exit.STEP, hint=hint
-        )
+        what = f"{visible(str(directory))} {why}: nothing of ipexctl is kept there"
+        raise UsageError(what, exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:
         directory.chmod(0o700)
 

@@ -92,9 +92,8 @@ def resolve_wheels(
     """
     options = ["--format", "pylock.toml", "--generate-hashes"]
     with tempfile.TemporaryDirectory() as folder:
-        status, output, errors = _compile(
-            tool, requirements, options, python, glibc, _write_pages(sources, Path(folder))
-        )
+        pages = _write_pages(sources, Path(folder))
+        status, output, errors = _compile(tool, requirements, options, python, glibc, pages)
     if status != 0:
         what = f"no progress for {sources.limits.stall:g} s" if status is None else ""
         raise _explain_uv_error(what, errors, sources)

@@ -63,11 +63,8 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
                 reasons = ["there are no wheels in it"]
                 raise UsageError(f"the wheelhouse {archive} cannot be used", reasons=reasons)
             if total > (free := shutil.disk_usage(place).free):
-                raise UsageError(
-                    f"no space left for the wheelhouse {archive}: need {total >> 20} MiB, {free >> 20} MiB free",
-                    hint="unpack it where there is room: --wheels DIRECTORY",
-                    exit=Exit.STEP,
-                )
+                what = f"no space left for the wheelhouse {archive}: need {total >> 20} MiB, {free >> 20} MiB free"
+                raise UsageError(what, hint="unpack it where there is room: --wheels DIRECTORY", exit=Exit.STEP)
             for member in members:
                 with member.read() as source, (part / member.name).open("xb") as target:
                     shutil.copyfileobj(source, target, _CHUNK)
@@ -85,9 +82,8 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     except (zlib.error, lzma.LZMAError, OSError) as error:
         if not isinstance(error, OSError) or error.errno is None:  # what gzip and bz2 say of damaged data
             raise UsageError(f"the wheelhouse {archive} is damaged") from None
-        raise UsageError(
-            f"the wheelhouse {archive} cannot be opened: {error.strerror or error}", exit=Exit.STEP
-        ) from None
+        what = f"the wheelhouse {archive} cannot be opened: {error.strerror or error}"
+        raise UsageError(what, exit=Exit.STEP) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
     for old in place.iterdir():  # what an earlier archive of this name held; not what somebody is opening now

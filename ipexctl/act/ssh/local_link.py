@@ -115,11 +115,7 @@ class LocalLink(CommandLink[LocalChannel]):
     def _start(self, command: Command, patience: float) -> LocalChannel:
         way = fit_line(shell_line(command))
         log = CommandLog(self._host.name, command)
-        line = (
-            "/bin/sh",
-            "-c",
-            way.line,
-        )  # without a shell of Python's: sh is a word like others, its line quoted by us
+        line = ("/bin/sh", "-c", way.line)  # no shell of Python's: sh is a word like others, its line quoted by us
         home, pipe = self._env.get("HOME", "/"), subprocess.PIPE
         cwd = home if os.path.isdir(home) else "/"  # noqa: PTH112
         process = subprocess.Popen(

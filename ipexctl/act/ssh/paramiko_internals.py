@@ -69,9 +69,8 @@ class BufferedSocket:
 class QuietTransport(paramiko.Transport):
     """Paramiko's transport without log lines and timer threads, with hooks for the banner and for keepalives."""
 
-    offered: Mapping[
-        str, tuple[str, ...]
-    ] = {}  # the server's algorithms; in ``server_mac_algo_list`` and the like, their names
+    # The server's algorithms; in ``server_mac_algo_list`` and the like, their names.
+    offered: Mapping[str, tuple[str, ...]] = {}
 
     def list_implemented(self, name: str) -> Container[str]:
         """The algorithms of a list of `SecurityOptions` that Paramiko has: it takes no others."""

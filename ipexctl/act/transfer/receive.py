@@ -268,21 +268,13 @@ def _remove_stale(root: int) -> None:
     """Removes the private directories of this machine's fetches whose process has ended."""
     for name in os.listdir(root):
         host, _, pid = name.removeprefix(PART).rpartition("-")[0].rpartition("-")
-        if name.startswith(PART) and host == _THIS_HOST and pid.isdigit() and not _is_alive(int(pid)):
+        if name.startswith(PART) and host == _THIS_HOST and pid.isdigit() and not Path(f"/proc/{pid}").exists():
             _remove_tree(root, name)
 
 
 def _remove_tree(root: int, name: str) -> None:
     """Removes a directory and its contents; no symbolic link is followed."""
     shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return error.errno != errno.ESRCH
-    return True
 
 
 _REASONS = {

@@ -83,6 +83,7 @@ def send_file(
             file.seek(done)
             chunks = iter(lambda: file.read(_CHUNK), b"")
             answer = _stream(link, words, progress.count_chunks(chunks))
+        progress.report(always=True)
         if answer != "partial":
             return True
     raise _step_error(link, f"{printable(name)} arrived damaged {_TRIES} times", "damaged")
@@ -160,7 +161,6 @@ class ProgressReporter:
         for chunk in chunks:
             yield chunk
             self.count(len(chunk))
-        self.report(always=True)
 
     def count(self, size: int) -> None:
         self.done += size

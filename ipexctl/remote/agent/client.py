@@ -83,9 +83,8 @@ def watch(argv: "List[str]") -> int:
     }
     written, pause = time.monotonic(), 0.02
     while True:
-        over = (
-            frames.NOW if once else _check_if_over(directory)
-        )  # asked before the files are read: nothing after it is missed
+        # Asked before the files are read: nothing after it is missed.
+        over = frames.NOW if once else _check_if_over(directory)
         moved = False
         for kind, tail in tails.items():
             piece = tail.read(PIECE)

@@ -108,9 +108,8 @@ def is_fresh(directory: str) -> bool:
 
 def is_torn(directory: str) -> bool:
     """Whether this is what a controller left that was killed while it filled a run's directory."""
-    return (
-        os.path.isdir(directory) and not os.path.exists(os.path.join(directory, paths.SPEC)) and not is_fresh(directory)
-    )
+    has_spec = os.path.exists(os.path.join(directory, paths.SPEC))
+    return os.path.isdir(directory) and not has_spec and not is_fresh(directory)
 
 
 def record_path(rank: int, kind: str) -> str:

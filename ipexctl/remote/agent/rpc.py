@@ -27,9 +27,7 @@ def bind_free(address: str, ports: "Sequence[int]") -> "socket.socket":
     for port in range(ports[1], ports[0] - 1, -1):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # the connections of the run before are no reason
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of the run before, connections may linger
             sock.bind((address, port))
             sock.listen(128)
         except OSError as error:

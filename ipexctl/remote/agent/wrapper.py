@@ -282,12 +282,11 @@ def _check_binding(pid: int, place: "RankSpec", environment: "Dict[str, str]", n
     except OSError:
         return  # it has ended
     threads = environment.get("OMP_NUM_THREADS", "")
+    text = "was planned for CPUs %s, but its threads %%s %s" % (_format_list(planned), _format_list(allowed))
     if planned and not allowed <= planned.union(place.workers):
-        notes.add(
-            "was planned for CPUs %s, but its threads may run on %s" % (_format_list(planned), _format_list(allowed))
-        )
+        notes.add(text % "may run on")
     elif planned and threads.isdigit() and len(allowed) < min(int(threads), len(planned)):
-        notes.add("was planned for CPUs %s, but its threads share %s" % (_format_list(planned), _format_list(allowed)))
+        notes.add(text % "share")
 
 
 def _format_list(numbers: "Iterable[int]") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -145,12 +145,11 @@ def _fetch_whole(
 ) -> list[RemoteFile]:
     """Receives complete files by one request; returns those that did not arrive."""
     missing = {item.name: item for item in items}
-    for name, size, chunks in (
-        receive.receive_files(link, where, {item.name: item.size for item in items}) if items else ()
-    ):
+    sizes = {item.name: item.size for item in items}
+    for name, size, chunks in receive.receive_files(link, where, sizes) if sizes else ():
         item = missing.pop(name)
         progress.detail = item.local
-        counted = _count_chunks(chunks, progress)
+        counted = progress.count_chunks(chunks)
         try:
             written = results.write_file(item.local, counted, mtime=item.mtime, executable=item.executable)
         except UnsafePathError as why:
@@ -161,12 +160,6 @@ def _fetch_whole(
         if written != size:
             raise LinkError(Failure(link.host.name, Kind.STEP, "the file stream is incomplete", code="damaged"))
     return list(missing.values())
-
-
-def _count_chunks(chunks: Iterator[bytes], progress: ProgressReporter) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        progress.count(len(chunk))
 
 
 def _fetch_by_rsync(

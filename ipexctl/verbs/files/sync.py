@@ -136,6 +136,7 @@ def _send_trees(
         try:
             archive = pack_stream if plan.by_rsync else pack(())
             transfer.install_tree(link, plan.path, archive, own=_name_transfer(tree), old=plan.parts)
+            progress.report(always=True)
         except rsync.RsyncError as why:
             return Failure(link.host.name, Kind.STEP, str(why), code="rsync")
         except SourceChangedError as change:
@@ -193,11 +194,8 @@ def _find_source(task: tasks.Sync) -> Path:
         raise UsageError(f"the source {printable(task.source, 200)} does not exist")
     root = resolve_directory(source)
     if root.resolve() in {Path("/"), Path.home().resolve()}:
-        raise UsageError(
-            f"{printable(str(root), 200)} would be copied to every host",
-            reasons=["it is the home directory or the root directory"],
-            hint="put the script into a directory of its own",
-        )
+        reasons, hint = ["it is the home directory or the root directory"], "put the script into a directory of its own"
+        raise UsageError(f"{printable(str(root), 200)} would be copied to every host", reasons=reasons, hint=hint)
     return root
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input, read_script
 from ipexctl.act.packages.sources import Limits
+from ipexctl.act.private_files import write_private
 from ipexctl.data import read_data
 from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig
@@ -180,16 +180,9 @@ def _shorten_path(path: Path) -> str:
 
 def _write_new_file(path: Path, text: str) -> None:
     """Writes a file by rename, mode 0644. Raises `UsageError`."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            os.fchmod(number, 0o644)
-            file.write(text)
-        part.replace(path)
+        write_private(path, text.encode(), 0o644)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(
-            f"{printable(str(path), 300)} cannot be written: {(error.strerror or str(error)).lower()}", exit=Exit.RECORD
-        ) from None
+        what = f"{printable(str(path), 300)} cannot be written: {(error.strerror or str(error)).lower()}"
+        raise UsageError(what, exit=Exit.RECORD) from None
