@@ -40,6 +40,7 @@ def _is_lint(files: list[str] | tuple[str, ...]) -> bool:
 def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     """Play a playbook: the same tasks, with the same keys, in order. `play lint FILE...` only reads."""
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.json_values import copy_fields
     from ipexctl.verbs.common.select import FAILED, limit_hosts, read_playbook, select_play_hosts
     from ipexctl.verbs.play.lint import lint
     from ipexctl.verbs.play.play import PlayOptions, list_steps, play
@@ -54,15 +55,8 @@ def play(context: Context, hosts: HostSelection, flags: PlayFlags) -> Workflow:
     inventory = select_play_hosts(book, hostfile=hosts.hostfile, hosts=hosts.hosts, environ=os.environ, cwd=Path.cwd())
     limit = hosts.limit
     chosen = None if limit is None else frozenset(limit_hosts(inventory, limit, context.state / "runs").names)
-    options = PlayOptions(
-        tags=flags.tags,
-        skip_tags=flags.skip_tags,
-        start_at=flags.start_at,
-        dry=flags.dry_run,
-        diff=flags.diff,
-        hosts=chosen,
-        again=limit is not None and FAILED in limit,
-    )
+    same = copy_fields(flags, "tags", "skip_tags", "start_at", "diff")
+    options = PlayOptions(**same, dry=flags.dry_run, hosts=chosen, again=limit is not None and FAILED in limit)
     if flags.list_steps:
         return list_steps(book, inventory, options)
     return play(book, inventory, context, os.environ, options)
@@ -104,6 +98,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     from ipexctl.decide.parsing import parse_list
     from ipexctl.decide.planning.init import Answers, Question
     from ipexctl.model.errors import UsageError
+    from ipexctl.model.json_values import copy_fields
     from ipexctl.verbs.play.init import Source, Target, init, read_source
 
     asking = not flags.yes
@@ -125,7 +120,7 @@ def init(context: Context, hosts: HostSelection, flags: InitFlags) -> Workflow:
     inventory = hosts.inventory() if inventory is None else inventory  # says what is missing
     answers = Answers(
         script=None if flags.script is None else os.path.relpath(flags.script, target.parent),
-        **{name: getattr(flags, name) for name in ("args", "ppn", "ipex", "backend", "torch", "precision", "port")},
+        **copy_fields(flags, "args", "ppn", "ipex", "backend", "torch", "precision", "port"),
     )
     place = Target(target, target.with_name("hostfile"), hostfile, flags.force)
     return init(answers, inventory, source.config, place, context, _ask if asking else None)

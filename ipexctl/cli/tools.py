@@ -65,6 +65,7 @@ def lab_demo(context: Context, flags: DemoFlags) -> Workflow:
 def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateFlags) -> Workflow:
     """Write Accelerate's default_config.yaml for these hosts. It is what `accelerate config` would write."""
     from ipexctl.decide.launch.accelerate import AccelerateConfig
+    from ipexctl.model.json_values import copy_fields
     from ipexctl.verbs.accelerate import accelerate_config
 
     config = AccelerateConfig(
@@ -74,16 +75,8 @@ def accelerate_config(context: Context, hosts: HostSelection, flags: AccelerateF
         hostfile=flags.mpirun_hostfile or "",
         workers=flags.ccl_workers,
     )
-    return accelerate_config(
-        config,
-        hosts.inventory(),
-        context,
-        n=flags.n,
-        ppn=flags.ppn,
-        version=flags.accelerate_version,
-        venv=flags.venv,
-        file=flags.file,
-    )
+    placed = copy_fields(flags, "n", "ppn", "venv", "file")
+    return accelerate_config(config, hosts.inventory(), context, version=flags.accelerate_version, **placed)
 
 
 @command(app, "bench", acting=True, examples=("bert", "--size tiny --mode infer --no-cluster", "--dry-run"))

@@ -15,6 +15,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind, worst
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
+from ipexctl.model.json_values import copy_fields
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
 
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
@@ -250,28 +251,20 @@ class Folding:
     def _judge_rank(self, rank: int, host: str, shifts: Mapping[str, float]) -> RankOutcome:
         out, err = self._bytes.get((rank, "out"), 0), self._bytes.get((rank, "err"), 0)
         stage = self._stages.get(rank, "")
+        running = RankOutcome(rank, host, "running", stage, out_bytes=out, err_bytes=err)
         if rank not in self._ends:
-            return RankOutcome(rank, host, "running", stage, out_bytes=out, err_bytes=err)
+            return running
         seen, end = self._ends[rank]
         state: RankState = "ok" if end.status == 0 and not end.signal else "failed"
         if end.cause:
             state = "stopped" if end.cause == "stopped" else "lost"
-        return RankOutcome(
-            rank,
-            end.host or host,
-            state,
-            stage,
-            end.status,
-            end.signal,
-            end.at + shifts.get(end.host, 0.0) if end.at else seen,
-            end.error,
-            end.traceback,
-            self._read_tail(rank, end, 1 if state == "ok" else _TAIL_LINES),
-            out,
-            err,
-            end.kernel,
-            end.oom,
-            end.libraries,
+        return replace(
+            running,
+            **copy_fields(end, "status", "signal", "error", "traceback", "kernel", "oom", "libraries"),
+            host=end.host or host,
+            state=state,
+            at=end.at + shifts.get(end.host, 0.0) if end.at else seen,
+            tail=self._read_tail(rank, end, 1 if state == "ok" else _TAIL_LINES),
         )
 
     def _read_tail(self, rank: int, end: e.RankEnded, most: int) -> str:

@@ -92,6 +92,11 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def copy_fields(value: object, *names: str) -> Any:
+    """These attributes of a value by their names: keywords for another type that has the same ones."""
+    return {name: getattr(value, name) for name in names}
+
+
 def json_items(value: Any) -> Any:
     """A dataclass as a dict of its keys, with values that are not JSON yet; anything else as it is."""
     kind = type(value)

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import TypeVar
 
 from ipexctl.model.facts import Cpus, cpu_list
-from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.json_values import JsonRecord, Record, copy_fields
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
 from ipexctl.model.text import pluralize, printable
@@ -183,16 +183,9 @@ class Launch(Record):
     def public(self) -> PlannedLaunch:
         """What ``--json`` prints of it; secrets are left out."""
         return PlannedLaunch(
-            run=self.run,
+            **copy_fields(self, "run", "size", "backend", "backend_reason", "launcher", "mpiexec", "mpiexec_env"),
+            **copy_fields(self, "files", "argv"),
             script=self.title,
-            size=self.size,
-            backend=self.backend,
-            backend_reason=self.backend_reason,
-            launcher=self.launcher,
-            mpiexec=self.mpiexec,
-            mpiexec_env=self.mpiexec_env,
-            files=self.files,
-            argv=self.argv,
             port=self.port or None,
             hosts={node.host: _make_planned_host(node) for node in self.nodes},
             ranks=self.places,

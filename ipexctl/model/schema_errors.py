@@ -10,9 +10,8 @@ if TYPE_CHECKING:
 
 _TEXTS = {
     "missing": "is missing", "tuple_type": "must be a list", "dict_type": "must be a mapping",
-    "string_type": "must be a single value", "int_parsing": "must be a whole number",
-    "float_parsing": "must be a number", "bool_parsing": "must be yes or no", "bool_type": "must be yes or no",
-    "too_short": "is empty", "string_pattern_mismatch": "must be words of letters and digits",
+    "string_type": "must be a single value", "bool_type": "must be yes or no", "too_short": "is empty",
+    "string_pattern_mismatch": "must be words of letters and digits",
 }  # fmt: skip
 _PARSING = {"integer": "must be a whole number", "number": "must be a number", "boolean": "must be yes or no"}
 _PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`

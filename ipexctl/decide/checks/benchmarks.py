@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from ipexctl.decide.checks.cluster import CheckHit
 from ipexctl.model.answers import HostSpeed, SpeedCheck
@@ -16,17 +17,11 @@ FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memo
 
 def better(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     """Of a host that was measured twice: the better of each figure, and the larger spread."""
-    return replace(
-        second,
-        fp32=_choose_larger(first.fp32, second.fp32),
-        bf16=_choose_larger(first.bf16, second.bf16),
-        memory=_choose_larger(first.memory, second.memory),
-        spread={figure: max(first.spread.get(figure, 0.0), second.spread.get(figure, 0.0)) for figure in FIGURES},
-    )
-
-
-def _choose_larger(first: float | None, second: float | None) -> float | None:
-    return max((value for value in (first, second) if value is not None), default=None)
+    both = (first, second)
+    rates = {name: [rate for speed in both if (rate := getattr(speed, name)) is not None] for name in FIGURES}
+    best: Any = {name: max(measured, default=None) for name, measured in rates.items()}
+    spread = {name: max(speed.spread.get(name, 0.0) for speed in both) for name in FIGURES}
+    return replace(second, **best, spread=spread)
 
 
 def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:

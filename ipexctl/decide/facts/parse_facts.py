@@ -13,6 +13,7 @@ from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
 from ipexctl.model.facts import Facts
+from ipexctl.model.json_values import copy_fields
 from ipexctl.model.notes import Note
 
 # Processors that only a hypervisor has: their family and model are those of some old one, and mean nothing.
@@ -63,10 +64,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         model_name=model_name,
         uarch=uarch.name if uarch else None,
         isa_level=level,
-        sockets=topology.sockets,
-        cores_per_socket=topology.cores_per_socket,
-        threads_per_core=topology.threads_per_core,
-        physical_cores=topology.physical_cores,
+        **copy_fields(topology, "sockets", "cores_per_socket", "threads_per_core", "physical_cores", "cores"),
         logical_online=len(topology.online) if topology.online is not None else None,
         cpus_online=topology.online,
         cpus_offline=topology.offline,
@@ -77,7 +75,6 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         cgroup_cpus=groups.quota,
         flags=flags,
         isa_refused=refused,
-        cores=topology.cores,
         cpus_allowed=allowed,
         hypervisor=hypervisor,
         mem_available_kb=system.read_meminfo(bundle, "MemAvailable"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.model.json_values import copy_fields
 from ipexctl.model.launch import Launch, RankPlacement
 from ipexctl.model.tasks import Run
 from ipexctl.protocol import paths
@@ -34,12 +35,9 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
     The user's timings replace those of ``timings``."""
     timings = timings._replace(
-        node_lease=task.node_lease,
-        grace=task.grace,
+        **copy_fields(task, "node_lease", "grace", "stall_warn", "straggler_warn"),
         lease=task.lease or 0.0,
         time_limit=task.time_limit or 0.0,
-        stall_warn=task.stall_warn,
-        straggler_warn=task.straggler_warn,
     )
     head = HeadSpec(
         address=launch.head.address,
@@ -61,15 +59,12 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
         env = {name: setting.value for name, setting in node.env.items()}
         result[node.host] = RunSpec(
             **identity._asdict(),
-            run=launch.run,
-            title=launch.title,
-            host=node.host,
-            label=node.label,
-            size=launch.size,
+            **copy_fields(launch, "run", "title", "size", "framed", "independent"),
+            **copy_fields(node, "host", "label", "workdir"),
+            **copy_fields(task, "share", "fail_fast"),
             # Accelerate takes any local rank for one of several, and -1 for its own "no distributed training".
             alone=launch.size == 1 and task.launcher == "accelerate",
             argv=[node.python, *launch.argv[1:]],
-            workdir=node.workdir,
             env=env,
             ranks={place.rank: _rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={
@@ -82,10 +77,6 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
                 paths.AGENT_ENV: f"{node.directory}/{paths.AGENT}",
             },
             preload=[Library(library.name, library.path) for library in node.preload],
-            framed=launch.framed,
-            share=task.share,
-            independent=launch.independent,
-            fail_fast=task.fail_fast,
             head=head if node is launch.head else None,
             timings=timings,
         )

@@ -11,6 +11,9 @@ DEFAULT = (
     ".pytest_cache/", ".ruff_cache/", ".tox/", ".nox/", ".ipynb_checkpoints/", ".DS_Store", "*.swp", ".ipexctl-*",
 )  # fmt: skip
 
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_TOKEN = re.compile(r"\*\*/|\*\*\Z|[*?]|\[(!?)(\]?[^\]]*)\]|\\?(.)", re.DOTALL)
+
 Ignored = Callable[[str, bool], bool]
 
 
@@ -31,7 +34,7 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
         only_directories = pattern.endswith("/")
         pattern = pattern.rstrip("/")
         anchored = "/" in pattern
-        text = _regex(pattern.lstrip("/"))
+        text = _TOKEN.sub(_translate_token, pattern.lstrip("/"))
         rules.append((re.compile(text if anchored else f"(?:.*/)?{text}", re.DOTALL), taken_in, only_directories))
 
     def ignored(path: str, directory: bool) -> bool:
@@ -43,31 +46,11 @@ def compile_ignore(patterns: Iterable[str]) -> Ignored:
     return ignored
 
 
-def _regex(pattern: str) -> str:
-    out: list[str] = []
-    at = 0
-    while at < len(pattern):
-        remainder = pattern[at:]
-        if remainder.startswith("**/"):
-            out.append("(?:.*/)?")
-            at += 3
-        elif remainder == "**":
-            out.append(".*")
-            at += 2
-        elif remainder[0] == "*":
-            out.append("[^/]*")
-            at += 1
-        elif remainder[0] == "?":
-            out.append("[^/]")
-            at += 1
-        elif match := re.match(r"\[(!?)(\]?[^\]]*)\]", remainder):
-            inside = match[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
-            out.append(f"[{'^' if match[1] else ''}{inside}]")
-            at += match.end()
-        elif remainder[0] == "\\" and len(remainder) > 1:
-            out.append(re.escape(remainder[1]))
-            at += 2
-        else:
-            out.append(re.escape(remainder[0]))
-            at += 1
-    return "".join(out)
+def _translate_token(token: re.Match[str]) -> str:
+    """A wildcard, a set of characters or a character as a regular expression."""
+    if token[0] in _WILDCARDS:
+        return _WILDCARDS[token[0]]
+    if token[3] is not None:
+        return re.escape(token[3])
+    inside = token[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
+    return f"[{'^' if token[1] else ''}{inside}]"

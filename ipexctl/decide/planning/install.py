@@ -236,10 +236,8 @@ def group_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str
     sees and that sees its own."""
     result: list[list[str]] = []
     for name in names:
-        for group in result:
-            if group[0] in seen_tokens[name] and name in seen_tokens[group[0]]:
-                group.append(name)
-                break
-        else:
-            result.append([name])
+        fitting = (group for group in result if group[0] in seen_tokens[name] and name in seen_tokens[group[0]])
+        if (group := next(fitting, None)) is None:
+            result.append(group := [])
+        group.append(name)
     return result

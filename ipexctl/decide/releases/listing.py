@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ipexctl.decide.releases.resolve import find_obstacles
 from ipexctl.decide.releases.table import ReleaseTable, minor_version, public_version
 from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
+from ipexctl.model.json_values import copy_fields
 from ipexctl.model.stack import StackRelease, StackRequest
 
 
@@ -26,23 +28,15 @@ def list_releases(
 
 def _list_release(release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None) -> ListedRelease:
     reasons = None if facts is None else tuple(str(reason) for reason in find_obstacles(release, StackRequest(), facts))
+    names = ("ipex", "oneccl", "isa", "glibc", "glibcxx", "yanked")
+    optional: Any = {name: getattr(release, name) or None for name in names}
     return ListedRelease(
-        torch=release.torch,
-        ipex=release.ipex or None,
-        oneccl=release.oneccl or None,
+        **copy_fields(release, "torch", "pythons", "libraries", "unconfirmed", "notes", "source"),
+        **optional,
         module=release.module if release.oneccl else None,
         track="ipex" if release.ipex else "native",
-        pythons=release.pythons,
-        isa=release.isa or None,
         mpi=describe_mpi(release, table),
-        glibc=release.glibc or None,
-        glibcxx=release.glibcxx or None,
-        libraries=release.libraries,
         indexes=tuple(table.indexes[name].url for name in release.indexes),
-        unconfirmed=release.unconfirmed,
-        yanked=release.yanked or None,
-        notes=release.notes,
-        source=release.source,
         fits=None if reasons is None else not reasons,
         reasons=reasons,
     )
