@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tempfile
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,3 +26,15 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
         with suppress(OSError):
             Path(part).unlink()
         raise
+
+
+def leave_user_home(environ: MutableMapping[str, str], uid: int) -> str:
+    """Under sudo that keeps HOME, everything of ours is root's own, as ssh has it: nothing in the user's home becomes
+    root's. Returns root's home, or nothing where it was in use already; changes ``environ``."""
+    old, home = environ.get("HOME", ""), pwd.getpwuid(0).pw_dir
+    if uid != 0 or "SUDO_UID" not in environ or not Path(old).is_dir() or Path(old).stat().st_uid == 0:
+        return ""
+    environ["HOME"] = home
+    for name in [name for name in environ if name.startswith("XDG_") and environ[name].startswith(old)]:
+        del environ[name]
+    return home

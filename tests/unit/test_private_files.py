@@ -12,10 +12,12 @@ import pytest
 from ipexctl import loop
 from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.packages.resolve import save_lock
-from ipexctl.act.private_files import write_private
+from ipexctl.act.private_files import leave_user_home, write_private
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Started
+from ipexctl.model.facts import Facts
 from ipexctl.model.wheels import Lock
+from ipexctl.verbs.run.run import warn_of_root
 
 
 @pytest.fixture
@@ -76,3 +78,23 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     write_private(tmp_path / "file", b"new", 0o700)
     assert (tmp_path / "file").read_bytes() == b"new"
     assert modes(tmp_path)["file"] == 0o700
+
+
+def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> None:
+    if os.getuid() == 0:
+        os.chown(tmp_path, 12345, 12345)
+    kept = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": "/var/cache/us"}
+    environ = {**kept, "SUDO_UID": "12345"}
+    root = leave_user_home(environ, 0)
+    assert root == environ["HOME"] != str(tmp_path)
+    assert environ.keys() == {"HOME", "XDG_CACHE_HOME", "SUDO_UID"}
+    assert leave_user_home(environ, 0) == "", "it is root's own already"
+    for others, uid in ((kept, 0), ({**kept, "SUDO_UID": "12345"}, 12345)):  # no sudo; sudo -u
+        assert (leave_user_home(others, uid), others["HOME"]) == ("", str(tmp_path))
+
+
+def test_ranks_that_sudo_makes_root_are_told_once_in_the_plan() -> None:
+    facts = {"node0": Facts(user="root"), "node1": Facts(user="root"), "node2": Facts(user="ada")}
+    (note,) = warn_of_root({"SUDO_UID": "1000"}, facts)
+    assert str(note) == "under sudo the login is root, and so are the ranks, on node0, node1"
+    assert warn_of_root({}, facts) == warn_of_root({"SUDO_UID": "1000"}, {"node2": facts["node2"]}) == ()

@@ -43,6 +43,7 @@ from ipexctl.model.links import LinkError
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
+from ipexctl.model.text import join_names
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.timings import Timings
@@ -133,6 +134,7 @@ def prepare(
     if workdirs is None:
         return None
     notes = () if "PYTHONPATH" in settings else _check_imports(task, script, inventory.head, facts, workdirs, context)
+    notes += warn_of_root(environ, facts)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -143,6 +145,13 @@ def prepare(
     return Prepared(
         task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin, notes
     )
+
+
+def warn_of_root(environ: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[Note, ...]:
+    """One warning where sudo, and no hostfile's user, makes the ranks run as root."""
+    roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
+    text = f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"
+    return (Note("root", text),) if roots else ()
 
 
 def _check_restarts(task: Run) -> None:
