@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 
 from ipexctl.model.text import printable
@@ -22,7 +23,14 @@ _NOT_RANGE = re.compile(r"[^A-Za-z0-9._\[\]:/, \t-]")
 
 def _require_match(pattern: str, longest: int, why: str) -> Check:
     known = re.compile(pattern)
-    return lambda text: None if len(text) <= longest and known.fullmatch(text) else why
+    return lambda text: None if len(text) <= longest and known.fullmatch(text) else why + _describe_foreign(text)
+
+
+def _describe_foreign(text: str) -> str:
+    """Code point, name and column of the first character that may look like a letter of ASCII and is none."""
+    column = next((number for number, char in enumerate(text, 1) if not char.isascii()), 0)
+    char = text[column - 1 : column]
+    return f"; column {column} is U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() if char else ""
 
 
 def _require_number(name: str, most: int) -> Check:
@@ -52,7 +60,7 @@ def host(text: str) -> str | None:
     if text.startswith("-"):
         return "host begins with a dash"
     if bad := _NOT_HOST.search(text):
-        return _holds(bad[0])
+        return _holds(bad[0], text)
     labels = text.split(".")
     if len(text) > 253 or any(len(label) > 63 for label in labels):
         return "host is too long: 253 characters in all and 63 between dots are allowed"
@@ -70,11 +78,12 @@ def host_range(text: str) -> str | None:
     if text.startswith("-"):
         return "host begins with a dash"
     bad = _NOT_RANGE.search(text)
-    return _holds(bad[0]) if bad else None
+    return _holds(bad[0], text) if bad else None
 
 
-def _holds(char: str) -> str:
-    return f"host holds '{printable(char)}' (allowed: letters, digits, '.', '-', '_', and IPv6 in brackets)"
+def _holds(char: str, text: str) -> str:
+    allowed = "(allowed: letters, digits, '.', '-', '_', and IPv6 in brackets)"
+    return f"host holds '{printable(char)}' {allowed}{_describe_foreign(text)}"
 
 
 user = _require_match(

@@ -237,6 +237,21 @@ def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
         parse_list(line)
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("n\N{CYRILLIC SMALL LETTER O}de1", "column 2 is U+043E CYRILLIC SMALL LETTER O"),
+        ("node1\N{FULLWIDTH DIGIT ONE}", "column 6 is U+FF11 FULLWIDTH DIGIT ONE"),
+        ("n1 user=\N{CYRILLIC SMALL LETTER A}da", "column 1 is U+0430 CYRILLIC SMALL LETTER A"),
+        ("n1\N{RIGHT-TO-LEFT OVERRIDE}", "column 3 is U+202E RIGHT-TO-LEFT OVERRIDE"),
+    ],
+)
+def test_a_character_that_looks_like_another_is_told_by_code_point_and_column(text: str, where: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(text, "hosts")
+    assert where in str([refused.value.sentence, refused.value.reasons])
+
+
 def test_the_bad_character_is_shown_escaped() -> None:
     assert "\\x1b" in str(refusal("a\x1b[0m"))
     with pytest.raises(UsageError, match=r"\\x0a"):
