@@ -12,7 +12,7 @@ from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.json_values import copy_fields
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import LoadedLibrary, OutOfMemory
-from ipexctl.model.text import join_names, pluralize, printable
+from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.protocol import frames, journal
 from ipexctl.protocol.codec import LONGEST, Unreadable
 from ipexctl.protocol.journal import Record
@@ -129,8 +129,10 @@ class RunLog:
                 yield e.HostFailed(Failure(host, Kind.LOST, f"lost ({why})", code=code))
             case journal.Killed(host=host, processes=count) if count:
                 yield e.Message(f"{pluralize(count, 'process')} needed SIGKILL", "warning", host, "killed")
-            case journal.Unstored():
-                text = "no space left where the run's directory is: output is lost and counted, the run goes on"
+            case journal.Unstored(directory=directory, need=need, free=free):
+                room = f" (need {format_size(need)}, {format_size(free)} free)" if need else ""
+                where = printable(directory, 300) or "the run's directory"
+                text = f"no space left in {where}{room}: output is lost and counted, the run goes on"
                 yield e.Message(text, "warning", running.head, "unstored")
             case journal.Strays(host=host, names=names):
                 text = f"ended what the script left running: {join_names([printable(name) for name in names], 5)}"

@@ -156,8 +156,11 @@ class HostLost(NamedTuple):
 
 
 class Unstored(NamedTuple):
-    """From now on output is lost: no space."""
+    """From now on output is lost: no space in ``directory``. ``need`` and ``free`` are bytes."""
 
+    directory: str = ""
+    need: int = 0
+    free: int = 0
     at: float = 0.0
 
 

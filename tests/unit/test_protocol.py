@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -23,6 +24,7 @@ from ipexctl.protocol import codec, frames, journal, messages, run_spec
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
+from ipexctl.remote.agent.spool import SPARE, Spool
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 from ipexctl.show.sinks import Plain
@@ -218,3 +220,16 @@ def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) ->
         for stamped in stream:
             sink.take(stamped)
         sink.close(fold(stream))
+
+
+def test_where_there_is_no_space_is_told_with_need_and_free(tmp_path: Path) -> None:
+    need, free = Spool(str(tmp_path / "out"), 0, b"").describe_space(500)
+    assert need == 500 + SPARE
+    assert free > 0
+    log = RunLog("n0nce", RUNNING)
+    record = journal.Unstored("/scratch/\x1brun", need, 4096)
+    (message,) = log.read(frames.JOURNAL, journal.write(record))
+    assert isinstance(message, Message)
+    assert message.text == (
+        "no space left in /scratch/\\x1brun (need 1.0 MiB, 4.0 KiB free): output is lost and counted, the run goes on"
+    )

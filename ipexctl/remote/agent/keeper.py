@@ -294,7 +294,7 @@ class Keeper:
             self.monitor.wrote(fd, piece, time.monotonic())
             missing = self.sinks[fd].write(piece)
             if missing and not self.unstored:
-                self.write_record(journal.Unstored())
+                self.write_record(journal.Unstored(self.directory, *self.sinks[fd].describe_space(missing)))
             self.unstored += missing
             if len(piece) < DRAIN:
                 return

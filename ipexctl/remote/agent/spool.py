@@ -6,7 +6,7 @@ again, a mark tells how much is missing, and what follows begins at a whole tag.
 
 import os
 from contextlib import suppress
-from typing import BinaryIO, List, Optional
+from typing import BinaryIO, List, Optional, Tuple
 
 SEGMENT = 1 << 26  # bytes
 LEAST = 1 << 20
@@ -54,6 +54,14 @@ class Spool:
         missing = len(piece) - self._append(piece)
         self.gap += missing
         return skipped + missing
+
+    def describe_space(self, missing: int) -> "Tuple[int, int]":
+        """Bytes needed to store ``missing`` more, and the free ones, of which some are left for others."""
+        try:
+            space = os.statvfs(os.path.dirname(self.base))
+        except OSError:
+            return missing + SPARE, 0
+        return missing + SPARE, space.f_bavail * space.f_frsize
 
     def close(self) -> None:
         if self.file:
