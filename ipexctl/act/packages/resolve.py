@@ -105,8 +105,10 @@ def _write_pages(sources: Sources, folder: Path) -> Sources:
     links = list(sources.find_links)
     for number, link in enumerate(links):
         if (directory := Path(unquote(link.removeprefix("file://"))).absolute()).is_dir():
-            hashes = {path: hash_file(path) for path in directory.glob("*.whl")}
-            text = "".join(f'<a href="{p.as_uri()}#sha256={sha}">{p.name}</a>\n' for p, sha in hashes.items())
+            # Source distributions stand there so that uv says that they are no wheels; none is used.
+            urls = {path.name: f"{path.as_uri()}#sha256={hash_file(path)}" for path in directory.glob("*.whl")}
+            urls |= {path.name: path.as_uri() for path in directory.glob("*.tar.gz")}
+            text = "".join(f'<a href="{url}">{name}</a>\n' for name, url in urls.items())
             links[number] = (folder / f"{number}.html").as_uri()
             (folder / f"{number}.html").write_text(text)
     return replace(sources, find_links=tuple(links))
@@ -207,9 +209,13 @@ def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
             hint="another one: --index-url URL, or a directory with wheels: --wheels DIR",
             exit=Exit.STEP,
         )
+    source = re.search(r"Wheels are required for `([\w.-]+)`", text)  # uv has no codes
     return UsageError(
-        "the wheels of this stack cannot be resolved",
+        f"{source[1]} has no fitting wheel, only its source, and nothing is built"
+        if source
+        else "the wheels of this stack cannot be resolved",
         reasons=[*[line for line in lines if not line.startswith("hint:")][:6], f"looked in: {where}"],
+        hint=f"pip wheel {source[1]} on a host builds one; its directory: --wheels DIR" if source else None,
         exit=Exit.STEP,
         code="no-mpi4py" if "mpi4py" in text else "unresolved",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,3 +134,18 @@ def test_a_name_comes_from_the_first_index_that_has_it_whatever_another_offers(t
         assert versions == {"inhouse": "1.0", "torch": "2.8.0"}
         assert "extra-index-url" in sources.find_confusion()
     assert Sources().find_confusion() == ""
+
+
+def test_a_package_of_which_only_the_source_fits_is_named_and_that_nothing_is_built(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "inhouse-1.0.tar.gz", "w:gz") as archive:
+        info = tarfile.TarInfo("inhouse-1.0/PKG-INFO")
+        text = b"Metadata-Version: 2.1\nName: inhouse\nVersion: 1.0\n"
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    sources = Sources(find_links=(tmp_path.as_uri(),), no_index=True, environ={"UV_CACHE_DIR": str(tmp_path / "uv")})
+    with pytest.raises(UsageError) as refused:
+        resolve_wheels(find_uv(), ["inhouse"], "3.11", "2.28", sources)
+    assert refused.value.sentence == "inhouse has no fitting wheel, only its source, and nothing is built"
+    assert "pip wheel inhouse" in (refused.value.hint or "")
+    with pytest.raises(UsageError, match="cannot be resolved"):
+        resolve_wheels(find_uv(), ["nowhere"], "3.11", "2.28", sources)
