@@ -18,6 +18,7 @@ from ipexctl.model.errors import Exit, Failure, Interrupted, IpexctlError, Kind,
 from ipexctl.model.events import Answer, CleanupChecked, Ended, Event, HostFailed, Message, RunEnded
 from ipexctl.model.launch import Running
 from ipexctl.model.links import Link, LinkError
+from ipexctl.model.text import format_size
 from ipexctl.protocol import frames
 from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.protocol.timings import Timings
@@ -55,6 +56,9 @@ class RunWatcher:
     pending_order: StopRun | KillRun | None = None  # not delivered yet
     retry_at: float = 0.0  # monotonic: when to deliver it again
     released_at: float = 0.0  # monotonic: when lines without an end were shown
+    backlog: int = 0  # bytes of output that were read since the run's end was
+    backlog_at: float = 0.0  # monotonic: when that was told
+    refusals: int = 0  # of the backlog, by Ctrl-C
     timings: Timings = Timings()  # noqa: RUF009
 
     @property
@@ -81,10 +85,10 @@ class RunWatcher:
                 yield from self._read_frame(frame, log)
                 if self.run_ended is not None:
                     return False
-                yield from self._take_signal()
+                yield from self._take_signal() if log.over is None else self._read_backlog(frame)
                 yield from self._send_pending_order()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
-                if hung_up or interrupts.detach.is_set() or (self.detach and log.launched):
+                if hung_up or self.refusals > 1 or interrupts.detach.is_set() or (self.detach and log.launched):
                     return True
         return False
 
@@ -110,6 +114,20 @@ class RunWatcher:
             if self.disconnected:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield Message(text, "warning", self.head.host.name, "disconnected")
+
+    def _read_backlog(self, frame: Frame | None) -> Generator[Event, None, None]:
+        """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
+        Ctrl-C leaves the rest on the head."""
+        now, size = time.monotonic(), len(frame.data) if frame else 0
+        self.backlog, self.backlog_at = self.backlog + size, self.backlog_at or now
+        if now >= self.backlog_at + 5.0:
+            self.backlog_at = now
+            yield Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
+        if taken := self.context.interrupts.take():
+            self.refusals += 1
+            self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
+            again = f"ipexctl attach {self.running.run} reads it" if self.refusals > 1 else "again to leave it there"
+            yield Message(f"the run has ended; the rest of its output is on the head ({again})", "warning", code="left")
 
     def _send_pending_order(self) -> Generator[Event, None, None]:
         """Sends an order that was not delivered again: when the connection is back, and every few seconds."""

@@ -1,0 +1,71 @@
+"""What a run wrote is read after its end was: that is told, and Ctrl-C then is no order to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from ipexctl.act.context import Context
+from ipexctl.act.run_control import Frame, RemoteRunDir
+from ipexctl.act.ssh import Links
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Event, Message
+from ipexctl.model.hosts import Host
+from ipexctl.model.launch import Running
+from ipexctl.protocol import frames, journal
+from ipexctl.verbs.run.watch import RunWatcher
+
+OVER = Frame(frames.JOURNAL, journal.write(journal.RunEnd("r1", "done")))
+REST = [Frame(frames.OUT, b"a line\n")] * 3
+
+
+class Scripted(RunWatcher):
+    """Reads these frames; None is a Ctrl-C just before the next."""
+
+    script: tuple[Frame | None, ...] = ()
+
+    def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
+        for frame in self.script:
+            if frame is None:
+                self.context.interrupts.arrive(signal.SIGINT)
+            else:
+                yield frame
+
+
+def watch(tmp_path: Path, *script: Frame | None) -> tuple[Scripted, list[Event], bool]:
+    links = Links(connect_timeout=1.0, accept_new=False, ask=None)
+    head = RemoteRunDir(Host("node0", "node0"), "/runs/r1", "python3")
+    running = Running("r1", "node0", ("node0",), {}, "train.py")
+    watcher = Scripted(Context(links, tmp_path, tmp_path, 1), running, "n0nce", {"node0": head})
+    watcher.script = script
+    watcher.backlog_at = 1.0  # told long ago
+    events: list[Event] = []
+    following = watcher.follow()
+    while True:
+        try:
+            events.append(next(following))
+        except StopIteration as stop:
+            return watcher, events, stop.value
+
+
+def codes(events: list[Event]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Message) and event.code]
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_what_is_read_after_the_end_is_told_and_one_ctrl_c_changes_no_code(tmp_path: Path, pressed: bool) -> None:
+    watcher, events, detached = watch(tmp_path, OVER, *REST, *([None] if pressed else []), *REST, Frame(frames.END))
+    assert not detached
+    assert watcher.run_ended is not None
+    assert (watcher.run_ended.reason, watcher.exit, watcher.pending_order) == ("done", Exit.OK, None)
+    assert codes(events) == ["backlog", *(["left"] if pressed else [])]
+
+
+def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path) -> None:
+    watcher, events, detached = watch(tmp_path, OVER, None, *REST, None, *REST, Frame(frames.END))
+    assert detached, "or the directory with the rest would be removed"
+    assert (watcher.run_ended, int(watcher.exit)) == (None, 130)
+    assert "ipexctl attach r1" in str(events[-1])
