@@ -16,8 +16,9 @@ from ipexctl.act.private_files import leave_user_home, write_private
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, Started
 from ipexctl.model.facts import Facts
+from ipexctl.model.tasks import Run
 from ipexctl.model.wheels import Lock
-from ipexctl.verbs.run.run import warn_of_root
+from ipexctl.verbs.run.run import find_start_notes
 
 
 @pytest.fixture
@@ -95,6 +96,12 @@ def test_under_sudo_nothing_is_kept_in_the_home_of_the_user(tmp_path: Path) -> N
 
 def test_ranks_that_sudo_makes_root_are_told_once_in_the_plan() -> None:
     facts = {"node0": Facts(user="root"), "node1": Facts(user="root"), "node2": Facts(user="ada")}
-    (note,) = warn_of_root({"SUDO_UID": "1000"}, facts)
+    task, sudo = Run(script="train.py"), {"SUDO_UID": "1000"}
+    (note,) = find_start_notes(task, sudo, facts)
     assert str(note) == "under sudo the login is root, and so are the ranks, on node0, node1"
-    assert warn_of_root({}, facts) == warn_of_root({"SUDO_UID": "1000"}, {"node2": facts["node2"]}) == ()
+    assert find_start_notes(task, {}, facts) == find_start_notes(task, sudo, {"node2": facts["node2"]}) == ()
+
+
+def test_a_plan_says_that_it_does_not_read_standard_input() -> None:
+    (note,) = find_start_notes(Run(script="train.py", stdin="-"), {}, {}, dry=True)
+    assert str(note) == "rank 0 reads -, which is not looked at before the start"

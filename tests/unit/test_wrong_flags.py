@@ -129,3 +129,11 @@ def test_logs_without_the_name_of_a_hostfile_are_followed(
     told = CliRunner().invoke(app, [*words])
     assert (told.exit_code, "no hosts were given" in told.output) == (2, True), told.output
     assert "requires an argument" in CliRunner().invoke(app, ["ps", "-f"]).output
+
+
+def test_standard_input_is_no_part_of_a_launch_for_another_program(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    words = ["run", "--hosts", "node0", "--emit", "slurm", "--stdin", str(script), str(script)]
+    told = CliRunner().invoke(app, words)
+    assert (told.exit_code, "--stdin does not fit --emit slurm" in told.output) == (2, True), told.output

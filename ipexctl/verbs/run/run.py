@@ -43,7 +43,7 @@ from ipexctl.model.links import LinkError
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run, Sync
-from ipexctl.model.text import join_names
+from ipexctl.model.text import join_names, printable
 from ipexctl.model.toml import parse_toml
 from ipexctl.protocol.paths import RUNS
 from ipexctl.protocol.timings import Timings
@@ -120,6 +120,9 @@ def prepare(
     """
     script = _find_script(task)
     _check_restarts(task)
+    if emit and task.stdin is not None:
+        hint = "leave it out, and give rank 0 its input by the launcher's own option"
+        raise UsageError(f"--stdin does not fit --emit {emit}: nothing of it would be written", hint=hint)
     instances.check_options(task)
     mpi_launchers.parse_ports(task.port_range)
     settings = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
@@ -134,7 +137,7 @@ def prepare(
     if workdirs is None:
         return None
     notes = () if "PYTHONPATH" in settings else _check_imports(task, script, inventory.head, facts, workdirs, context)
-    notes += warn_of_root(environ, facts)
+    notes += find_start_notes(task, environ, facts, dry=dry)
     wanted, asked_by = choose_mpi(task.mpi, facts)
     launcher = (yield from find_hosts_mpi(wanted, inventory.hosts, context, named=asked_by)) if wanted else None
     if isinstance(launcher, dict):  # some hosts have none
@@ -147,11 +150,15 @@ def prepare(
     )
 
 
-def warn_of_root(environ: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[Note, ...]:
-    """One warning where sudo, and no hostfile's user, makes the ranks run as root."""
+def find_start_notes(
+    task: Run, environ: Mapping[str, str], facts: Mapping[str, Facts], *, dry: bool = False
+) -> tuple[Note, ...]:
+    """Warnings: sudo, and no hostfile's user, makes the ranks run as root; a plan does not read standard input."""
     roots = [name for name, fact in facts.items() if "SUDO_UID" in environ and fact.user == "root"]
     text = f"under sudo the login is root, and so are the ranks, on {join_names(roots, 3)}"
-    return (Note("root", text),) if roots else ()
+    stdin = f"rank 0 reads {printable(task.stdin or '', 200)}, which is not looked at before the start"
+    unread = (Note("stdin", stdin),) if dry and task.stdin is not None else ()
+    return (*((Note("root", text),) if roots else ()), *unread)
 
 
 def _check_restarts(task: Run) -> None:
