@@ -112,6 +112,10 @@ def test_ranges_are_hosts_in_order() -> None:
         ("n[]", "range must look like"),
         ("n[1", "brackets do not match"),
         ("n1]", "brackets do not match"),
+        ("n][1-2]", "brackets do not match"),
+        ("n[d-a]", "backwards"),
+        ("bob@", "host is empty"),
+        ("n1 venv=", "path must have 1 to 4096 characters"),
         ("n[1:9:0]", "step of 0"),
         ("n[1-9/0]", "step of 0"),
         ("n[1-9/]", "range must look like"),
@@ -413,10 +417,24 @@ def test_a_host_in_two_groups_is_one_host() -> None:
         ("all:\n  hosts:\n    n1: &a {}\n    n2: *a\n", "alias *a is not supported"),
         ('all:\n  hosts:\n    "a\\nb":\n', "\\x0a"),
         ("all:\n  hosts: [\n", "not YAML"),
+        ("all: {children: {a: 3}}", "group 'a' must hold hosts, children or vars, not a single value"),
+        ("all: {hosts: n1, vars: [x]}", "vars must be a mapping, not a list"),
+        ("all: {hosts: [[n1]]}", "host must be a line such as 'node1 slots=4', not a list"),
+        ("all: {children: {'a b': {hosts: n1}}}", "found 'a b'"),
+        ("all: {hosts: n1}\n_meta: x", "_meta must hold the mapping hostvars"),
     ],
 )
 def test_a_bad_inventory_is_refused_with_its_reason(text: str, why: str) -> None:
     assert why in str(refusal(text))
+
+
+def test_a_text_is_no_inventory() -> None:
+    assert "inventory must be a mapping of groups, found 'n1'" in str(refusal("n1", "hosts.yaml"))
+
+
+def test_what_an_inventory_leaves_empty_is_not_there_and_lists_of_others_are_theirs() -> None:
+    host = one("all:\n  hosts: {n1: {rack: , port: 22, theirs: [1]}}\n  vars:\n  children:\n")
+    assert (host.port, dict(host.vars), host.groups) == (22, {}, ())
 
 
 def test_secrets_of_an_inventory_are_neither_kept_nor_shown() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, names
+from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, names, needs_facts
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
@@ -77,6 +77,19 @@ def test_what_a_host_cannot_tell_is_not_guessed(text: str) -> None:
         evaluate(text, HOST, FACTS)
 
 
+def test_what_the_hostfile_says_is_true_without_facts() -> None:
+    assert not needs_facts("host == 'xeon01' and slots >= 4 and true")
+    assert evaluate("host == 'xeon01' and slots >= 4 and true", HOST)
+    assert needs_facts("host == 'xeon01' and sockets == 2")
+    with pytest.raises(UnknownFact, match="sockets"):
+        evaluate("host == 'xeon01' and sockets == 2", HOST)
+
+
+def test_an_instruction_set_of_a_later_version_has_no_place_in_the_order() -> None:
+    with pytest.raises(UnknownFact, match="isa_level"):
+        evaluate("isa_level >= AVX2", HOST, Facts(isa_level="AVX99"))
+
+
 def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ladder = list(reversed(ORDER))
     for number, level in enumerate(ladder):
@@ -119,6 +132,7 @@ def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
         ("is_vm or " * 200 + "is_vm", 0, "longer than 1000"),
         ("(" * 400 + "is_vm" + ")" * 400, 0, "when is"),
         ("\x00", 0, "when is"),
+        ("-" * 990 + "1 > 0", 0, "when is too deep"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int, why: str) -> None:
