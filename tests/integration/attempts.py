@@ -23,6 +23,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.notes import Note
 from ipexctl.model.tasks import Run
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
@@ -30,6 +31,8 @@ RANKS = Path(__file__).parent / "ranks"
 Start = Callable[..., Attempt]
 OfRank = Output | RankEnded | RankStage  # what happens to one rank
 T = TypeVar("T", bound=Event)
+# A tenth of the clocks that beat. What limits a failure or a doubt is as users have it: the machine may be busy.
+QUICK = Timings(tick=0.05, ping=0.2, idle=0.2, beat=0.2, poll=0.1)
 
 
 @contextmanager
@@ -48,6 +51,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         shared_home: bool = False,
         facts: dict[str, object] | None = None,
         stdin: bytes = b"",
+        timings: Timings = QUICK,
         **settings: object,
     ) -> Attempt:
         hosts = [Host(name, "localhost", vars={"lab": "test", "local": "yes"}) for name in homes]
@@ -67,7 +71,7 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
         launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity)
+        told = specs(launch, task, identity, timings)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
         made.append(Attempt(task, launch, identity, sites, told, context, stdin))
         return made[-1]

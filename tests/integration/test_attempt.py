@@ -30,6 +30,7 @@ from ipexctl.model.events import (
 )
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
+from ipexctl.protocol.timings import Timings
 from ipexctl.remote.agent import procs
 from ipexctl.verbs.run.attempt import Attempt
 from tests.integration.attempts import Start, left_behind, of, run_alone, until, written
@@ -52,7 +53,7 @@ def find(attempt: Attempt, word: bytes) -> int:
 
 
 def test_ranks_run_on_their_hosts_and_nothing_is_left(start: Start) -> None:
-    attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2)
+    attempt = start("say", "two words", "$(touch pwned)", "new\nline", "", ppn=2, timings=Timings())  # as users have it
     events = list(run_alone(attempt))
     assert of(RunStarted, events)[0].ranks == ("a", "a", "b", "b")
     assert [(end.rank, end.host, end.status) for end in sorted(of(RankEnded, events), key=lambda e: e.rank)] == [
@@ -179,7 +180,7 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_time_and_counted(start: Start) -> None:
-    attempt = start("stubborn")
+    attempt = start("stubborn", grace=0.3)
     story, events = until(attempt, Output)
     attempt.context.interrupts.arrive(signal.SIGTERM)
     events += list(story)

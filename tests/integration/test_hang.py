@@ -42,7 +42,7 @@ from ipexctl.remote.agent import procs
 from ipexctl.show import screens, typeset
 from ipexctl.show.pipe import Pipe
 from ipexctl.verbs.run.attempt import Attempt, run_attempts
-from tests.integration.attempts import RANKS, Start, left_behind, of, run_alone, until, written
+from tests.integration.attempts import QUICK, RANKS, Start, left_behind, of, run_alone, until, written
 
 
 @pytest.fixture
@@ -193,7 +193,8 @@ def control_group(kind: str) -> Iterator[Path]:
 
 
 def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, freezer: Path) -> None:
-    attempt = start("freeze", "1", str(freezer / "cgroup.procs"))
+    hurried = QUICK._replace(kill=0.5, wipe=0.5, last_wipe=1.0)  # all of them pass before it is given up
+    attempt = start("freeze", "1", str(freezer / "cgroup.procs"), grace=0.5, timings=hurried)
     story, events = until(attempt, Output)
     frozen = child(attempt, 1)
     (freezer / "freezer.state").write_text("FROZEN")
