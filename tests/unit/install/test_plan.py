@@ -11,17 +11,22 @@ from typing import Any
 import pytest
 
 from ipexctl.decide.planning.install import (
+    DEFAULT_VENV,
     Rates,
+    choose_venv,
     describe_drift,
     format_pylock,
     group_by_tokens,
     list_origins,
     plan,
+    state_from_facts,
 )
 from ipexctl.decide.releases.resolve import resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts, Installed
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import parse_json, to_json
 from ipexctl.model.stack import MpiLayout, Stack, StackRequest, read_marker
 from ipexctl.model.text import format_size
@@ -116,6 +121,36 @@ def test_packages_a_user_added_are_no_drift_and_local_versions_do_not_count() ->
     assert describe_drift(LOCK.packages, {"torch": "2.8.0", "numpy": "1.26.4", "datasets": "3"}) == []
     assert describe_drift({"oneccl-bind-pt": "2.7.0"}, {"oneccl_bind_pt": "2.7.0+cpu"}) == []
     assert describe_drift(LOCK.packages, {"torch": "2.8.0"}) == ["numpy is missing"]
+
+
+def test_the_environment_has_one_path_on_all_hosts() -> None:
+    hosts = Inventory((Host("a", "a"), Host("b", "b", vars={"venv": "/opt/env"}), Host("gone", "gone")))
+    home = {"a": Facts(home="/home/u"), "b": Facts(home="/root")}
+    assert choose_venv("/named", hosts, home) == "/named"
+    with pytest.raises(UsageError, match="the same absolute path on all hosts") as caught:
+        choose_venv(None, hosts, home)
+    assert caught.value.reasons == (f"a: /home/u/{DEFAULT_VENV}", "b: /opt/env")
+    assert caught.value.exit == Exit.STEP
+    alone = Inventory((Host("a", "a"),))
+    assert choose_venv(None, alone, home) == f"/home/u/{DEFAULT_VENV}"
+    with pytest.raises(UsageError):  # without a home directory there is no absolute path
+        choose_venv(None, alone, {"a": Facts()})
+
+
+def test_a_host_that_has_exactly_this_and_nothing_besides_is_not_looked_at_again() -> None:
+    packages = {"torch": "2.8.0+cpu", "numpy": "1.26.4"}
+    ready = Installed("/e", True, "3.11", packages, replace(MARKER, id=LOCK.id, packages=packages), (LOCK.id,))
+    found = state_from_facts(Facts(installed=ready), "/e", LOCK)
+    assert found == Inspection("ours", active=LOCK.id, complete=[LOCK.id], packages=packages)
+    for other in (
+        None,
+        replace(ready, venv="/other"),
+        replace(ready, marker=None),
+        replace(ready, marker=MARKER),
+        replace(ready, beside=(LOCK.id, "torch2.7.0-1")),
+        replace(ready, packages={"torch": "2.8.0"}),
+    ):
+        assert state_from_facts(Facts(installed=other), "/e", LOCK) is None, other
 
 
 def test_the_id_is_that_of_the_files_and_the_python() -> None:

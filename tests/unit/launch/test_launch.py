@@ -9,15 +9,18 @@ import pytest
 
 from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
+from ipexctl.decide.launch.build import identify_machines
+from ipexctl.decide.launch.environment import parse_user_env
 from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
+from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Launch, PlannedVariable, Setting
 from ipexctl.model.stack import MpiLauncher
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.run_spec import RunSpec
 from ipexctl.protocol.timings import Timings
-from tests.unit.launch.two import NONCE, launch
+from tests.unit.launch.two import NONCE, launch, runtime
 
 TCMALLOC, IOMP = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "/opt/ai/lib/libiomp5.so"
 
@@ -513,3 +516,79 @@ def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:
 def test_no_word_of_the_plan_can_reach_the_terminal_as_a_control_code() -> None:
     two = launch(asked={"EVIL": Setting("\x1b[2J", "--env")})
     assert all(c.isprintable() or c == "\n" for c in str(two))
+
+
+# the user's variables, and what a launch refuses ---------------------------------------------------------------------
+
+
+def test_later_sources_of_a_variable_win_and_those_that_may_be_secret_are_marked() -> None:
+    files = {"a.env": "# job\n\nexport A=1\nB='x y'\nC=f\n", "b.env": 'A = "2"\nD="\n'}
+    read = parse_user_env({"C": "c", "API_KEY": "k"}, files, ["B"], {"B": "b", "A": "no"})
+    assert {name: (one.value, one.source, one.secret) for name, one in read.items()} == {
+        "A": ("2", "--env-file b.env", True),
+        "B": ("b", "--pass-env", True),
+        "C": ("c", "--env", False),
+        "D": ('"', "--env-file b.env", True),
+        "API_KEY": ("k", "--env", True),
+    }
+    assert all(one.by_user for one in read.values())
+
+
+def test_all_variables_that_cannot_be_set_are_told_at_once_without_their_values() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_user_env(
+            {"RANK": "3", "1X": "y", "N": "a\0b"},
+            {"a.env": "fine=1\nhunter2\nRANK=hunter3\n"},
+            ["PATH", "GONE"],
+            {"PATH": "/bin"},
+        )
+    assert caught.value.reasons == (
+        "a.env:2: not a NAME=value line: hunter2",
+        "a.env:3: not a NAME=value line: RANK",
+        "--pass-env PATH: must not be passed on",
+        "--pass-env GONE: not set on this machine",
+        "--env RANK: set by ipexctl",
+        "--env 1X: not a valid variable name",
+        "--env N: a value cannot hold a NUL byte",
+    )
+
+
+def test_two_entries_for_one_machine_are_refused_unless_allowed_or_of_one_lab() -> None:
+    one, two = Host("n1", "192.0.2.1"), Host("n2", "192.0.2.2")
+    facts = {"n1": Facts(machine_id="m"), "n2": Facts(machine_id="m")}
+    with pytest.raises(UsageError, match="some entries are one machine") as caught:
+        identify_machines([one, two], facts, allowed=False)
+    assert (caught.value.exit, caught.value.reasons) == (Exit.STEP, ("n1 (192.0.2.1) = n2 (192.0.2.2)",))
+    assert identify_machines([one, two], facts, allowed=True) == {"n1": "m", "n2": "m"}
+    lab = [replace(host, vars={"lab": "x"}) for host in (one, two)]
+    assert identify_machines(lab, facts, allowed=False) == {"n1": "m", "n2": "m"}
+    unknown = dict.fromkeys(facts, Facts())
+    assert identify_machines([one, two], unknown, allowed=False) == {"n1": "host n1", "n2": "host n2"}
+
+
+def test_a_backend_that_the_environment_lacks_is_refused_with_the_command_that_helps() -> None:
+    with pytest.raises(UsageError, match="no oneccl_bind_pt") as caught:
+        launch(run(backend="ccl"))
+    assert caught.value.hint == "ipexctl install --backend ccl, or run with --backend gloo"
+
+
+def test_no_instruction_set_in_common_is_a_warning_and_sets_nothing() -> None:
+    two = launch(run(isa="common"), first={"flags": frozenset({"masked"})}, second={"isa_level": "AVX2"})
+    assert [note.text for note in two.warnings if note.code == "no-common-isa"] == [
+        "--isa common: the hosts share no instruction set of AVX2 or later"
+    ]
+    assert value(two, 0, "ATEN_CPU_CAPABILITY") is None
+
+
+def test_an_intel_mpi_of_the_hosts_brings_its_own_libraries_and_providers() -> None:
+    mpi = MpiLauncher("impi", "/opt/mpi/bin/mpirun", "2021.13", "/opt/mpi/libfabric/lib/prov")
+    ready = mpi_launchers.switch_launcher(runtime(), mpi, ccl=False)
+    assert ready.library_path == ("/opt/mpi/lib", "/opt/mpi/libfabric/lib")
+    assert (ready.env["I_MPI_ROOT"], ready.env["FI_PROVIDER_PATH"]) == ("/opt/mpi", "/opt/mpi/libfabric/lib/prov")
+
+
+def test_an_mpi_is_looked_for_by_its_names_or_at_its_path_and_its_lack_says_what_to_install() -> None:
+    assert mpi_launchers.build_query("/opt/x/mpirun", "look")[-2:] == ("sh", "/opt/x/mpirun")
+    assert "mpiexec.mpich" in " ".join(mpi_launchers.build_query("mpich", "look"))
+    assert "apt install openmpi-bin" in mpi_launchers.suggest_mpi_install("openmpi")
+    assert mpi_launchers.suggest_mpi_install("/opt/x/mpirun") == "run without --mpi"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.facts import Facts, Installed
+from tests.markers import MARKER
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,22 @@ from ipexctl.model.facts import Facts, Installed
 def test_the_hint_names_the_place_that_was_looked_into(venv: str, hint: str) -> None:
     (failure,) = find_unhealthy_envs({"node0": Facts(home="/home/u", installed=Installed(venv))})
     assert (failure.what, failure.hint) == (f"no environment at {venv}", hint)
+
+
+def test_environments_of_others_changed_or_mixed_are_told_host_by_host() -> None:
+    def has(marker: object, **packages: str) -> Facts:
+        return Facts(home="/home/u", installed=Installed("/e", True, "3.11", packages, marker))  # type: ignore[arg-type]
+
+    whole = replace(MARKER, id="torch2.8.0-1", packages={"torch": "2.8.0"})
+    facts = {
+        "head": has(whole, torch="2.8.0"),
+        "same": has(whole, torch="2.8.0+cpu", mine="1"),
+        "foreign": has(None, torch="2.8.0"),
+        "changed": has(whole, torch="2.7.0"),
+        "mixed": has(replace(whole, id="torch2.8.0-2"), torch="2.8.0"),
+    }
+    assert [(one.host, one.code, one.what) for one in find_unhealthy_envs(facts)] == [
+        ("foreign", "no-env", "an environment that ipexctl did not make at /e"),
+        ("changed", "drift", "the environment was changed: torch is 2.7.0, not 2.8.0"),
+        ("mixed", "mixed", "its environment is torch2.8.0-2, that of head is torch2.8.0-1"),
+    ]

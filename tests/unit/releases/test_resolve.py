@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.decide.releases.listing import format_releases, list_releases
-from ipexctl.decide.releases.resolve import explain_request, resolve
+from ipexctl.decide.releases.resolve import (
+    explain_request,
+    replace_impi_by_gloo,
+    resolve,
+    suggest_sources,
+    use_host_mpi,
+)
+from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.decide.releases.table import ReleaseTable, parse_table, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
-from ipexctl.model.stack import BindingOffer, StackRequest
+from ipexctl.model.stack import BindingOffer, MpiLauncher, StackMpi, StackRequest
+from tests.markers import MARKER
 
 ROOT = Path(__file__).parents[3]
 TABLE: ReleaseTable = parse_table((ROOT / "ipexctl/data/stacks.toml").read_text())
@@ -374,3 +382,37 @@ def test_what_is_no_version_is_refused(torch: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(StackRequest(torch=torch), {}, TABLE)
     assert caught.value.exit == Exit.INPUT
+
+
+def test_where_impi_torch_cannot_be_had_gloo_takes_its_place_and_says_why() -> None:
+    stack = resolve(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE)
+    assert any(pin.startswith("mpi4py") for pin in stack.pins)
+    instead = replace_impi_by_gloo(stack, "no wheel")
+    assert instead.backend == "gloo"
+    assert not [pin for pin in instead.pins if pin.startswith("mpi4py")]
+    assert [str(note.text) for note in instead.notes if note.code.startswith("backend")] == [
+        "backend gloo, not impi: no wheel"
+    ]
+
+
+def test_with_the_hosts_own_mpi_impi_rt_is_not_installed() -> None:
+    mpich = MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2")
+    stack = use_host_mpi(resolve(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE), mpich)
+    assert not [pin for pin in stack.pins if pin.startswith("impi-rt")]
+    assert (
+        stack.notes[-1].text
+        == "mpirun is the hosts' own: MPICH 4.0.2 at /usr/bin/mpiexec.mpich; impi-rt is not installed"
+    )
+    assert stack.summary.mpi == StackMpi("system", "4.0.2", "mpich", "/usr/bin/mpiexec.mpich", "MPICH 4.0.2")
+    assert list_layout_paths(stack) == ()
+    ready = build_runtime(dataclasses.replace(MARKER, prefix="/e", layout=detect_layout(stack, ())))
+    assert (ready.mpiexec, ready.env) == ("", {"VIRTUAL_ENV": "/e"})
+    bound = resolve(StackRequest(torch="2.7.0"), {"n1": XEON}, TABLE)  # its MPI is in the binding's own wheel
+    assert (use_host_mpi(bound, mpich).mpi, use_host_mpi(bound, mpich).pins) == (bound.mpi, bound.pins)
+
+
+def test_a_release_whose_index_does_not_answer_can_come_from_elsewhere() -> None:
+    rows = {row.torch: row for row in TABLE.releases if row.oneccl}
+    assert suggest_sources(rows["2.7.0"]).endswith("with its wheels, or --backend impi")
+    assert suggest_sources(rows["2.3.0"]).endswith("with its wheels, or --backend gloo")
+    assert "--backend" not in suggest_sources(TABLE.releases[-1])
