@@ -152,6 +152,12 @@ class InstallMarker(JsonRecord):
     created: float = 0.0  # seconds since the epoch
     by: str = ""
     ipexctl: str = ""
+    requested: tuple[str, ...] | None = None  # the requirements beside the release; None: an older ipexctl made it
+    wheels: Mapping[str, str] = field(default_factory=dict)  # the sha256 of each package's wheel
+
+    def __post_init__(self) -> None:
+        if not all(map(str.isprintable, (*self.packages, *self.packages.values(), *(self.requested or ())))):
+            raise ValueError("its packages are malformed")
 
 
 def read_marker(text: str) -> InstallMarker | None:

@@ -154,6 +154,8 @@ class Install(PackageFields, VersionFields, Task):
         "wheel|impi|mpich|openmpi|PATH",
         pattern=r"^(auto|wheel|impi|mpich|openmpi|/.+)$",
     )
+    without: tuple[str, ...] = flag((), "Package to remove from the environment; repeatable.", "Packages", "PACKAGE")
+    upgrade: tuple[str, ...] = flag((), "Package to bring to its newest version; repeatable.", "Packages", "PACKAGE")
     wheels: str | None = flag(
         None, "Local wheelhouse to install from, and nothing else: a directory, .tar[.gz] or .zip.", "Packages", "PATH"
     )

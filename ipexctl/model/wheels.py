@@ -93,6 +93,7 @@ def _validate_url(url: str) -> None:
 class Lock(Record):
     """Exactly what is installed: one wheel a package. ``inputs`` is the hash of the question, ``id`` of the answer.
     ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
+    ``requested``: the requirements beside the release.
 
     Raises `ValueError` for values that are not of this form, and for wheels that do not fit ``python`` ("3.11").
     """
@@ -103,12 +104,15 @@ class Lock(Record):
     notes: tuple[str, ...] = ()
     mpi: str = ""
     ipexctl: Literal["lock"] = "lock"  # the format of the file
+    requested: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"3\.[0-9]{1,2}", self.python) or not re.fullmatch(r"[0-9a-z]{,64}", self.inputs):
             raise ValueError("its python or its inputs are malformed")
-        if (self.mpi and not _HOSTS_MPI.fullmatch(self.mpi)) or not all(note.isprintable() for note in self.notes):
-            raise ValueError("its mpi or its notes are malformed")
+        if (self.mpi and not _HOSTS_MPI.fullmatch(self.mpi)) or not all(
+            map(str.isprintable, (*self.notes, *self.requested))
+        ):
+            raise ValueError("its mpi, its notes or its requirements are malformed")
         if len(self.packages) != len(self.wheels):
             raise ValueError("it has two wheels of a package")
         supported = _list_supported(self.python)

@@ -92,6 +92,11 @@ def resolve_wheels(
     """
     options = ["--format", "pylock.toml", "--generate-hashes"]
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pylock.toml")  # uv keeps to the versions of the lock that it is to replace
+        if sources.preferred:
+            held = (f"{{name = {json.dumps(n)}, version = {json.dumps(v)}}}" for n, v in sources.preferred.items())
+            path.write_text(f'lock-version = "1.0"\ncreated-by = "ipexctl"\npackages = [{", ".join(held)}]\n')
+            options += ["--output-file", str(path)]
         pages = _write_pages(sources, Path(folder))
         status, output, errors = _compile(tool, requirements, options, python, glibc, pages)
     if status != 0:

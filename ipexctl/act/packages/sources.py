@@ -33,7 +33,8 @@ class Sources(Record):
     any index. ``environ`` has proxies and further settings of the user.
 
     Only the first index that has a package is used for it: ``extra`` in order, those of the version table first, then
-    ``index``. ``from_pip``: some of ``extra`` are pip's, to which all indexes are alike.
+    ``index``. ``from_pip``: some of ``extra`` are pip's, to which all indexes are alike. Of ``preferred`` packages
+    these versions are taken as long as the requirements permit.
     """
 
     index: str | None = None
@@ -44,6 +45,7 @@ class Sources(Record):
     certificate: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
+    preferred: Mapping[str, str] = field(default_factory=dict)
 
     def build_environment(self) -> dict[str, str]:
         """``environ`` with these sources in uv's variables."""

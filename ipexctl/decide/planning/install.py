@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -17,8 +18,8 @@ from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.json_values import Record
-from ipexctl.model.stack import Stack
-from ipexctl.model.text import format_size, join_names, printable
+from ipexctl.model.stack import InstallMarker, Stack
+from ipexctl.model.text import format_size, join_names, pluralize, printable
 from ipexctl.model.wheels import Lock, Wheel
 from ipexctl.protocol.session import Inspection
 
@@ -58,13 +59,20 @@ class Rates(Record):
 
 
 class Step(Record):
-    """One host's part. ``why`` is the cause; ``need`` the bytes that must be free."""
+    """One host's part. ``why`` is the cause; ``need`` the bytes that must be free; ``wheels`` are to be installed.
+
+    ``base``: the environment that is taken as it is, by links to its files, without the packages ``removed``; empty for
+    an environment from nothing.
+    """
 
     do: Do
     why: str
     wheels_from: From = "hosts"
     need: int = 0
     repair: bool = False  # the active environment is built again, in place
+    wheels: tuple[Wheel, ...] = ()
+    base: str = ""
+    removed: tuple[str, ...] = ()
 
 
 class Plan(Record):
@@ -133,9 +141,28 @@ def list_origins(lock: Lock) -> list[tuple[str, int]]:
     return list(dict.fromkeys((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)) for url in urls))
 
 
-def estimate_unpacked(lock: Lock) -> int:
-    """Bytes the environment will take, roughly; 0 if no size is known."""
-    return int(lock.size * _SWELLS) + _BESIDES if lock.size else 0
+def estimate_unpacked(wheels: Sequence[Wheel]) -> int:
+    """Bytes an environment with these wheels will take, roughly; 0 if no size is known."""
+    size = sum(wheel.size for wheel in wheels)
+    return int(size * _SWELLS) + _BESIDES if size else 0
+
+
+def _find_base(lock: Lock, state: Inspection, markers: Mapping[str, InstallMarker]) -> InstallMarker | None:
+    """The active environment, if it is unchanged and has the torch of the new one: then most of it is the same, and is
+    linked."""
+    base, torch = markers.get(state.active or ""), [wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"]
+    if base is None or base.id == lock.id or base.python != lock.python or base.wheels.get("torch") not in torch:
+        return None
+    return None if describe_drift(base.packages, state.packages or {}) else base
+
+
+def _describe_changes(base: InstallMarker, lock: Lock) -> str:
+    """What is added to an environment, taken from it and renewed, in words."""
+    old, new = base.packages, lock.packages
+    words = [f"adds {name} {new[name]}" for name in new if name not in old]
+    words += [f"removes {name} {old[name]}" for name in old if name not in new]
+    words += [f"{name} {old[name]} → {new[name]}" for name in new if name in old and new[name] != old[name]]
+    return join_names(words, 6)
 
 
 def plan(
@@ -145,12 +172,13 @@ def plan(
     seen: Mapping[str, Inspection],
     wheels_from: Literal["auto", "controller", "hosts"],
     rates: Rates | None = None,
+    markers: Mapping[str, InstallMarker] = MappingProxyType({}),
 ) -> tuple[Plan, list[Failure]]:
     """The plan, and why some hosts can have no part in it (those have no step). ``rates`` decide under ``auto`` who
-    downloads; without them whether a host reaches the index at all."""
+    downloads; without them whether a host reaches the index at all. ``markers``: of installed environments."""
     steps: dict[str, Step] = {}
     failures: list[Failure] = []
-    size, hint = estimate_unpacked(lock), "another place: --venv PATH"
+    hint = "another place: --venv PATH"
     for host, state in seen.items():
         if state.kind not in {"absent", "ours"}:
             failures.append(Failure(host, Kind.STEP, printable(state.why, 300), hint, "foreign"))
@@ -168,48 +196,60 @@ def plan(
             continue
         else:
             cause = f"instead of {printable(state.active)}" if state.active else "nothing is installed"
+        base = _find_base(lock, state, markers)
+        wheels = tuple(wheel for wheel in lock.wheels if not base or base.wheels.get(wheel.name) != wheel.sha256)
+        kept = lock.packages.keys() - {wheel.name for wheel in wheels}
+        removed = tuple(name for name in base.packages if name not in kept) if base else ()
+        size = sum(wheel.size for wheel in wheels)
+        if base:
+            cause += f": {_describe_changes(base, lock)}"
         way: From = "controller" if wheels_from == "controller" else "hosts"
         if wheels_from == "auto" and state.unreachable:
             way = "controller"
             cause += f"; this host does not reach {printable(state.unreachable[0])}"
         elif wheels_from == "auto" and rates:
-            way, because = rates.choose_downloader(host, lock.size)
+            way, because = rates.choose_downloader(host, size)
             cause += f"; {because}" if because else ""
-        need = size + (lock.size if way == "controller" and size else 0)
+        need = estimate_unpacked(wheels) + (size if way == "controller" else 0)
         if state.free < need:
             free = f"{format_size(state.free)} free in {printable(state.at, 300)}"
             what = f"no space left: need {format_size(need)}, {free}"
             failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
             continue
-        files = len(lock.wheels) * _FILES + ("torch" in lock.packages) * _FILES_OF_TORCH
+        files = len(wheels) * _FILES + any(wheel.name == "torch" for wheel in wheels) * _FILES_OF_TORCH
         if state.files is not None and state.files < files:
             what = f"no room for {files:,} files: {state.files:,} free in {printable(state.at, 300)}"
             failures.append(Failure(host, Kind.STEP, what, hint, "no-space"))
             continue
-        steps[host] = Step("build", cause, way, need, repair=state.active == lock.id)
+        repair = state.active == lock.id
+        steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed)
     return Plan(steps, _text(stack, lock, venv, steps)), failures
 
 
 def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
-    size = f"{format_size(lock.size)} in " if lock.size else ""
-    ways = sorted({step.wheels_from for step in steps.values() if step.do == "build"})
+    builds = [step for step in steps.values() if step.do == "build"]
+    wheels = max((step.wheels for step in builds), key=len, default=lock.wheels)
+    size = sum(wheel.size for wheel in wheels)
+    linked = f"; {len(lock.wheels) - len(wheels)} that are there are linked" if len(wheels) < len(lock.wheels) else ""
+    ways = sorted({step.wheels_from for step in builds if step.wheels})
     fetched = {"hosts": "each host fetches them itself", "controller": "once from here to each host"}
     lines = [
         f"{stack.name} · backend {stack.backend}",
         f"environment  {venv} → {venv.rpartition('/')[2]}.d/{lock.id}",
-        f"wheels       {size}{len(lock.wheels)} files" + "".join(f"; {fetched[way]}" for way in ways),
+        f"wheels       {f'{format_size(size)} in ' if size else ''}{pluralize(len(wheels), 'file')}{linked}"
+        + "".join(f"; {fetched[way]}" for way in ways),
     ]
     lines += [f"note         {note}" for note in (*stack.notes, *lock.notes)]
     width = max((len(host) for host in steps), default=0)
     lines += [f"{host:<{width}}  {step.do}: {step.why}" for host, step in steps.items()]
-    if any(step.do == "build" for step in steps.values()):
+    if builds:
         lines.append("then on every host: imports, one training step in bf16, one rank of mpirun; only then the switch")
     return "\n".join(lines)
 
 
-def format_pylock(lock: Lock, paths: Mapping[str, str]) -> str:
-    """The lock as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where a
-    package's wheel lies on that host."""
+def format_pylock(wheels: Sequence[Wheel], paths: Mapping[str, str]) -> str:
+    """The wheels as a pylock.toml (PEP 751): one GET a wheel, nothing to resolve, every hash checked. ``paths``: where
+    a package's wheel lies on that host."""
 
     def build_package(wheel: Wheel) -> Package:
         path = paths.get(wheel.name)
@@ -217,7 +257,7 @@ def format_pylock(lock: Lock, paths: Mapping[str, str]) -> str:
         file = PackageWheel(name=wheel.filename, path=path, url=url, hashes={"sha256": wheel.sha256})
         return Package(name=canonicalize_name(wheel.name), version=Version(wheel.version), wheels=[file])
 
-    packages = [build_package(wheel) for wheel in lock.wheels]
+    packages = [build_package(wheel) for wheel in wheels]
     pylock = Pylock(lock_version=Version("1.0"), created_by="ipexctl", packages=packages)
     return "".join(f"{key} = {_format_toml(value)}\n" for key, value in pylock.to_dict().items())
 

@@ -18,6 +18,7 @@ On disk, for the environment ``/x/env``:
 import base64
 import errno
 import fcntl
+import glob
 import hashlib
 import hmac
 import json
@@ -50,6 +51,7 @@ MARKER = "ipexctl.json"
 NOT_ENVIRONMENTS = ("lock", "bin", "cache", "tokens", "wheels")  # beside the environments
 TOKEN_LIFETIME = 3600.0  # seconds after which a token belongs to no running install
 DISK_TIMEOUT = 900.0  # seconds a command may be busy with the disk alone; then the signs of life end
+BUILD_TIMEOUT = 3600.0  # seconds that unpacking everything may take
 VISITORS = 64  # hosts that fetch from this one at the same time
 CONFIRM_TIMEOUT = 60.0  # seconds between a switch and its confirmation, after which the controller counts as gone
 LINGER = 10.0  # seconds for which the host that decides can be asked after the controller has gone
@@ -192,7 +194,7 @@ class InstallSession:
             active=active,
             complete=environments(base),
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
-            packages=list_packages(os.path.join(base, active)) if active else None,
+            packages=list_packages(venv) if active and os.path.exists(os.path.join(venv, "bin", "python")) else None,
             free=free + sum(map(os.path.getsize, arrived)),
             files=count,
             at=at,
@@ -400,23 +402,24 @@ class InstallSession:
     @command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
     def build(
         self,
-        python: str,
+        origin: str,
+        removed: List[str],
         uv: str,
         lock: str,
         unpacked: int,
         total: int,
         stall: float,
         keep: bool,
-        timeout: float,
         repair: bool,
     ) -> None:
         """Makes the environment beside the active one. It has no marker yet, so it does not count.
 
-        ``lock`` is a pylock.toml of exact wheels with hashes; ``unpacked`` bytes must be free, the wheels hold
+        ``origin`` is an interpreter, or an environment to be taken without the packages ``removed``. ``lock`` is a
+        pylock.toml of exact wheels with hashes (empty: none); ``unpacked`` bytes must be free, the wheels hold
         ``total`` (0: not known); ``keep``: downloads stay in uv's cache. If another install has made the same
         environment since the inspection, it is taken as it is, unless it is to be repaired.
         """
-        base, target, tmp = self.base, self.target, os.path.join(self.base, "tmp")
+        target, tmp = self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
             return
         if os.path.lexists(os.path.join(target, MARKER)):
@@ -425,14 +428,20 @@ class InstallSession:
         os.makedirs(tmp, mode=0o755, exist_ok=True)
         before = free_bytes(tmp)
         if before < unpacked:
-            raise SessionError("no-space", "no space left", need=unpacked, free=before, at=base)
-        env = uv_environment(tmp, uv_cache(base) if keep else os.path.join(tmp, "uv"), stall)
+            raise SessionError("no-space", "no space left", need=unpacked, free=before, at=self.base)
+        env = uv_environment(tmp, uv_cache(self.base) if keep else os.path.join(tmp, "uv"), stall)
         listing = os.path.join(tmp, "pylock.toml")
         handle = os.open(listing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # its URLs may hold a password
         with os.fdopen(handle, "w") as file:
             file.write(lock)
         try:
-            run_uv([uv, "venv", "--quiet", "--no-project", "--python", python, target], env, None, stall, 120)
+            if os.path.isabs(origin):
+                run_uv([uv, "venv", "--quiet", "--no-project", "--python", origin, target], env, None, stall, 120)
+            else:
+                link_environment(os.path.join(self.base, origin), target, tmp)
+            own = ["--python", os.path.join(target, "bin", "python")]
+            if removed:
+                run_uv([uv, "pip", "uninstall", *own, *removed], env, None, stall, 120)
 
             def watch(pid: int) -> Any:
                 io = procs.read_file("/proc/%d/io" % pid).split()  # what it writes are the files of the wheels
@@ -441,12 +450,13 @@ class InstallSession:
                 process = procs.find_process(pid)
                 return done >> 18, process and int(process.seconds)
 
-            argv = [uv, "pip", "install", "--python", os.path.join(target, "bin", "python"), "--no-deps", "--no-build"]
-            run_uv([*argv, "--require-hashes", "-r", listing], env, watch, stall, timeout)
+            if lock:
+                argv = [uv, "pip", "install", *own, "--no-deps", "--no-build", "--require-hashes", "-r", listing]
+                run_uv(argv, env, watch, stall, BUILD_TIMEOUT)
         except BaseException as error:
             discard(target)
             if isinstance(error, SessionError) and error.code == "hash":
-                discard(os.path.join(base, "wheels"))
+                discard(os.path.join(self.base, "wheels"))
             raise
         finally:
             discard(os.path.join(tmp, "uv"))
@@ -669,6 +679,29 @@ def read_marker(directory: str) -> Any:
             return json.loads(file.read(1 << 20).decode())
     except (OSError, ValueError):
         return None
+
+
+def link_environment(source: str, target: str, tmp: str) -> None:
+    """Makes an environment with the files of another: hard links, or copies where there can be none. Small files that
+    name the environment itself (scripts, settings) are written anew. An installer replaces files, it changes none."""
+    linked, old, new = os.path.join(tmp, "linked"), *(os.fsencode("/" + os.path.basename(p)) for p in (source, target))
+    for option in ("-al", "-a"):
+        discard(linked)
+        status, _, errors = execute(["cp", option, source, linked], dict(os.environ), None, DISK_TIMEOUT, DISK_TIMEOUT)
+        if status == 0:
+            break
+    else:
+        raise SessionError("no-space" if "No space" in errors else "step", "cp failed", errors=errors[-4000:])
+    os.unlink(os.path.join(linked, MARKER))
+    for pattern in ("pyvenv.cfg", "bin/*", "lib/*/site-packages/*.pth"):
+        for path in glob.glob(os.path.join(linked, pattern)):
+            data = procs.read_file(path) if not os.path.islink(path) and os.path.getsize(path) < 1 << 20 else b""
+            if old in data:
+                with open(path + ".new", "wb") as file:
+                    file.write(data.replace(old, new))
+                shutil.copymode(path, path + ".new")
+                os.rename(path + ".new", path)
+    os.rename(linked, target)
 
 
 def size_of(path: str) -> Optional[int]:

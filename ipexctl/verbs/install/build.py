@@ -32,7 +32,6 @@ from ipexctl.verbs.install.distribute import WHEELS, Artifact
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 
 _MPI_LIBRARIES = {"impi": "libmpi.so.12", "mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}  # as mpi4py loads them
-_BUILD = 3600.0  # seconds one host may take to unpack everything
 _IMPORT = 300.0  # seconds the import check may take: torch from a cold network file system is slow
 
 
@@ -43,7 +42,7 @@ def download_missing_wheels(
     sent = {
         name: [
             wheel
-            for wheel in job.lock.wheels
+            for wheel in plan.steps[name].wheels
             if (plan.steps[name].wheels_from == "controller" or wheel.local)
             and str(cache_path(job.context.cache, wheel)) not in states[name].visible
         ]
@@ -97,18 +96,17 @@ def build_environments(
 ) -> Workflow[None]:
     """Unpacks the environment on one host of each file system."""
     yield from job.start_phase("unpack")
-    urls = [replace(wheel, url=job.sources.with_login(wheel.url)) for wheel in job.lock.wheels]
-    lock_with_logins = replace(job.lock, wheels=tuple(urls))  # for the hosts only
     sizes = {name: read_unpacked_size(path) for files in wheels.values() for name, path in files.items()}
-    whole = {wheel.name for wheel in job.lock.wheels} == set(sizes) and all(sizes.values())
-    size = int(sum(sizes.values()) * 1.02) + (16 << 20) if whole else estimate_unpacked(job.lock)
 
     def build(link: Link, emit: Emit) -> protocol.Nothing:
         name = link.host.name
         step = plan.steps[name]
+        known = [sizes.get(wheel.name, 0) for wheel in step.wheels]
+        size = int(sum(known) * 1.02) + (16 << 20) if all(known) else estimate_unpacked(step.wheels)
+        urls = [replace(wheel, url=job.sources.with_login(wheel.url)) for wheel in step.wheels]
         paths = {
             wheel.name: str(path)
-            for wheel in job.lock.wheels
+            for wheel in step.wheels
             if str(path := cache_path(job.context.cache, wheel)) in states[name].visible
             and (step.wheels_from == "controller" or wheel.local)
         }
@@ -118,14 +116,14 @@ def build_environments(
             "build",
             protocol.Nothing,
             progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
-            python=job.stack.interpreters[name],
+            origin=step.base or job.stack.interpreters[name],
             uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
-            lock=format_pylock(lock_with_logins, paths),
+            lock=format_pylock(urls, paths) if urls else "",  # with logins: for the host only
+            removed=step.removed,
             unpacked=size,
-            total=sum(sizes.values()) if whole else 0,
+            total=sum(known) if all(known) else 0,
             stall=job.sources.limits.stall,
             keep=step.wheels_from == "hosts",
-            timeout=_BUILD,
             repair=step.repair,
         )
 
@@ -204,6 +202,8 @@ def build_marker(job: InstallJob, layout: MpiLayout) -> InstallMarker:
         created=job.context.clock(),
         by=f"{getuser()}@{socket.gethostname()}",
         ipexctl=__version__,
+        requested=job.lock.requested,
+        wheels={wheel.name: wheel.sha256 for wheel in job.lock.wheels},
     )
 
 

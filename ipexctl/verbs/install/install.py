@@ -25,6 +25,7 @@ from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forge
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import choose_interfaces
+from ipexctl.decide.planning.extend import find_environment, keep_interpreters, keep_release, request_release
 from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, state_from_facts
 from ipexctl.decide.releases.resolve import resolve, use_host_mpi
 from ipexctl.decide.releases.table import minor_version
@@ -72,8 +73,8 @@ def install(
     _check_input(task, inventory)
     locked = lock.read_lock(task, environ) if task.locked else None
     if locked:
-        request = lock.build_request(locked, request)
-        task = task.model_copy(update={"mpi": lock.choose_mpi(locked, task.mpi)})
+        request, mpi = request_release(locked.packages, locked.python, locked.mpi, request, task.mpi)
+        task = task.model_copy(update={"mpi": mpi})
     resolve(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
     yield events.Started("install", f"install {request}", inventory.names)
     yield events.PhaseStarted(1, 0, _LOOK)
@@ -83,7 +84,13 @@ def install(
     facts = yield from _observe(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
         return (yield from _stop("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
-    if locked:
+    venv = choose_venv(task.venv, inventory, facts)
+    base = None
+    if not locked and (found := find_environment(task, request, venv, facts)):
+        base, request = found
+        task, facts = keep_release(base, task), keep_interpreters(base, facts)
+        _check_input(task, inventory)  # a host wrote what the environment has
+    if locked or base:
         stack = resolve(request, facts, releases)
     else:
         stack = yield from lock.resolve_available(request, facts, releases, task, context, environ, limits)
@@ -93,8 +100,7 @@ def install(
         if not isinstance(result, MpiLauncher):
             return (yield from _stop("nothing was changed", {**failed, **result}, len(inventory)))
         stack = use_host_mpi(stack, result)
-    venv = choose_venv(task.venv, inventory, facts)
-    wanted = lock.LockRequest(task, stack, context, environ, limits)
+    wanted = lock.LockRequest(task, stack, context, environ, limits, base)
     if locked:
         chosen = lock.adopt_lock(locked, stack, context)
     else:
@@ -176,10 +182,12 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources)
         states |= yield from _inspect_hosts(job, others, tool)
         states = {name: states[name] for name in names if name in states}
-    wheels_from = job.task.wheels_from
-    steps, unfit = plan(job.stack, job.lock, job.venv, states, wheels_from)
+    envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]
+    markers = {marker.id: marker for marker in envs}
+    wanted = job.stack, job.lock, job.venv, states, job.task.wheels_from
+    steps, unfit = plan(*wanted, markers=markers)
     if rates := (yield from _measure_rates(job, steps, states)):
-        steps, unfit = plan(job.stack, job.lock, job.venv, states, wheels_from, rates)
+        steps, unfit = plan(*wanted, rates, markers)
     for failure in unfit:
         job.failed[failure.host] = failure
         yield events.HostFailed(failure)
@@ -253,7 +261,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
     """Download rates, where hosts and the controller could both download: the biggest wheel tried for a moment by every
     host at once, as they would all download; then the upload to one of them, and the controller's own download. None
     where there is no choice."""
-    remote_wheels = [wheel for wheel in job.lock.wheels if not wheel.local]
+    remote_wheels = {wheel for step in steps.steps.values() for wheel in step.wheels if not wheel.local}
     names = [name for name in steps.builders if not states[name].unreachable]
     size = sum(wheel.size for wheel in remote_wheels)
     if job.task.wheels_from != "auto" or not names or size < job.sources.limits.measured:

@@ -8,8 +8,9 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote
+
+from packaging.utils import canonicalize_name
 
 from ipexctl.act.bundled_files import build_impi_torch
 from ipexctl.act.context import Context
@@ -18,18 +19,20 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.releases.resolve import match_version, replace_impi_by_gloo, resolve, suggest_sources
-from ipexctl.decide.releases.table import ReleaseTable, public_version
+from ipexctl.decide.planning.extend import pin_release, read_name
+from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve, suggest_sources
+from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message, StepEnded, StepStarted
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import Record, parse_json, to_json
-from ipexctl.model.stack import BindingOffer, Index, Stack, StackRequest, Track
+from ipexctl.model.stack import BindingOffer, Index, InstallMarker, Stack, StackRequest
 from ipexctl.model.tasks import Install
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.model.wheels import Lock
 
 _IMPI, _BINDING = "impi-torch", "oneccl-bind-pt"
+_BASE_HINT = "name the sources that the environment was installed from: --index-url, --find-links or --wheels"
 _NO_MPI4PY = "no mpi4py 4 was found for these hosts where their wheels come from"
 ONLY_INTEL = {"1.10.0"}  # releases of IPEX that the default package index has not
 
@@ -42,6 +45,7 @@ class LockRequest(Record):
     context: Context
     environ: Mapping[str, str]
     limits: Limits
+    base: InstallMarker | None = None  # the environment whose versions are kept
 
     @property
     def sources(self) -> Sources:
@@ -65,7 +69,16 @@ class LockRequest(Record):
         """What the stack requires, with the wheels that come with ipexctl and those of its options."""
         # By its path, so that no index can offer something else of that name.
         own = [f"{_IMPI} @ {build_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
-        return (*self.stack.pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
+        pins = pin_release(self.stack.pins, self.base) if self.base else self.stack.pins
+        return (*pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """What a later `install --with` keeps: the requirements beside the release."""
+        texts = [Path(name).read_text("utf-8", "replace") for name in self.task.requirements]
+        lines = [line.partition(" #")[0].strip() for text in texts for line in text.splitlines()]
+        openmp = ["intel-openmp"] if self.task.omp == "intel" else []
+        return tuple(dict.fromkeys([*self.task.with_, *openmp, *filter(read_name, lines)]))
 
     @property
     def inputs(self) -> str:
@@ -82,13 +95,15 @@ class LockRequest(Record):
             "sources": [redact_url(place) for place in (sources.index or "", *sources.extra, *sources.find_links)],
             "indexes": [index.url for index in stack.indexes],
             **({"mpi": _format_mpi(stack)} if stack.launcher else {}),
+            **({"base": self.base.packages, "upgrade": task.upgrade} if self.base else {}),
             **({"must": "impi"} if task.backend == "impi" else {}),  # Gloo's lock is no answer to this
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
     def load(self) -> Lock | None:
         """The lock of an earlier equal request, if it may be used."""
-        return packages.load_lock(self.context.cache, self.inputs) if self.task.remembered_lock else None
+        remembered = self.task.remembered_lock and not self.task.upgrade
+        return packages.load_lock(self.context.cache, self.inputs) if remembered else None
 
     def may_use_gloo(self, error: UsageError) -> bool:
         """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
@@ -170,36 +185,6 @@ def adopt_lock(lock: Lock, stack: Stack, context: Context) -> Lock:
     return replace(lock, wheels=tuple(bundled if wheel is local else wheel for wheel in lock.wheels))
 
 
-def choose_mpi(lock: Lock, asked: str) -> str:
-    """The value of ``--mpi`` that the lock needs. Raises `UsageError` (exit 2) if ``asked`` is another."""
-    dialect, _, program = lock.mpi.partition(" ")
-    if asked not in {"auto", dialect, program} and (asked != "wheel" or lock.mpi):
-        reasons = [f"--mpi {asked} is asked for, the lock has {lock.mpi or 'the Intel MPI of the wheels'}"]
-        raise UsageError("the lock file is of another MPI", reasons=reasons, hint="leave out --locked, or --mpi")
-    return program or "wheel"
-
-
-def build_request(lock: Lock, request: StackRequest) -> StackRequest:
-    """What a lock asks of the table. Raises `UsageError` (exit 2) for a request that asks for something else."""
-    versions = lock.packages
-    members = {"torch": "torch", "ipex": "intel-extension-for-pytorch", "oneccl": _BINDING}
-    known = {word: versions.get(package) for word, package in members.items()} | {"python": lock.python}
-    reasons = [
-        f"{word} {asked} is asked for, the lock has {have or 'none'}"
-        for word, have in known.items()
-        if (asked := getattr(request, word))
-        and not (have and match_version(public_version(asked), public_version(have)))
-    ]
-    if reasons:
-        raise UsageError(
-            "the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the versions"
-        )
-    torch, ipex, oneccl = (public_version(known[word] or "") or None for word in members)
-    track: Track = "ipex" if ipex else "native"
-    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if _IMPI in versions else "gloo"
-    return StackRequest(track, torch, ipex, oneccl, backend, lock.python)
-
-
 def resolve_available(
     request: StackRequest,
     facts: Mapping[str, Facts],
@@ -230,7 +215,7 @@ def resolve_available(
 
 
 def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
-    task, stack, sources = request.task, request.stack, request.sources
+    task, stack, sources, base = request.task, request.stack, request.sources, request.base
     inputs, cache = request.inputs, request.context.cache
     if lock := request.load():
         yield Message("the wheels are those of an earlier equal install; --no-remembered-lock locks anew")
@@ -240,20 +225,27 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     down: list[str] = []
     intel = stack.release.oneccl or stack.release.ipex in ONLY_INTEL  # else the rest is on the default one
     if not (task.index_url or task.wheels or sources.no_index):
-        indexes = [index for index in stack.indexes if index.name == "torch-cpu" or intel]
+        cpu = base is None or "+" in base.packages["torch"]  # else it would offer another build of the same torch
+        indexes = [index for index in stack.indexes if (cpu if index.name == "torch-cpu" else intel)]
         sources, down = _add_answering_indexes(indexes, sources)
+    renewed = set(map(canonicalize_name, task.upgrade))
+    held = {name: version for name, version in base.packages.items() if name not in renewed} if base else {}
+    sources = replace(sources, preferred=held)
     asked = [*request.pins, *task.with_, *(f"-r {Path(name).absolute()}" for name in task.requirements)]
     try:
         wheels = packages.resolve_wheels(tool, asked, stack.python, stack.glibc, sources)
     except UsageError as error:
         yield StepEnded("", "lock the wheels", "skipped" if request.may_use_gloo(error) else "failed")
         reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
-        hint = suggest_sources(stack.release) if down and intel else error.hint
+        hint = _BASE_HINT if base else suggest_sources(stack.release) if down and intel else error.hint
         raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
+    if needed := {canonicalize_name(name) for name in task.without} & {wheel.name for wheel in wheels}:
+        reasons = [f"{name} is needed by other packages of the environment" for name in sorted(needed)]
+        raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_confusion()
     notes = (confusion,) if confusion else ()
-    lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack))
+    lock = Lock(wheels, stack.python, inputs, notes, _format_mpi(stack), requested=request.requested)
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""

@@ -193,8 +193,8 @@ wheels = [{{ {place}{hashed} }}]
 
 def test_a_lock_is_the_same_after_the_way_over_a_pylock() -> None:
     lock = Lock((Wheel(**GOOD | {"size": 0}),), "3.11", "")
-    assert parse_pylock(format_pylock(lock, {})) == lock.wheels
-    (moved,) = parse_pylock(format_pylock(lock, {"torch": f'/the "cache"/größe 😀/{NAME}'}))
+    assert parse_pylock(format_pylock(lock.wheels, {})) == lock.wheels
+    (moved,) = parse_pylock(format_pylock(lock.wheels, {"torch": f'/the "cache"/größe 😀/{NAME}'}))
     assert moved.local
     assert moved.filename == NAME
 

@@ -164,7 +164,7 @@ def test_the_id_is_that_of_the_files_and_the_python() -> None:
 
 
 def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
-    data = parse_toml(format_pylock(LOCK, {"numpy": '/odd "place"/numpy.whl'}))
+    data = parse_toml(format_pylock(LOCK.wheels, {"numpy": '/odd "place"/numpy.whl'}))
     assert [package["name"] for package in data["packages"]] == ["numpy", "torch"]
     numpy, torch = (package["wheels"][0] for package in data["packages"])
     assert numpy == {"name": NUMPY.filename, "path": '/odd "place"/numpy.whl', "hashes": {"sha256": "b" * 64}}

@@ -1,0 +1,105 @@
+"""An installed environment that gets, loses or renews packages: its release, MPI, interpreter and the rest stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from ipexctl.decide.releases.resolve import match_version
+from ipexctl.decide.releases.table import public_version
+from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.facts import Facts, Python
+from ipexctl.model.stack import InstallMarker, StackRequest, Track
+from ipexctl.model.tasks import Install
+
+_RELEASE = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "mpi4py", "impi-torch")
+
+
+def find_environment(
+    task: Install, request: StackRequest, venv: str, facts: Mapping[str, Facts]
+) -> tuple[InstallMarker, StackRequest] | None:
+    """The environment that ``task`` changes, and the request for its release: that of the first host that has one at
+    ``venv``. None where ``task`` describes a new one, or asks for another release.
+
+    Raises `UsageError` (exit 4) if packages are to be removed or renewed that it has not, or that are its release.
+    """
+    if not (task.with_ or task.without or task.upgrade):
+        return None
+    envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]
+    marker, kept = next((env.marker for env in envs if env.marker), None), None
+    if marker:
+        mpi = f"{marker.stack.mpi.dialect} {marker.stack.mpi.program}" if marker.stack.mpi.program else ""
+        with suppress(UsageError):  # another release is asked for
+            kept, _ = request_release(marker.packages, marker.python, mpi, request, task.mpi)
+    held = marker.packages if marker and kept else {}
+    reasons = [
+        f"--{word} {name}: it is " + ("of the release, which --torch changes" if name in _RELEASE else f"not in {venv}")
+        for word, names in (("without", task.without), ("upgrade", task.upgrade))
+        for name in map(canonicalize_name, names)
+        if name in _RELEASE or name not in held
+    ]
+    if reasons:
+        raise UsageError("the environment cannot be changed in this way", reasons=reasons, exit=Exit.STEP)
+    return (marker, kept) if marker and kept else None
+
+
+def request_release(
+    packages: Mapping[str, str], python: str, mpi: str, request: StackRequest, asked_mpi: str
+) -> tuple[StackRequest, str]:
+    """The request for exactly the release of a lock or an environment with these packages, and its MPI (``mpi``:
+    dialect and program of the hosts' own). Raises `UsageError` (exit 2) for a request that asks for something else."""
+    members = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
+    torch, ipex, oneccl = (public_version(packages.get(package, "")) or None for package in members)
+    track: Track = "ipex" if ipex else "native"
+    backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if "impi-torch" in packages else "gloo"
+    release = StackRequest(track, torch, ipex, oneccl, backend, python)
+    reasons = []
+    for word in ("track", "torch", "ipex", "oneccl", "backend", "python"):
+        asked, have = getattr(request, word), getattr(release, word)
+        version = have if word not in {"track", "backend"} else None
+        if asked not in {None, "auto", have} and not (version and match_version(public_version(asked), version)):
+            reasons.append(f"{word} {asked} is asked for, the lock has {have or 'none'}")
+    dialect, _, program = mpi.partition(" ")
+    if asked_mpi not in {"auto", dialect or "wheel", program or "wheel"}:
+        reasons.append(f"--mpi {asked_mpi} is asked for, the lock has {mpi or 'the Intel MPI of the wheels'}")
+    if reasons:
+        raise UsageError("the lock file is of another stack", reasons=reasons, hint="leave out --locked, or the rest")
+    return release, program or "wheel"
+
+
+def keep_release(marker: InstallMarker, task: Install) -> Install:
+    """The task with the MPI and the requirements that an environment then has."""
+    changed = {read_name(text) for text in (*task.with_, *task.without)} - {""}
+    earlier = marker.requested
+    if earlier is None:  # not known of an older ipexctl's: all stay
+        earlier = tuple(name for name in marker.packages if name not in _RELEASE)
+    kept = [text for text in earlier if read_name(text) not in changed]
+    update = {"with_": tuple(dict.fromkeys([*kept, *task.with_])), "backend": marker.stack.backend}
+    return task.model_copy(update={**update, "mpi": marker.stack.mpi.program or "wheel"})
+
+
+def keep_interpreters(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:
+    """The facts with the environment's own interpreter as that of each host that has the environment."""
+    python = Python(f"{marker.prefix}/bin/python", f"{marker.python}.0")
+    markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed and fact.installed.marker}
+    having = {name for name, own in markers.items() if own.id == marker.id}
+    return {name: replace(fact, pythons=(python,)) if name in having else fact for name, fact in facts.items()}
+
+
+def read_name(requirement: str) -> str:
+    """The package that a requirement names; empty where it names none (a path, an option)."""
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return ""
+
+
+def pin_release(pins: Sequence[str], marker: InstallMarker) -> tuple[str, ...]:
+    """The pins of a release at exactly the versions of an environment, builds with a local version included."""
+    held = {name: version for name, version in marker.packages.items() if name in _RELEASE}
+    return tuple(f"{name}=={held[name]}" if (name := read_name(pin)) in held else pin for pin in pins)

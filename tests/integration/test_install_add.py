@@ -1,0 +1,165 @@
+"""Packages added to an environment, taken from it and renewed: all else stays, and is not sent again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.model.errors import Exit
+from tests import wheels
+from tests.integration.test_install import Bench
+from tests.wheels import Index, serving
+
+
+def tool(version: str) -> wheels.Built:
+    """A package with a script, which `greeting` needs."""
+    scripts = "[console_scripts]\ntool = tool:main\n"
+    files = {"tool.py": f"def main(): print({version!r})\n", f"tool-{version}.dist-info/entry_points.txt": scripts}
+    return wheels.wheel("tool", version, files)
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    extra = [tool("1.0"), wheels.wheel("greeting", "1.0", {"greeting.py": ""}, requires=("tool",))]
+    extra.append(wheels.wheel("plain", "1.0", {"plain.py": ""}))
+    extra.append(wheels.wheel("picky", "1.0", {"picky.py": ""}, requires=("torch>=2.9",)))
+    with serving(Index([*wheels.stack(), *extra])) as serves:
+        yield serves
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def fetched(index: Index) -> list[str]:
+    """The wheels that were downloaded since this was last asked."""
+    names = [path.rpartition("/")[2] for _, path in index.asked if path.startswith("GET /files/")]
+    index.asked.clear()
+    return sorted({name for name in names if name.endswith(".whl")})
+
+
+def inode(bench: Bench, pattern: str) -> int:
+    (path,) = bench.venv.glob(pattern)
+    return path.stat().st_ino
+
+
+def change(bench: Bench, index: Index, **wish: Any) -> Any:
+    """An install that names no release."""
+    return bench.play(index, torch=None, track=None, backend="auto", **wish)
+
+
+def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: Index) -> None:
+    first = bench.play(index, **{"with": ("greeting",)})
+    torch = inode(bench, "lib/python3*/site-packages/torch/__init__.py")
+    index.wheels.append(wheels.torch("2.9.0"))
+    index.wheels.append(tool("2.0"))
+    fetched(index)
+    second = change(bench, index, **{"with": ("plain",)})
+    assert second.exit == Exit.OK, (second.refusal, second.failures())
+    assert fetched(index) == ["plain-1.0-py3-none-any.whl"]
+    assert f"build: instead of {first.answer['id']}: adds plain 1.0" in second.plan
+    assert "5 that are there are linked" in second.plan
+    packages = bench.marker()["packages"]
+    assert packages == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4", "greeting": "1.0", "tool": "1.0",
+                        "plain": "1.0"}  # fmt: skip
+    assert bench.marker()["requested"] == ["greeting", "plain"]
+    assert inode(bench, "lib/python3*/site-packages/torch/__init__.py") == torch
+    assert bench.works() == "2.8.0"
+    assert not (bench.store / first.answer["id"]).exists()
+    assert os.popen(str(bench.venv / "bin/tool")).read() == "1.0\n"
+    assert first.answer["id"] not in (bench.venv / "pyvenv.cfg").read_text()
+    again = change(bench, index, **{"with": ("plain",)})
+    assert again.answer["changed"] == []
+
+
+def test_the_old_environment_is_unchanged_until_the_switch(bench: Bench, index: Index) -> None:
+    first = bench.play(index)
+    before = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
+    broken = wheels.wheel("plain", "2.0", {"plain.py": "", "torch/__init__.py": "raise SystemExit('broken')\n"})
+    index.wheels.append(broken)
+    second = change(bench, index, **{"with": ("plain",)})
+    assert second.exit == Exit.STEP
+    after = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
+    assert {path: info for path, info in after.items() if "__pycache__" not in path} == {
+        path: info for path, info in before.items() if "__pycache__" not in path
+    }
+    assert bench.works() == "2.8.0"
+
+
+def test_a_package_goes_with_what_only_it_needed_and_the_rest_stays(bench: Bench, index: Index) -> None:
+    bench.play(index, **{"with": ("greeting", "plain")})
+    fetched(index)
+    done = change(bench, index, without=("greeting",))
+    assert done.exit == Exit.OK, (done.refusal, done.failures())
+    assert fetched(index) == []
+    assert bench.marker()["packages"].keys() == {"torch", "impi-rt", "numpy", "plain"}
+    assert "removes greeting 1.0, removes tool 1.0" in done.plan
+    assert not (bench.venv / "bin/tool").exists()
+    installed = bench.facts()["node0"].installed
+    assert installed is not None
+    assert installed.packages.keys() == {"torch", "impi-rt", "numpy", "plain"}
+
+
+def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
+    bench.play(index, **{"with": ("greeting", "plain")})
+    index.wheels += [tool("2.0"), wheels.wheel("plain", "2.0", {"plain.py": ""})]
+    fetched(index)
+    done = change(bench, index, upgrade=("tool",))
+    assert done.exit == Exit.OK, (done.refusal, done.failures())
+    assert fetched(index) == ["tool-2.0-py3-none-any.whl"]
+    assert "tool 1.0 → 2.0" in done.plan
+    assert bench.marker()["packages"]["plain"] == "1.0"
+    assert os.popen(str(bench.venv / "bin/tool")).read() == "2.0\n"
+
+
+def test_a_controller_that_never_saw_the_environment_links_it_as_well(
+    bench: Bench, index: Index, tmp_path: Path
+) -> None:
+    bench.play(index)
+    other = Bench(tmp_path)
+    for path in (tmp_path / "cache/locks").iterdir():
+        path.unlink()
+    fetched(index)
+    done = change(other, index, **{"with": ("plain",)})
+    assert done.exit == Exit.OK, (done.refusal, done.failures())
+    assert "that are there are linked" in done.plan
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"without": ("nothing",)}, "--without nothing: it is not in "),
+        ({"upgrade": ("torch",)}, "--upgrade torch: it is of the release"),
+        ({"without": ("tool",)}, "tool is needed by other packages of the environment"),
+        ({"with": ("picky",)}, "torch"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_and_nothing_is_touched(
+    bench: Bench, index: Index, wish: dict[str, Any], reason: str
+) -> None:
+    bench.play(index, **{"with": ("greeting",)})
+    before = bench.tree()
+    refused = change(bench, index, **wish).refusal
+    assert refused is not None
+    assert refused.exit == Exit.STEP
+    assert reason in " ".join(refused.reasons)
+    assert bench.tree() == before
+
+
+def test_packages_cannot_be_taken_from_what_is_not_installed(bench: Bench, index: Index) -> None:
+    refused = change(bench, index, without=("plain",)).refusal
+    assert refused is not None
+    assert "--without plain: it is not in" in refused.reasons[0]
+
+
+def test_another_release_that_is_named_is_installed_anew(bench: Bench, index: Index) -> None:
+    bench.play(index)
+    index.wheels.append(wheels.torch("2.9.0"))
+    done = bench.play(index, torch="2.9.0", **{"with": ("plain",)})
+    assert done.exit == Exit.OK
+    assert bench.works() == "2.9.0"
