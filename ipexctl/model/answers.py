@@ -159,7 +159,8 @@ class DryRun(JsonRecord):
 
 class ImportCheck(JsonRecord):
     """The import check of the new environment of one host. ``preload`` maps libraries to
-    why they cannot be preloaded, empty where they can."""
+    why they cannot be preloaded, empty where they can. ``same``: files of the environment before, all unchanged; then
+    only what was added is imported."""
 
     versions: Mapping[str, str]
     problems: tuple[str, ...]
@@ -170,6 +171,7 @@ class ImportCheck(JsonRecord):
     dtype: str | None = None
     mpi: str | None = None
     preload: Mapping[str, str] | None = None
+    same: int | None = None
 
 
 class InstallAnswer(JsonRecord):

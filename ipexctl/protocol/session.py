@@ -96,6 +96,7 @@ class ImportReport(NamedTuple):
     dtype: Optional[str] = None
     mpi: Optional[str] = None
     preload: Optional[Dict[str, str]] = None  # library → why it cannot be loaded, empty where it can
+    same: Optional[int] = None  # files of a checked environment; if all are the same, only what was added is imported
 
 
 # Answers: netcheck.

@@ -106,7 +106,9 @@ def install(value: a.InstallAnswer) -> list[RenderableType]:
 
 def _describe_check(check: a.ImportCheck) -> str:
     """What was tried on a host and worked: ``imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of …``."""
-    parts = ["imports " + ", ".join(f"{name} {version}" for name, version in check.versions.items())]
+    names = ", ".join(f"{name} {version}".rstrip() for name, version in check.versions.items())
+    parts = [f"imports {names}"] if names else []
+    parts += [f"{check.same:,} files are those of the environment before, which was checked"] if check.same else []
     parts += [f"{check.dtype} step"] if check.step_ms is not None else []
     parts += [check.isa] if check.isa else []
     return " · ".join([*parts, *([f"a rank of {check.mpi}"] if check.mpi else [])])

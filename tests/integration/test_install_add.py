@@ -68,6 +68,9 @@ def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: I
     assert packages == {"torch": "2.8.0", "impi-rt": "2021.18.1", "numpy": "1.26.4", "greeting": "1.0", "tool": "1.0",
                         "plain": "1.0"}  # fmt: skip
     assert bench.marker()["requested"] == ["greeting", "plain"]
+    checked = second.answer["hosts"]["node0"]
+    assert checked["versions"] == {"plain": ""}  # the rest is the very files that were checked before
+    assert checked["same"] > 20
     assert inode(bench, "lib/python3*/site-packages/torch/__init__.py") == torch
     assert bench.works() == "2.8.0"
     assert not (bench.store / first.answer["id"]).exists()
@@ -77,13 +80,22 @@ def test_a_package_is_added_by_links_to_all_that_is_there(bench: Bench, index: I
     assert again.answer["changed"] == []
 
 
-def test_the_old_environment_is_unchanged_until_the_switch(bench: Bench, index: Index) -> None:
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"torch/__init__.py": "raise SystemExit('broken')\n"}, "import torch: SystemExit: broken"),
+        ({"plain.py": "import nothing_such\n"}, "import plain: ModuleNotFoundError: No module named 'nothing_such'"),
+    ],
+)
+def test_the_old_environment_is_unchanged_until_the_switch(
+    bench: Bench, index: Index, files: dict[str, str], reason: str
+) -> None:
     first = bench.play(index)
     before = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
-    broken = wheels.wheel("plain", "2.0", {"plain.py": "", "torch/__init__.py": "raise SystemExit('broken')\n"})
-    index.wheels.append(broken)
+    index.wheels.append(wheels.wheel("plain", "2.0", {"plain.py": "", **files}))
     second = change(bench, index, **{"with": ("plain",)})
     assert second.exit == Exit.STEP
+    assert reason in second.failures()[0]
     after = {path: info for path, info in bench.tree().items() if f"env.d/{first.answer['id']}/" in path}
     assert {path: info for path, info in after.items() if "__pycache__" not in path} == {
         path: info for path, info in before.items() if "__pycache__" not in path
@@ -113,6 +125,7 @@ def test_a_package_is_renewed_alone(bench: Bench, index: Index) -> None:
     assert done.exit == Exit.OK, (done.refusal, done.failures())
     assert fetched(index) == ["tool-2.0-py3-none-any.whl"]
     assert "tool 1.0 → 2.0" in done.plan
+    assert done.answer["hosts"]["node0"]["versions"]["torch"] == "2.8.0"  # what was there has changed: all is checked
     assert bench.marker()["packages"]["plain"] == "1.0"
     assert os.popen(str(bench.venv / "bin/tool")).read() == "2.0\n"
 
@@ -125,8 +138,10 @@ def test_a_controller_that_never_saw_the_environment_links_it_as_well(
     for path in (tmp_path / "cache/locks").iterdir():
         path.unlink()
     fetched(index)
-    done = change(other, index, **{"with": ("plain",)})
+    house = wheels.fill(tmp_path / "my house", [wheels.wheel("plain", "3.0", {"plain.py": ""})])
+    done = change(other, index, find_links=(str(house),), **{"with": ("plain==3.0",)})
     assert done.exit == Exit.OK, (done.refusal, done.failures())
+    assert bench.marker()["packages"]["plain"] == "3.0"
     assert "that are there are linked" in done.plan
 
 

@@ -7,11 +7,13 @@ overridden kernels: harmless). A package that ends the process takes the line wi
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import time
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 
 def explain_preload_failure(path: str) -> str:
@@ -49,6 +51,41 @@ def start_rank(mpiexec: str, dialect: str, library: str) -> str:
     return said[0].strip()
 
 
+def count_same(base: str, target: str) -> int:
+    """Files of the environment ``base`` that are in ``target`` too, by inode, or with its own name in place of the
+    other's; 0 if not all are. What Python itself compiles does not count."""
+    same, old_name, new_name = 0, *(os.fsencode("/" + os.path.basename(path)) for path in (base, target))
+    for top in ("bin", "lib"):
+        for folder, folders, files in os.walk(os.path.join(base, top)):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for old in (os.path.join(folder, name) for name in files):
+                new = target + old[len(base) :]
+                try:
+                    if not os.path.samestat(os.lstat(old), os.lstat(new)):
+                        if os.path.getsize(old) > 1 << 20:
+                            return 0
+                        with open(old, "rb") as before, open(new, "rb") as after:
+                            if before.read().replace(old_name, new_name) != after.read():
+                                return 0
+                except OSError:
+                    return 0
+                same += 1
+    return same
+
+
+def find_modules(packages: List[str]) -> List[str]:
+    """What packages are imported as, by their lists of files."""
+    place, modules = sysconfig.get_paths()["purelib"], []  # type: str, List[str]
+    for name in os.listdir(place):
+        package = re.sub("[-_.]+", "-", name[: -len(".dist-info")].rpartition("-")[0]).lower()
+        if name.endswith(".dist-info") and package in packages:
+            with open(os.path.join(place, name, "RECORD"), encoding="utf-8") as file:
+                found = re.findall(r"(?m)^([A-Za-z]\w*)(?:/__init__)?(?:\.[\w-]+)?\.(?:py|so),", file.read())
+            usual = package.replace("-", "_")
+            modules += [usual] if usual in found else sorted(set(found))
+    return modules
+
+
 def main(wanted: Dict[str, Any]) -> None:
     report: Dict[str, Any] = {"versions": {}, "problems": [], "python": sys.version.split()[0]}
     problems = report["problems"]
@@ -69,11 +106,16 @@ def main(wanted: Dict[str, Any]) -> None:
         return module
 
     began = time.time()
-    torch = load("torch", "torch")
+    if wanted.get("base"):
+        report["same"] = count_same(wanted["base"], sys.prefix)
+    same = bool(report.get("same"))  # then all but what was added has been checked
+    wanted = dict(wanted, module="", modules=[], mpiexec="") if same else wanted
+    torch: Any = None if same else load("torch", "torch")
     ipex = load("intel_extension_for_pytorch", "ipex") if wanted.get("ipex") and torch else None
     if wanted.get("module") and torch:
         load(wanted["module"], "oneccl")
-    for name in wanted.get("modules", []):  # what the caller wants to see imported besides
+    added = attempt("added", "look at what was added", lambda: find_modules(wanted.get("added", [])))
+    for name in [*wanted.get("modules", []), *(added or [])]:  # what the caller wants to see imported besides
         load(name, name)
     report["import_seconds"] = round(time.time() - began, 2)
 

@@ -16,6 +16,7 @@ from ipexctl.act.packages.download import cache_path, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
+from ipexctl.decide.planning.extend import read_name
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
@@ -137,12 +138,16 @@ class VerifiedEnv(Record):
     report: protocol.ImportReport
 
 
-def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Workflow[dict[str, VerifiedEnv]]:
-    """Every host imports, in a fresh process, in the environment variables that a rank will have."""
+def verify_environments(
+    job: InstallJob, groups: Sequence[Sequence[str]], plan: Plan
+) -> Workflow[dict[str, VerifiedEnv]]:
+    """Every host imports, in a fresh process, in the environment variables that a rank will have; of an environment
+    that is another one with more packages only these."""
     yield from job.start_phase("check")
     script = load_script("verify.py")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
+    requested = set(map(read_name, job.lock.requested))
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name
@@ -161,6 +166,8 @@ def verify_environments(job: InstallJob, groups: Sequence[Sequence[str]]) -> Wor
             "library": _MPI_LIBRARIES[ready.dialect] if modules or ready.dialect == "impi" else "",
             "preload": _list_preloads(job, name, ready),
             "asked": ["iomp5"] if job.task.omp == "intel" else [],
+            "base": f"{job.venv}.d/{plan.steps[name].base}" if plan.steps[name].base else "",
+            "added": [wheel.name for wheel in plan.steps[name].wheels if wheel.name in requested],
         }
         env = {**ready.env, "LD_LIBRARY_PATH": ":".join(ready.library_path)}
         request = {"script": script, "arguments": wanted, "path": ready.path, "env": env, "timeout": _IMPORT}
@@ -209,7 +216,7 @@ def build_marker(job: InstallJob, layout: MpiLayout) -> InstallMarker:
 
 def _describe_verified(env: VerifiedEnv) -> tuple[StepOutcome, str]:
     report = env.report
-    parts = [report.isa or ""]
+    parts = [report.isa or "", f"{report.same:,} files are those of before" if report.same else ""]
     if report.step_ms is not None:
         parts.append(f"{report.dtype} step {report.step_ms:g} ms")
     return "ok", printable(" · ".join(part for part in parts if part), 200)

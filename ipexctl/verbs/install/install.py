@@ -222,7 +222,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         builders = [name for name in builders if name not in job.failed]
         yield from build.build_environments(job, builders, steps, states, wheels, tool)
         built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
-        verified = yield from build.verify_environments(job, built)
+        verified = yield from build.verify_environments(job, built, steps)
     ready = [group for group in groups if not job.failed.keys() & set(group)]
     switched, unknown = set[str](), set[str]()
     if wheels is not None and (ready if job.task.partial else not job.failed):
