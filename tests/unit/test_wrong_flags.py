@@ -134,6 +134,6 @@ def test_logs_without_the_name_of_a_hostfile_are_followed(
 def test_standard_input_is_no_part_of_a_launch_for_another_program(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    words = ["run", "--hosts", "node0", "--emit", "slurm", "--stdin", str(script), str(script)]
+    words = ["run", "--hosts", "node0", "--emit", "sbatch", "--stdin", str(script), str(script)]
     told = CliRunner().invoke(app, words)
-    assert (told.exit_code, "--stdin does not fit --emit slurm" in told.output) == (2, True), told.output
+    assert (told.exit_code, "--stdin does not fit --emit sbatch" in told.output) == (2, True), told.output

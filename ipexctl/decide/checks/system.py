@@ -74,6 +74,9 @@ def check_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
     devices = [card.name for card in fact.interfaces if card.name.startswith(("ib", "opa", "hsi", "roce"))]
     if devices and locked is not None and locked < 1 << 30:
         yield CheckHit("LIM002", host, {"value": format_size(locked), "devices": ", ".join(devices)})
+    relative = [word or "(an empty entry)" for word in (fact.path or "/").split(":") if not word.startswith("/")]
+    if relative:
+        yield CheckHit("SYS008", host, {"entries": ", ".join(relative)})
     if fact.scheduler:
         yield CheckHit("SYS006", host, {"scheduler": fact.scheduler})
 

@@ -188,6 +188,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "an old libstdc++": ("SYS003", "info", {"glibcxx": "GLIBCXX_3.4.28"}),
     "a missing library": ("SYS004", "info", {"libraries": ("libz.so.1",)}),
     "a wrong clock": ("SYS001", "warning", {"clock_offset": -90.0}),
+    "the current directory in PATH": ("SYS008", "warning", {"path": "/usr/bin:.:/bin"}),
+    "an empty entry in PATH": ("SYS008", "warning", {"path": "/usr/bin:"}),
     "a scheduler": ("SYS006", "info", {"scheduler": "slurm"}),
     "an old Python only": ("PY001", "error", {"pythons": (Python("/usr/bin/python3.5", "3.5.2"),)}),
     "a new Python only": ("PY001", "warning", {"pythons": (Python("/usr/bin/python3.15", "3.15.0"),)}),
