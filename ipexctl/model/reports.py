@@ -11,6 +11,7 @@ from typing import Literal
 from ipexctl.model.errors import Exit, Failure
 from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.json_values import JsonRecord, Record
+from ipexctl.model.text import format_size
 
 RankState = Literal["running", "ok", "failed", "stopped", "lost"]
 
@@ -49,7 +50,7 @@ class OutOfMemory(Record):
     def __str__(self) -> str:
         if self.used is None or self.limit is None:
             return "out of memory"
-        return f"out of memory: {self.used} of {self.limit} bytes of its control group"
+        return f"out of memory: {format_size(self.used)} of {format_size(self.limit)} of its control group"
 
 
 class LoadedLibrary(Record):

@@ -136,7 +136,7 @@ class View:
     def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
         grid = Table.grid(padding=(0, 1, 0, 0))
         names = min(max((cell_len(visible(host.name or _HERE)) for host in hosts), default=0), 24)
-        bar = 20 if any(host.state == "busy" and host.total > 0 for host in hosts) else 0
+        bar = 20 if width >= 60 and any(host.state == "busy" and host.total > 0 for host in hosts) else 0
         for cells_wide in (1, names, *([bar] if bar else []), max(width - names - bar - 5, 8)):
             grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
         for host in hosts:
@@ -203,6 +203,8 @@ class View:
                 right.append(pace.group())
         while len(right) > 2 and sum(map(len, right)) + 24 > width:
             right.pop()
+        if sum(map(len, right)) + 13 > width:  # the clock before the id
+            del right[0]
         return _justify_ends(width, one_line(board.title or board.verb), "   ".join(right))
 
     def _grid(self, width: int, rows: int, now: float) -> list[Text]:

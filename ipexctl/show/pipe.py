@@ -8,12 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any, TextIO
 
+# For terminals whose locale has ASCII only: signs of ours that mean something, each as wide as before.
+_ASCII = str.maketrans("✓✗·│▌◀─━╸╺…×≠←→–▏⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "+x-||<-== ~x!<>-|" + 10 * "*")
+
 
 class Pipe(io.TextIOBase):
     """Takes bytes and text, and drops them quietly once the reader is gone.
 
-    Text goes out in ``encoding``; what it cannot hold becomes a question mark. ``error`` is why nothing is written any
-    more: a broken pipe, a hung-up terminal, a full disk. Also good as a file for Rich.
+    Text goes out in ``encoding``; what it cannot hold becomes a sign of ASCII or a question mark. ``error`` is why
+    nothing is written any more: a broken pipe, a hung-up terminal, a full disk. Also good as a file for Rich.
     """
 
     encoding: str = "utf-8"
@@ -47,7 +50,10 @@ class Pipe(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        self.send(text.encode(self.encoding, "replace"))
+        try:
+            self.send(text.encode(self.encoding))
+        except UnicodeEncodeError:
+            self.send(text.translate(_ASCII).encode(self.encoding, "replace"))
         return len(text)
 
     def send(self, data: bytes) -> None:

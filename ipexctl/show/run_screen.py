@@ -62,16 +62,20 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     lines = visible_lines(without_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
-    if rank.error and rank.error not in output:
+    if len(lines) > _SEEN:
+        items.append(labelled("  first", (who, STRONG)))
+    if rank.error and not rank.oom and rank.error not in output:
         items.append(Line(text(f"  {rank.error}"), 2))
     if rank.kernel:
         items.append(Line(text(f"  kernel: {rank.kernel}"), 10))
-    if not run.diagnosis and (hint := _suggest_for_rank(rank)):
+    if not run.diagnosis:
+        missing = "a command or a library was not found: ipexctl doctor"
+        hint = missing if rank.status == 127 else f"ipexctl logs {run.run} --rank {rank.rank}"
         items.append(labelled("  hint", hint, copied=True))
     return items
 
 
-_LAST_WORDS = 30
+_LAST_WORDS, _SEEN = 30, 10  # lines of a failed rank; after more than a small screen holds, who it was is said again
 
 
 def _format_diagnosis(run: RunOutcome) -> list[RenderableType]:
@@ -92,15 +96,6 @@ def describe_rank_end(rank: RankOutcome) -> str:
         name = phrases.signal_name(number)
         return f"was killed by {name} (signal {number})" if name != f"signal {number}" else f"was killed by {name}"
     return f"exited with code {rank.status}"
-
-
-def _suggest_for_rank(rank: RankOutcome) -> str:
-    """Only what the way a rank ended tells by itself."""
-    if rank.signal == 9 or rank.oom:
-        return "memory may have run out: fewer ranks there (slots=), or a smaller batch"
-    if rank.signal == 4:
-        return "an instruction this CPU does not have: ipexctl doctor"
-    return "a command or a library was not found: ipexctl doctor" if rank.status == 127 else ""
 
 
 def _ranks_and_hosts(numbers: Sequence[int], by: Mapping[int, RankOutcome]) -> str:
@@ -156,9 +151,9 @@ def format_runs(value: PsAnswer) -> list[RenderableType]:
 
 
 class _Runs:
-    """A line per run. What matters least gives way on a narrow screen; id, state and time are never broken."""
+    """A line per run. What matters least gives way on a narrow screen; id and state are never broken."""
 
-    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts")  # the first gives way first
+    LEAST = ("watchers", "owner", "head", "ranks", "title", "hosts", "started")  # the first gives way first
     TITLE = 20  # its last words may be missing
 
     def __init__(self, rows: Sequence[ListedRun]) -> None:

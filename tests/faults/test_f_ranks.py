@@ -78,7 +78,7 @@ def test_f3_a_rank_runs_out_of_memory(controller: Desk, mpi: Cluster) -> None:
         told = controller(*RUN, RANKS / "eater.py", "1")
     assert told.code == 5, told
     assert "rank 1 on node1 was killed (out of memory: " in told.out
-    assert f"of {256 << 20} bytes" in told.out
+    assert "of 256 MiB of its control group" in told.out
     assert not residue(mpi)
 
 

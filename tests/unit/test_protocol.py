@@ -126,7 +126,7 @@ def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> No
     (ended,) = log.read(frames.JOURNAL, journal.write(record))
     assert isinstance(ended, RankEnded)
     assert ended.oom == OutOfMemory(3, 4)
-    assert ended.error == "killed by the kernel: out of memory: 3 of 4 bytes of its control group"
+    assert ended.error == "killed by the kernel: out of memory: 3 B of 4 B of its control group"
 
 
 def test_a_part_of_the_agent_runs_as_a_text() -> None:

@@ -273,11 +273,11 @@ def test_a_full_disk_behind_standard_output_is_remembered() -> None:
         assert isinstance(pipe.error, OSError)
 
 
-def test_a_stream_that_cannot_hold_a_character_gets_a_question_mark() -> None:
+def test_a_stream_that_cannot_hold_a_character_gets_one_of_ascii_or_a_question_mark() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")
-    Pipe(stream).write("1│é\n")
-    assert raw.getvalue() == b"1?\xe9\n"
+    Pipe(stream).write("1│é日\n")
+    assert raw.getvalue() == b"1|\xe9?\n"
 
 
 def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
