@@ -1,0 +1,184 @@
+"""The screens as a terminal shows them, at fixed moments of fixed events: docs/images/*.svg, tests/data/screens/*.txt.
+
+python -m tests.unit.show.pictures    # writes both anew; `git diff` shows what has changed
+
+The runs were recorded by tests/faults/record_screens.py on two real hosts; the other screens are of made-up events
+(`streams`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+
+from pyte.screens import Char
+from rich.color import ColorSystem
+
+from ipexctl.decide.reports import Folding
+from ipexctl.loop import read_known_errors
+from ipexctl.model import answers as a
+from ipexctl.model import events as e
+from ipexctl.model.answers import HostsAnswer, ListedRun, PlayAnswer, PlayedStep, PsAnswer
+from ipexctl.model.errors import Exit
+from ipexctl.model.events import Stamped
+from ipexctl.show import event_json, typeset
+from ipexctl.show.live import Live
+from ipexctl.show.pipe import Pipe
+from ipexctl.show.sinks import Plain
+from tests.unit.show import streams
+from tests.unit.show.terminal import Terminal, as_svg, as_text, read_screen
+
+ROOT = Path(__file__).parents[3]
+DATA, IMAGES = ROOT / "tests/data/screens", ROOT / "docs/images"
+WIDTHS, WIDTH, HEIGHT = (40, 80, 120, 160), 80, 24
+_SAVED = "/home/me/.local/state/ipexctl/runs/2026-11-21T2200-"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A screen: ``at`` so many seconds after the first event (None: when the command has ended)."""
+
+    name: str
+    title: str
+    events: Callable[[], Iterable[Stamped]]
+    at: float | None = None
+    drawn: bool = False  # there is a picture in docs/images too
+
+
+def recorded(name: str) -> Callable[[], Iterator[Stamped]]:
+    """The events of a run that was recorded on real hosts."""
+
+    def read() -> Iterator[Stamped]:
+        with (DATA / f"{name}.jsonl").open() as lines:
+            for line in lines:
+                yield event_json.decode(json.loads(line))
+
+    return read
+
+
+def _answer(verb: str, value: a.AnyAnswer) -> Callable[[], list[Stamped]]:
+    every = [e.Started(verb, "", ("node0", "node1")), e.Answer(value), e.Ended(verb, Exit.OK)]
+    return lambda: streams.stamp([*every])
+
+
+_HOSTS = "node0 address=10.77.0.10 slots=2\nnode1 address=10.77.0.11 slots=2\n"
+_PS = PsAnswer(
+    hosts=("node0", "node1"),
+    unreachable=(),
+    runs=(
+        ListedRun("1121-221326-5c04", "running", "train.py", 4, ("node0", "node1"), "node0", "2026-11-21 22:13:26",
+                  "me", 1, None),
+        ListedRun("1121-204502-77ab", "ended", "finetune.py", 4, ("node0", "node1"), "node0", "2026-11-21 20:45:02",
+                  "ann", 0, "rank"),
+    ),
+    orphans=(),
+)  # fmt: skip
+_STEPS = (PlayedStep("the stack", "install", 0), PlayedStep("train", "run", 5), PlayedStep("results", "fetch", None))
+_PLAY = PlayAnswer("train.yaml", _STEPS, True, {})
+
+PICTURES = (
+    Picture("run", "a run that goes well", recorded("well"), 9.1, drawn=True),
+    Picture("run-ended", "its end", recorded("well")),
+    Picture("hang", "rank 1 hangs, and the others wait for it", recorded("hang"), 32.5, drawn=True),
+    Picture("hang-ended", "the end of that run", recorded("hang")),
+    Picture("failed", "rank 1 raises an exception", recorded("failed"), drawn=True),
+    Picture("memory", "the kernel kills rank 1, whose memory group is full", recorded("memory"), drawn=True),
+    Picture("disk", "rank 1 saves a checkpoint on a full disk", recorded("disk"), drawn=True),
+    Picture("doctor", "doctor at work on 8 hosts", lambda: streams.doctor(8), 1.51),
+    Picture("doctor-ended", "what doctor found", lambda: streams.doctor(8), drawn=True),
+    Picture("install", "wheels on their way", lambda: streams.install(8), 2.51, drawn=True),
+    Picture("install-ended", "the end of an install", lambda: streams.install(8)),
+    Picture("hosts", "the hosts of a hostfile", _answer("hosts", HostsAnswer("hosts", (), _HOSTS))),
+    Picture("ps", "runs on these hosts", _answer("ps", _PS)),
+    Picture("play", "the steps of a play", _answer("play", _PLAY)),
+)
+
+
+class _Still(Live):
+    """The sink of a terminal, whose frames are drawn when asked and not by a clock."""
+
+    def _draw_all(self) -> None:
+        pass
+
+    def look(self, now: float) -> None:
+        """A frame that nobody keeps: what it showed has been seen."""
+        self._view.frame(*self._console.size, now)
+
+    def draw(self, now: float) -> None:
+        width, height = self._console.size
+        self._view.keys = True
+        self._show_failures()
+        for item in self._above:
+            self._console.print(item, crop=False)
+        self._console.print(self._view.frame(width, max(height - 1, 4), now))
+        self._out.flush()
+
+
+def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "utf-8") -> bytes:
+    """What the command writes to a terminal of this size until this moment."""
+    raw = Terminal(encoding)
+    out, folding = Pipe(raw), Folding(read_known_errors)
+    console = typeset.console(out, width)
+    console._force_terminal, console._height, console._color_system = True, height, ColorSystem.STANDARD
+    sink = _Still(out, console=console, on_detach=lambda: None)
+    events, seen = _until(picture), 0.0
+    for stamped in events:
+        folding.take(stamped)
+        sink.take(stamped)
+        if picture.at is not None and stamped.at >= seen + 0.5:
+            sink.look(seen := stamped.at)
+    if picture.at is None:
+        report = folding.report()
+        sink.close(replace(report, saved=_SAVED + report.verb if report.run else ""))
+    else:
+        sink.draw(events[0].at + picture.at)
+    data = raw.getvalue()
+    sink.close()
+    return data
+
+
+def write_plainly(picture: Picture) -> str:
+    """What a dumb terminal shows in the end."""
+    out, folding = Pipe(raw := Terminal()), Folding(read_known_errors)
+    sink = Plain(out, out)
+    for stamped in picture.events():
+        folding.take(stamped)
+        sink.take(stamped)
+    sink.close(folding.report())
+    return raw.getvalue().decode()
+
+
+def _until(picture: Picture) -> list[Stamped]:
+    events = list(picture.events())
+    end = float("inf") if picture.at is None else events[0].at + picture.at
+    return list(takewhile(lambda stamped: stamped.at <= end, events))
+
+
+def read(picture: Picture, width: int, *, whole: bool = False) -> list[list[Char]]:
+    return read_screen(write(picture, width), width, HEIGHT, whole=whole)
+
+
+def as_texts(picture: Picture) -> str:
+    """The screen in every width, all its lines."""
+    rules = (f"{f'─ {width} columns ':─<{width}}\n{as_text(read(picture, width, whole=True))}" for width in WIDTHS)
+    return f"{picture.title}\n\n" + "\n".join(rules)
+
+
+def as_picture(picture: Picture) -> str:
+    return as_svg(read(picture, WIDTH), picture.title, WIDTH, HEIGHT)
+
+
+def files() -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Every golden file and what makes it."""
+    for picture in PICTURES:
+        yield DATA / f"{picture.name}.txt", lambda picture=picture: as_texts(picture)  # type: ignore[misc]
+        if picture.drawn:
+            yield IMAGES / f"{picture.name}.svg", lambda picture=picture: as_picture(picture)  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    for path, make in files():
+        path.write_text(make())

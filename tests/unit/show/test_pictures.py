@@ -1,0 +1,81 @@
+"""The screens on a terminal made of memory, compared with what a person has looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.show.pictures import HEIGHT, PICTURES, WIDTH, Picture, files, read, recorded, write, write_plainly
+from tests.unit.show.terminal import as_text, read_screen
+
+AGAIN = "python -m tests.unit.show.pictures writes it anew; look at the difference"
+COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|9[0-7]|4[0-8])(?:;[0-9;]*)?m")
+BAR = dict.fromkeys(map(ord, "━╸╺ "))  # without colours, the rest of a bar is blank
+LONG = next(picture for picture in PICTURES if picture.name == "hang")
+
+
+@pytest.mark.parametrize(("path", "make"), [pytest.param(*each, id=each[0].name) for each in files()])
+def test_the_screens_are_those_that_were_looked_at(path: Path, make: Callable[[], str]) -> None:
+    assert make() == path.read_text(), AGAIN
+    assert path.stat().st_size < 30_000
+    if path.suffix == ".svg":
+        assert len(ElementTree.fromstring(path.read_text()).findall("{*}text")) > 10
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_no_color_takes_colours_away_and_no_word(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = as_text(read(picture, WIDTH)).translate(BAR)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert as_text(read(picture, WIDTH)).translate(BAR) == coloured
+    assert not COLOUR.search(write(picture, WIDTH))
+
+
+def test_colours_are_there_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert COLOUR.search(write(LONG, WIDTH))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_a_dumb_terminal_gets_lines_and_no_sequence(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert re.search(r"\w", text := write_plainly(picture))
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", text)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_a_terminal_of_ascii_gets_signs_for_signs(picture: Picture) -> None:
+    data = write(picture, WIDTH, encoding="ascii")
+    assert data.isascii()
+    plain, whole = as_text(read_screen(data, WIDTH, HEIGHT)), as_text(read(picture, WIDTH))
+    assert len(plain.splitlines()) == len(whole.splitlines())
+    assert "?" not in plain
+
+
+# What a person must find on the screen of 80 × 24 characters: host and rank, the line of the script, and what to type.
+# Of a rank that the kernel kills no line is known: its last words are there instead.
+FOUND = {
+    "hang": ("rank 1 on node0 does not", "rank 1       train.py:17 read_batch", "[Ctrl-C] stop"),
+    "failed": ("rank 1 on node0 exited with code 1", 'train.py", line 39, in train', "ipexctl logs"),
+    "memory": ("rank 1 on node0 was killed (out of memory", "step 11 loss", "fewer ranks there"),
+    "disk": ("rank 1 on node0 exited with code 1", 'train.py", line 28, in save', "ipexctl doctor"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_who_where_and_what_to_type_are_on_the_last_24_lines(name: str) -> None:
+    picture = next(picture for picture in PICTURES if picture.name == name)
+    rows = read_screen(write(picture, WIDTH) + b"$ ", WIDTH, HEIGHT)  # the shell's prompt takes a line
+    assert len(rows) <= HEIGHT
+    assert not [words for words in FOUND[name] if words not in as_text(rows)]
+
+
+def test_the_lines_of_the_script_are_what_the_pictures_say() -> None:
+    lines = (Path(__file__).parents[2] / "data/screens/train.py").read_text().splitlines()
+    assert "/tmp/features" in lines[16 - 1] + lines[17 - 1]
+    assert "out.write(" in lines[28 - 1]
+    assert "raise ValueError" in lines[39 - 1]
+    assert len(list(recorded("hang")())) > 90
