@@ -8,14 +8,13 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from ipexctl.act.private_files import write_private
 
 _TAG = "py3-none-any"
-IMPI_TORCH_PYTHON = ">=3.9"
-IMPI_TORCH_NEEDS = ("mpi4py>=4", "torch>=2.6")
 
 
 def find_bundled(kind: Literal["playbooks", "examples"], name: str) -> Path:
@@ -50,16 +49,9 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
         raise FileNotFoundError("impi_torch/__init__.py has no version")
     version = found[1].decode()
     info = f"impi_torch-{version}.dist-info"
-    metadata = [
-        "Metadata-Version: 2.1",
-        "Name: impi-torch",
-        f"Version: {version}",
-        f"Requires-Python: {IMPI_TORCH_PYTHON}",
-        *(f"Requires-Dist: {need}" for need in IMPI_TORCH_NEEDS),
-        "License: Apache-2.0",
-    ]
+    metadata = files("ipexctl.data").joinpath("impi_torch_metadata").read_text("utf-8").format(version=version)
     contents = {f"impi_torch/{name}": text for name, text in sorted(modules.items())} | {
-        f"{info}/METADATA": "\n".join([*metadata, ""]).encode(),
+        f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: ipexctl\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode(),
         f"{info}/entry_points.txt": b"[torch.backends]\nimpi_torch = impi_torch:register\n",
     }

@@ -32,8 +32,8 @@ class Input:
     warnings: tuple[str, ...] = ()
 
 
-def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None) -> Input:
-    """The text of a regular UTF-8 file of at most 1 MiB. Raises `UsageError`, naming the path as it was given.
+def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None, limit: int = LIMIT) -> Input:
+    """The text of a regular UTF-8 file of at most ``limit`` bytes. Raises `UsageError`, naming the path as given.
 
     A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist.
     """
@@ -42,7 +42,7 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError("the path of a file is empty", hint=hint)
     full = (cwd or Path()) / path
     try:
-        data, mode = _read_limited(full)
+        data, mode = _read_limited(full, limit)
     except ValueError as error:  # a NUL in the path
         raise UsageError(f"{shown} does not exist: {error}") from None
     except OSError as error:
@@ -50,8 +50,8 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError(f"{shown} {reason}", hint=hint if error.errno == errno.ENOENT else None) from None
     if isinstance(data, str):
         raise UsageError(f"{shown} {data}")
-    if len(data) > LIMIT:
-        raise UsageError(f"{shown} is larger than 1 MiB")
+    if len(data) > limit:
+        raise UsageError(f"{shown} is larger than {limit >> 20} MiB")
     return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown))
 
 
@@ -78,7 +78,7 @@ def is_writable_by_all(directory: Path) -> bool:
         return False
 
 
-def _read_limited(path: Path) -> tuple[bytes | str, int]:
+def _read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
     """The bytes (up to one more than the limit) or the reason, and the mode.
 
     Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
@@ -92,7 +92,7 @@ def _read_limited(path: Path) -> tuple[bytes | str, int]:
         status = os.fstat(descriptor)
         if why := _describe_non_file(status.st_mode):
             return why, status.st_mode
-        return file.read(LIMIT + 1), status.st_mode
+        return file.read(limit + 1), status.st_mode
 
 
 def _describe_non_file(mode: int) -> str | None:

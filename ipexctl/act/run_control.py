@@ -55,19 +55,10 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
     """
-    write_files(
-        link,
-        {
-            SPEC: run_spec.write(spec),
-            AGENT: agent.build_archive(),
-            ROLE: site.script(),
-            SHIM: site.script(Role.SHIM, site.directory),
-            **({STDIN: stdin} if stdin and 0 in spec.ranks else {}),
-            **{f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()},
-        },
-        site.directory,
-        modes={SHIM: 0o700, ROLE: 0o700},
-    )
+    files = {SPEC: run_spec.write(spec), AGENT: agent.build_archive(), ROLE: site.script()}
+    files |= {SHIM: site.script(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
+    files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
+    write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
 
 
 def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
@@ -166,23 +157,17 @@ class Frame:
 
 
 class RunFollower:
-    """Reads a run's files from the head, from given offsets on, reconnecting without losing or doubling a byte;
-    with ``once`` only what is there now."""
+    """Reads a run's files from the head, reconnecting without losing or doubling a byte; with ``once`` only what is
+    there now."""
 
     def __init__(
-        self,
-        context: Context,
-        site: RemoteRunDir,
-        offsets: tuple[int, int, int] = (0, 0, 0),
-        *,
-        once: bool = False,
-        timings: Timings = Timings(),
+        self, context: Context, site: RemoteRunDir, *, once: bool = False, timings: Timings = Timings()
     ) -> None:
         self._context = context
         self._site = site
         self._once = ("once",) if once else ()
         self._timings = timings
-        self._offsets = dict(zip((frames.JOURNAL, frames.OUT, frames.ERR), offsets, strict=True))
+        self._offsets = dict.fromkeys((frames.JOURNAL, frames.OUT, frames.ERR), 0)
         self._frames: queue.Queue[Frame] = queue.Queue(64)
         self._over = threading.Event()
         self._error: Exception | None = None  # a fault of ours in the thread
@@ -199,10 +184,9 @@ class RunFollower:
             return None
 
     @property
-    def offsets(self) -> tuple[int, int, int]:
+    def offsets(self) -> tuple[int, ...]:
         """Where the next watcher would have to go on: journal, out, err."""
-        journal, out, err = self._offsets.values()
-        return journal, out, err
+        return tuple(self._offsets.values())
 
     def close(self) -> None:
         self._over.set()

@@ -130,12 +130,9 @@ def _format_finding(finding: Finding, count: int) -> list[RenderableType]:
     """Code, hosts and what is wrong; below, the evidence and the fix."""
     mark, style = _LEVELS[finding.level]
     names = finding.hosts
-    who = (
-        f"{len(names)} of {count} hosts: {_fold_names(names, 32)}"
-        if len(names) > _NAMED
-        else phrases.format_hosts(names)
-    )
-    who = "every host" if len(names) == count > 1 else who
+    who = "every host" if len(names) == count > 1 else phrases.format_hosts(names)
+    if _NAMED < len(names) < count:
+        who = f"{len(names)} of {count} hosts: {_fold_names(names, 32)}"
     code = f"{mark}  {finding.code:<6}  "
     title = text((code, style), *([(f"{who}  ", STRONG)] if names else []), one_line(finding.title))
     evidence, fix = finding.evidence, finding.fix

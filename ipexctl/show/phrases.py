@@ -187,7 +187,7 @@ _COMMAND = re.compile(r"\(?(?:sudo|ipexctl) |(?:.*\s|\(?)(?:--?[A-Za-z]|[|<>&'\"
 def _split_words(line: str, copied: bool) -> list[tuple[int, int]]:
     """What is never broken: words, and commands. The first has the blanks at the line's beginning."""
     atoms: list[tuple[int, int]] = []
-    for start, end in _parts(line) if copied else [(0, len(line))]:
+    for start, end in _split_hint(line) if copied else [(0, len(line))]:
         if copied and _COMMAND.match(line[start:end].lstrip()):
             atoms.append((start, end))
         else:
@@ -195,7 +195,7 @@ def _split_words(line: str, copied: bool) -> list[tuple[int, int]]:
     return [(0, atoms[0][1]), *atoms[1:]] if atoms else []
 
 
-def _parts(line: str) -> list[tuple[int, int]]:
+def _split_hint(line: str) -> list[tuple[int, int]]:
     """The parts of a hint, one after the other. Nothing ends between quotes."""
     begin = len(line) - len(line.lstrip())
     parts: list[tuple[int, int]] = []

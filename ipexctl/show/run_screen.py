@@ -186,7 +186,5 @@ class _Runs:
         yield table
 
     def _room(self, rows: list[dict[str, str]], names: list[str]) -> int:
-        widths = {
-            name: max(phrases.count_cells(cell) for cell in (name, *(row[name] for row in rows))) for name in names
-        }
+        widths = {name: max(map(phrases.count_cells, (name, *(row[name] for row in rows)))) for name in names}
         return sum((widths | {"title": self.TITLE} if "title" in names else widths).values()) + 2 * len(widths) - 2

@@ -46,10 +46,8 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.RunAnswer():
             return []
         case a.StopAnswer():
-            return [
-                *format_any_answer({"run": value.run, "reason": value.reason}),
-                *format_cleanup_proof(value.run, value),
-            ]
+            reason = format_any_answer({"run": value.run, "reason": value.reason})
+            return [*reason, *format_cleanup_proof(value.run, value)]
         case a.ReapAnswer():
             return [*format_any_answer({"removed": value.removed}), *format_cleanup_proof("", value)]
         case a.StacksAnswer() | a.StacksWhyAnswer() | a.EmitAnswer() | a.HostsAnswer():

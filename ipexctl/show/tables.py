@@ -60,10 +60,8 @@ class Rows:
             yield from (labelled(name, row[name], room=room + 1) for name in self._names if row.get(name))
 
     def _table(self, widths: Sequence[int], before: int) -> Iterator[RenderableType]:
-        for style, row in [
-            (QUIET, dict(zip(self._names, self._names, strict=True))),
-            *(("", row) for row in self._rows),
-        ]:
+        heading = {name: name for name in self._names}
+        for style, row in [(QUIET, heading), *(("", row) for row in self._rows)]:
             *cells, last = (row.get(name, "") for name in self._names)
             padded = (
                 f"{cell}{' ' * (width - phrases.count_cells(cell))}" for cell, width in zip(cells, widths, strict=True)

@@ -82,11 +82,8 @@ def _fill_config(
     version = packages.get("accelerate")
     if version is None:
         where = head.installed.venv if head.installed else "~"
-        raise UsageError(
-            f"{inventory.head.name} has no accelerate at {printable(where)}",
-            hint="ipexctl install --with accelerate, or --accelerate-version 1.7.0",
-            exit=Exit.STEP,
-        )
+        hint = "ipexctl install --with accelerate, or --accelerate-version 1.7.0"
+        raise UsageError(f"{inventory.head.name} has no accelerate at {printable(where)}", hint=hint, exit=Exit.STEP)
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1
     cores = {host.name: placement.find_usable_cores(facts[host.name]) for host in inventory}

@@ -66,10 +66,8 @@ def _compare(
     inventory = Inventory((head,))
     rows: list[answers.ComparedRun] = []
     exit = Exit.OK
-    for name, script, venv in (
-        ("with IPEX", file, comparison.ipex_venv),
-        ("without", comparison.migrated, comparison.native_venv),
-    ):
+    ways = (("with IPEX", file, comparison.ipex_venv), ("without", comparison.migrated, comparison.native_venv))
+    for name, script, venv in ways:
         yield Message(f"{script}, {name}: {venv or 'the installed environment'}")
         task = Run(script=script, args=tuple(comparison.args), ppn=comparison.ppn, venv=venv, backend="gloo")
         metrics: RunMetrics = yield from collect_metrics(run(task, inventory, context, environ))

@@ -37,12 +37,12 @@ _TRIES = 3
 
 
 def write_files(
-    link: Link, files: Mapping[str, bytes], directory: str, *, mode: int = 0o600, modes: Mapping[str, int] | None = None
+    link: Link, files: Mapping[str, bytes], directory: str, *, modes: Mapping[str, int] | None = None
 ) -> str:
     """Writes small ``files`` (relative path → contents) into ``directory`` on the host; returns its absolute path.
 
     ``directory`` is absolute, or relative to the home directory, and is created 0700. A file gets its mode from
-    ``modes``, else ``mode``, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
+    ``modes``, else 0600, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
     a symbolic link, belongs to another user or can be written by others.
     """
     archive = bytearray(tar_directory("tree"))
@@ -54,7 +54,7 @@ def write_files(
             if (path := "" if str(parent) == "." else str(parent)) not in parents:
                 parents.add(path)
                 archive += tar_directory(f"tree/{path}")
-        archive += tar_file(f"tree/{name}", files[name], (modes or {}).get(name, mode))
+        archive += tar_file(f"tree/{name}", files[name], (modes or {}).get(name, 0o600))
     return install_tree(link, directory, [bytes(archive)], own=f"put-{secrets.token_hex(8)}")
 
 
@@ -122,9 +122,9 @@ def hash_stream(file: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def tar_file(name: str, data: bytes, mode: int, mtime: int = 0) -> bytes:
+def tar_file(name: str, data: bytes, mode: int) -> bytes:
     """One file of a tar stream, header and contents."""
-    return tar_header(name, size=len(data), mode=mode, mtime=mtime) + data + bytes(-len(data) % 512)
+    return tar_header(name, size=len(data), mode=mode) + data + bytes(-len(data) % 512)
 
 
 def tar_header(name: str, *, size: int = 0, mode: int = 0o600, mtime: int = 0, link: str | None = None) -> bytes:

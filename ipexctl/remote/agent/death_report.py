@@ -52,7 +52,7 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _find_uncaught(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})
-    report = _of_script(exceptions, pid) or _read_elastic_error(elastic) or of_helper
+    report = _find_script_error(exceptions, pid) or _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         _, fatal, stacks = procs.read_file(base + STACKS)[-TEXT:].decode("utf-8", "replace").rpartition(FATAL)
@@ -72,7 +72,7 @@ def _find_uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
     return exceptions
 
 
-def _of_script(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
+def _find_script_error(exceptions: "Dict[int, Dict[str, Any]]", pid: int) -> "Dict[str, Any]":
     """What ended the script: its exception; or, where that only says that a command failed (as the launcher of
     Accelerate does of the user's script), that command's."""
     own = exceptions.get(pid, {})

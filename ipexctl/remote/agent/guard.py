@@ -195,14 +195,15 @@ class Guard:
         keeper = files.read_keeper(self.directory)
         own = set(keeper.own) if keeper else set()
         for process in procs.list_processes().values():
-            if (process.parent in self.proxies and _program(process.pid).startswith("hydra_")) or process.parent in own:
+            of_hydra = process.parent in self.proxies and _read_program(process.pid).startswith("hydra_")
+            if of_hydra or process.parent in own:
                 keep.add(process.pid)
         return keep | own
 
     def report_records(self) -> None:
         """Passes on what the wrappers wrote, and notices wrappers that died without a record."""
         try:
-            names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_order)
+            names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_order_record)
         except OSError:
             return
         for name in names:
@@ -228,9 +229,8 @@ class Guard:
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
                 self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
-            if not procs.is_same(process) and not os.path.exists(
-                os.path.join(self.directory, files.record_path(rank, files.END))
-            ):
+            end = os.path.join(self.directory, files.record_path(rank, files.END))
+            if not procs.is_same(process) and not os.path.exists(end):
                 del self.alive[rank]
                 self.report_unseen_end(rank)
 
@@ -278,7 +278,7 @@ class Guard:
         while strays and time.monotonic() < until:
             time.sleep(0.05)
             strays = self.find_strays()
-        names = ["%s (process %d)" % (_program(process.pid), process.pid) for process in strays]
+        names = ["%s (process %d)" % (_read_program(process.pid), process.pid) for process in strays]
         procs.send(strays, signal.SIGKILL)
         until = time.monotonic() + patience
         while strays and any(map(procs.find_process, self.proxies)) and time.monotonic() < until:
@@ -304,13 +304,13 @@ RANK_RECORDS = (messages.RankBegun, journal.RankStarted, journal.RankNote, journ
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END
 
 
-def _order(name: str) -> int:
+def _order_record(name: str) -> int:
     """A rank's records in the order they happened, whatever the directory's."""
     kind = name.split(".")[1] if "." in name else ""
     return _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + (kind == files.END)
 
 
-def _program(pid: int) -> str:
+def _read_program(pid: int) -> str:
     try:
         return os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:

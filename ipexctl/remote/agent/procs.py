@@ -240,11 +240,8 @@ def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
     groups = groups_of(run)
-    left = (
-        kill_marked(of_run(run), 0, groups=groups)
-        if role == paths.Role.REAP
-        else find_living(of_run(run), groups=groups)
-    )
+    mark, ends = of_run(run), role == paths.Role.REAP
+    left = kill_marked(mark, 0, groups=groups) if ends else find_living(mark, groups=groups)
     for group in groups:
         remove_group(group)
     rows = []

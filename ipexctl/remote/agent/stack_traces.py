@@ -61,7 +61,7 @@ def collect_stacks(directory: str, wrappers: "Dict[int, procs.Process]", spec: "
         text = texts.get(pid) or _run_py_spy(spy, pid, min(spec.timings.spy, until - time.monotonic()))
         now = procs.find_process(pid)
         state = now.state if now else "X"
-        yield RankStack(rank, spec.host, pid, state, _wchan(pid), text[:TEXT], time.time())
+        yield RankStack(rank, spec.host, pid, state, _read_wait_channel(pid), text[:TEXT], time.time())
 
 
 def _collect_answers(
@@ -118,7 +118,7 @@ def _run_py_spy(program: str, pid: int, patience: float) -> str:
         return ""
 
 
-def _wchan(pid: int) -> str:
+def _read_wait_channel(pid: int) -> str:
     """The kernel function a sleeping process waits in, where the kernel tells."""
     name = procs.read_file("/proc/%d/wchan" % pid).decode("utf-8", "replace").strip()
     return "" if name == "0" else name

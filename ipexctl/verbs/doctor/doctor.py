@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.act.context import Context
+from ipexctl.act.inputs import read_input
 from ipexctl.data import read_data
 from ipexctl.decide.checks.benchmarks import judge_speeds
 from ipexctl.decide.checks.catalogue import Catalogue, explain_finding, parse_catalogue
@@ -64,7 +65,7 @@ def doctor(
         return
     if task.recorded:
         paths = _name_probes(task.recorded)
-        yield from recorded({name: _read_probe(path) for name, path in paths.items()}, paths)
+        yield from recorded({name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}, paths)
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
@@ -190,21 +191,6 @@ def _name_probes(paths: tuple[str, ...]) -> dict[str, Path]:
         twice = sorted({printable(path) for path in paths if paths.count(path) > 1})
         raise UsageError(f"a saved probe is given twice: {', '.join(twice)}")
     return named
-
-
-def _read_probe(path: Path) -> str:
-    """The text of a saved probe. Raises `UsageError`."""
-    shown = printable(str(path), 300)
-    try:
-        if not path.is_file():
-            raise UsageError(f"{shown} {'is not a regular file' if path.exists() else 'does not exist'}")
-        if path.stat().st_size > _LIMIT:
-            raise UsageError(f"{shown} is larger than {_LIMIT >> 20} MiB")
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"{shown} is not a saved probe", reasons=["it is not UTF-8"]) from None
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be read", reasons=[error.strerror or str(error)]) from None
 
 
 def _save_bundles(directory: Path, bundles: Mapping[str, ProbeOutput]) -> str:

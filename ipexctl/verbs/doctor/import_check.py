@@ -12,7 +12,7 @@ from ipexctl.decide.checks.software import needs_import_check
 from ipexctl.decide.releases.table import public_version
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Event
-from ipexctl.model.facts import Facts, Installed
+from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import printable
@@ -30,11 +30,9 @@ def try_imports(
 
     Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt.
     """
-    envs: dict[str, Installed] = {}
-    for name, fact in facts.items():
-        env = fact.installed
-        if env and env.exists and "torch" in env.packages and (everywhere or needs_import_check(env)):
-            envs[name] = env
+    all_envs = {name: env for name, fact in facts.items() if (env := fact.installed) and env.exists}
+    with_torch = {name: env for name, env in all_envs.items() if "torch" in env.packages}
+    envs = {name: env for name, env in with_torch.items() if everywhere or needs_import_check(env)}
     hosts = [host for host in inventory if host.name in envs]
     if not hosts:
         return {}

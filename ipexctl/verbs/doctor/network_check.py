@@ -85,11 +85,8 @@ def check_network(
         again, _ = yield from sessions.run(suspects, "measure again", measure_again)
     lost = {**silent, **lost}
     better = {host: max(pair.rate or 0.0 for pair in pairs) for host, pairs in again.items() if pairs}
-    kept = tuple(
-        replace(pair, rate=max(pair.rate, better.get(pair.source, 0.0))) if pair.rate else pair
-        for pair in pairs
-        if pair.target not in lost
-    )
+    rated = (replace(pair, rate=max(pair.rate, better.get(pair.source, 0.0))) if pair.rate else pair for pair in pairs)
+    kept = tuple(pair for pair in rated if pair.target not in lost)
     shared = _find_shared_directories([files for _, files in answers.values()], names)
     return ConnectivityReport(kept, choices, shared, {**untried, **lost})
 

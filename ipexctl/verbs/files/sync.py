@@ -173,9 +173,8 @@ def _report_differences(
         return texts
 
     differences = yield from run_on_hosts(context, hosts, "compare texts", compare_texts)
-    for names, text in diff.group_by_hosts(
-        {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
-    ):
+    compared = {name: texts for name, texts in differences.items() if not isinstance(texts, Failure)}
+    for names, text in diff.group_by_hosts(compared):
         yield Message(f"{', '.join(names)}:\n{text}")
 
 

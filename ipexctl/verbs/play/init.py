@@ -115,17 +115,9 @@ def init(
         what = f"{failure.host} is in the hostfile although it could not be probed"
         yield Message(what, "warning", code="unreachable")
     play = f"ipexctl play {_shorten_path(target.playbook)}"
-    yield Answer(
-        InitAnswer(
-            playbook=str(target.playbook),
-            hostfile=target.hosts or str(target.hostfile),
-            stack=stack.name,
-            ranks=f"{answers.ppn} on each of {len(inventory)}",
-            precision=answers.precision if answers.precision == "bf16" else "fp32",
-            next=f"{play} --check",
-            then=play,
-        )
-    )
+    ranks, precision = f"{answers.ppn} on each of {len(inventory)}", "bf16" if answers.precision == "bf16" else "fp32"
+    files = (str(target.playbook), target.hosts or str(target.hostfile))
+    yield Answer(InitAnswer(*files, stack.name, ranks, precision, next=f"{play} --check", then=play))
     yield end
 
 
