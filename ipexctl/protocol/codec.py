@@ -107,7 +107,7 @@ def _decode(kind: "Any", value: "Any") -> "Any":
 def _key(kind: "Any", key: str) -> "Any":
     if kind is str:
         return key
-    if not key.isdigit():
+    if not key.isdecimal() or len(key) > 18:  # int() refuses other digits, and thousands of them
         raise DamagedError("%.80r is not a number" % key)
     return int(key)
 

@@ -20,7 +20,7 @@ from ipexctl.model.errors import Exit
 from ipexctl.model.events import Ended, Event, HostFailed, Message, RankEnded, RunEnded, Stamped
 from ipexctl.model.launch import Running
 from ipexctl.model.reports import OutOfMemory
-from ipexctl.protocol import codec, frames, journal, messages, run_spec
+from ipexctl.protocol import codec, frames, journal, messages, run_spec, session
 from ipexctl.protocol.codec import Unreadable
 from ipexctl.protocol.frames import WatchFrame
 from ipexctl.protocol.timings import Timings
@@ -85,6 +85,37 @@ def test_a_specification_is_read_as_it_was_written() -> None:
     assert codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec))) == spec
     with pytest.raises(codec.DamagedError, match="timings: grace"):
         codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec._replace(timings=Timings(grace="soon")))))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["x", "", "-1", "\u00b2", "9" * 5000])
+def test_a_key_that_is_no_number_is_damage_and_no_other_error(key: str) -> None:
+    assert codec.decode(dict[int, str], {"10": "a"}) == {10: "a"}
+    with pytest.raises(codec.DamagedError, match="is not a number"):
+        codec.decode(dict[int, str], {key: "a"})
+
+
+def test_only_the_heads_specification_knows_the_other_hosts() -> None:
+    assert SPEC.head_spec.address == "127.0.0.1"
+    with pytest.raises(ValueError, match="a is not the head of run"):
+        _ = SPEC._replace(head=None).head_spec
+
+
+def test_requests_and_refusals_of_a_session_keep_what_they_say() -> None:
+    line = session.encode_request("unpack", {"path": "/e\n", "size": 3})
+    assert line.count(b"\n") == 1
+    assert session.decode_request(line) == ("unpack", {"path": "/e\n", "size": 3})
+    error = session.SessionError("busy", "another install", holder="u@c")
+    assert (str(error), error.code, error.details) == ("another install", "busy", {"holder": "u@c"})
+
+
+def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:
+    data = b"a\x01b\x10c\x100\x101\x10"
+    escaped = frames.escape(data)
+    assert b"\x01" not in escaped
+    for cut in range(len(escaped) + 1):
+        first, rest = frames.unescape(escaped[:cut])
+        second, left = frames.unescape(rest + escaped[cut:])
+        assert (first + second, left) == (data, b"")
 
 
 def test_frames_are_cut_out_of_any_pieces() -> None:
