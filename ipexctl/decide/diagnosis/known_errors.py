@@ -30,14 +30,9 @@ KnownErrors = Sequence[KnownError]
 
 
 def parse_errors(text: str) -> KnownErrors:
-    """Raises `ValueError` for a malformed table (a bug: the table is part of the program)."""
-    errors = []
-    for code, item in parse_toml(text).items():
-        try:
-            errors.append(KnownError(code, **{**item, "pattern": re.compile(item["pattern"])}))
-        except (KeyError, TypeError, re.error) as error:
-            raise ValueError(f"{code}: {error}") from None
-    return tuple(errors)
+    """Of the program's own table: a malformed one is a bug."""
+    items = parse_toml(text).items()
+    return tuple(KnownError(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items)
 
 
 def diagnose(errors: KnownErrors, texts: Iterable[str], signal: int = 0) -> Diagnosis | None:
