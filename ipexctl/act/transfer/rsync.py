@@ -11,6 +11,7 @@ import array
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -67,13 +68,14 @@ def send_files(link: Link, root: Path, names: Sequence[str], into: str, sent: Ca
 
 
 def receive_files(
-    link: Link, names: Sequence[str], directory: str, into: Path, received: Callable[[int], None]
+    link: Link, sizes: Mapping[str, int], directory: str, into: Path, received: Callable[[int], None]
 ) -> None:
-    """Receives the files ``names`` of ``directory`` on the host into ``into``, one level below the old versions.
+    """Receives files of ``directory`` on the host into ``into``, one level below the old versions. A host that sends
+    more than ``sizes`` (bytes by name) is stopped, and no file grows beyond the largest of them.
 
     Calls ``received`` with the number of bytes of each read. Raises as `send_files` does.
     """
-    _run_rsync(link, into, names, directory, _RECEIVING, received=received)
+    _run_rsync(link, into, [*sizes], directory, _RECEIVING, received=received, sizes=[*sizes.values()])
 
 
 def _run_rsync(
@@ -85,6 +87,7 @@ def _run_rsync(
     *,
     sent: Callable[[int], None] = lambda _: None,
     received: Callable[[int], None] = lambda _: None,
+    sizes: Sequence[int] = (),
 ) -> None:
     """Runs a local rsync in ``root`` and one on the host in ``directory``, over a channel of the link."""
     program = find_rsync()
@@ -97,6 +100,9 @@ def _run_rsync(
         with remote_end:
             process = _start_rsync(program, words, root, names, remote_end, stderr_file)
         ending.callback(_end_process, process)
+        if sizes:  # it has children only once its remote shell's pipes are received
+            most = max(*sizes, 1 << 16)  # its error output is a file, too
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
         remote_words, source, sink = _receive_pipes(local_end, process, stderr_file)
         ending.enter_context(source)
         ending.enter_context(sink)
@@ -122,7 +128,8 @@ def _run_rsync(
         copier.start()
         ending.callback(copier.join, _ENDING)
         ending.callback(stop)  # runs first, so that the thread does not wait for rsync
-        err = _copy_output(channel, sink, watch, received)
+        most = sum(sizes) + sum(sizes) // 8 + (1 << 20) if sizes else sys.maxsize
+        err = _copy_output(channel, sink, watch, received, most)
         status = 255 if watch.stalled else channel.status()
         sink.close()
         with contextlib.suppress(OSError):
@@ -145,8 +152,11 @@ def _open_channel(link: Link, command: Command) -> Channel:
         raise
 
 
-def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, received: Callable[[int], None]) -> bytes:
-    """Copies the output of the host's rsync to the local one until it ends; returns its error output."""
+def _copy_output(
+    channel: Channel, sink: IO[bytes], watch: StallTimer, received: Callable[[int], None], most: int
+) -> bytes:
+    """Copies the output of the host's rsync to the local one until it ends; returns its error output. Raises
+    `RsyncError` at more than ``most`` bytes."""
     err = bytearray()
     for stream, data in channel:
         watch.moved()
@@ -154,11 +164,14 @@ def _copy_output(channel: Channel, sink: IO[bytes], watch: StallTimer, received:
             err += data[: 4096 - len(err)]
             continue
         received(len(data))
+        most -= len(data)
+        if most < 0:
+            raise RsyncError("the host sends more than it listed")
         remaining = memoryview(data)
         try:
             while remaining:
                 remaining = remaining[sink.write(remaining) :]
-        except BrokenPipeError:
+        except ConnectionError:
             pass  # the local rsync ended early with a message; the host's then ends too
     return bytes(err)
 

@@ -169,7 +169,7 @@ def _fetch_by_rsync(
     below = [item for item in plan.by_rsync if not item.name.startswith("/")]
     if len(below) != len(plan.by_rsync):
         raise rsync.RsyncError("rsync is for files below the working directory")
-    rsync.receive_files(link, [item.local for item in below], plan.path, results.staging, progress.count)
+    rsync.receive_files(link, {item.local: item.size for item in below}, plan.path, results.staging, progress.count)
     received = progress.done
     for item in below:
         try:
