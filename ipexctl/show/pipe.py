@@ -50,10 +50,8 @@ class Pipe(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        try:
-            self.send(text.encode(self.encoding))
-        except UnicodeEncodeError:
-            self.send(text.translate(_ASCII).encode(self.encoding, "replace"))
+        shown = text if "utf" in self.encoding.lower() else text.translate(_ASCII)
+        self.send(shown.encode(self.encoding, "replace"))
         return len(text)
 
     def send(self, data: bytes) -> None:

@@ -28,8 +28,7 @@ def format_run_card(run: RunOutcome) -> list[RenderableType]:
     if run.first is not None:
         items += [*_first_failure(by[run.first], run), *_format_diagnosis(run)]
         items += [labelled("  then", f"failed too: {_ranks_and_hosts(run.followers, by)}")] if run.followers else []
-        stopped = pluralize(len(run.stopped), "rank")
-        items += [labelled("  then", f"ended by us: {stopped}")] if run.stopped else []
+        items += [labelled("  then", f"ended by us: {pluralize(len(run.stopped), 'rank')}")] if run.stopped else []
     elif run.reason == "done" and all(rank.state == "ok" for rank in ranks):
         items += [outcome(True, f"{many} ended well after {took}"), _format_ranks(ranks)]
     elif not run.reason:

@@ -278,6 +278,8 @@ def test_a_stream_that_cannot_hold_a_character_gets_one_of_ascii_or_a_question_m
     stream = io.TextIOWrapper(raw, encoding="latin-1")
     Pipe(stream).write("1│é日\n")
     assert raw.getvalue() == b"1|\xe9?\n"
+    Pipe(raw := io.BytesIO()).write("✗ \udcff\n")
+    assert raw.getvalue() == "✗ ?\n".encode()
 
 
 def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
