@@ -109,9 +109,9 @@ def _print_schema(asked: bool) -> None:
     if asked:
         import json
 
-        from ipexctl.decide.parsing.playbook import playbook_schema
+        from ipexctl.decide.parsing.playbook import make_playbook_schema
 
-        typer.echo(json.dumps(playbook_schema(), indent=2))
+        typer.echo(json.dumps(make_playbook_schema(), indent=2))
         raise typer.Exit
 
 

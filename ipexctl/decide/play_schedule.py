@@ -54,7 +54,7 @@ def split_batches(hosts: Sequence[Host], serial: Sequence[Share], of: int) -> It
         at, turn = at + size, turn + 1
 
 
-def stop_reason(step: Step, lost: Collection[str], of: Collection[str]) -> str:
+def find_stop_reason(step: Step, lost: Collection[str], of: Collection[str]) -> str:
     """Why a play ends after ``lost`` of a batch (``of``) failed; "" where it goes on with the others."""
     gone = [name for name in of if name in lost]
     if not gone:
@@ -67,7 +67,7 @@ def stop_reason(step: Step, lost: Collection[str], of: Collection[str]) -> str:
     return "all hosts of a batch failed" if step.serial and len(gone) == len(of) else ""
 
 
-def missing_hosts(step: Step, lost: Collection[str], of: Collection[str]) -> tuple[str, ...]:
+def find_missing_hosts(step: Step, lost: Collection[str], of: Collection[str]) -> tuple[str, ...]:
     """Hosts that a step of hosts `TOGETHER` cannot do without: all that are lost, unless it says how many may be."""
     if step.action not in TOGETHER:
         return ()

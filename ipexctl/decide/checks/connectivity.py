@@ -70,7 +70,7 @@ def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
     return tries
 
 
-def next_one(hosts: Sequence[str], host: str) -> str:
+def find_next(hosts: Sequence[str], host: str) -> str:
     """The target of the rate test: the hosts form one ring, so that each link carries one stream in each direction."""
     return hosts[(hosts.index(host) + 1) % len(hosts)]
 
@@ -153,19 +153,19 @@ def _check_paths(report: ConnectivityReport) -> Iterator[CheckHit]:
         if pair.error is None and pair.local and pair.local != choice.address:
             evidence = f"to {pair.target} by {pair.local}, not by {choice.name} ({choice.address})"
             yield CheckHit("NET010", pair.source, {}, evidence)
-    usual = usual_rate(report.pairs)
-    for pair in slow_links(report.pairs):
+    usual = find_usual_rate(report.pairs)
+    for pair in find_slow_links(report.pairs):
         evidence = f"to {pair.target} {(pair.rate or 0) / 1e6:.0f} MB/s, the others {(usual or 0) / 1e6:.0f} MB/s"
         yield CheckHit("NET011", pair.source, {}, evidence)
 
 
-def usual_rate(pairs: Iterable[Pair]) -> float | None:
+def find_usual_rate(pairs: Iterable[Pair]) -> float | None:
     """The median of the rates that were measured, bytes a second; None of fewer than three."""
     rates = [pair.rate for pair in pairs if pair.rate]
     return median(rates) if len(rates) > 2 else None
 
 
-def slow_links(pairs: Sequence[Pair]) -> list[Pair]:
+def find_slow_links(pairs: Sequence[Pair]) -> list[Pair]:
     """Links with less than half the usual rate."""
-    usual = usual_rate(pairs)
+    usual = find_usual_rate(pairs)
     return [pair for pair in pairs if usual and pair.rate and pair.rate < usual / 2]

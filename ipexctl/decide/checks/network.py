@@ -32,14 +32,6 @@ class _HostAddress(Record):
     interface: Interface
     word: IPv4Interface | IPv6Interface
 
-    @property
-    def address(self) -> str:
-        return str(self.word.ip)
-
-    @property
-    def network(self) -> Network:
-        return self.word.network
-
 
 _Addresses = Mapping[str, Sequence[_HostAddress]]
 
@@ -99,12 +91,12 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
     owners: dict[tuple[Network, str], set[str]] = {}
     for host, of_host in usable.items():
         for place in of_host:
-            owners.setdefault((place.network, place.address), set()).add(facts[host].machine_id or host)
-    common = set.intersection(*({place.network for place in of_host} for of_host in usable.values()))
+            owners.setdefault((place.word.network, str(place.word.ip)), set()).add(facts[host].machine_id or host)
+    common = set.intersection(*({place.word.network for place in of_host} for of_host in usable.values()))
     common -= {network for (network, _), machines in owners.items() if len(machines) > 1}
 
     def rank_subnet(network: Network) -> tuple[int, int, int, int, int, str]:
-        interfaces = [_address_in(network, of_host).interface for of_host in usable.values()]
+        interfaces = [_choose_address(network, of_host).interface for of_host in usable.values()]
         return (
             sum(not interface.virtual for interface in interfaces),
             sum(_contains(network, fact.ssh_address) for fact in facts.values()),
@@ -117,9 +109,9 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
     return sorted(common, key=rank_subnet, reverse=True)
 
 
-def _address_in(network: Network, places: Sequence[_HostAddress]) -> _HostAddress:
+def _choose_address(network: Network, places: Sequence[_HostAddress]) -> _HostAddress:
     """The host's address in a network it is in: its fastest, if several."""
-    candidates = [place for place in places if place.network == network]
+    candidates = [place for place in places if place.word.network == network]
     return max(candidates, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
 
 
@@ -135,12 +127,12 @@ def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tupl
         host: [place for place in _list_usable_addresses(fact) if not place.interface.virtual]
         for host, fact in facts.items()
     }
-    networks = {host: {place.network for place in places} for host, places in real.items()}
+    networks = {host: {place.word.network for place in places} for host, places in real.items()}
     counts = Counter(network for of_host in networks.values() for network in of_host)
     usual = {network for network, count in counts.items() if count > 1 and 2 * count > len(facts)}
     isolated = {}
     for host, places in real.items():
-        words = tuple(f"{place.interface.name} {place.word}" for place in places if counts[place.network] == 1)
+        words = tuple(f"{place.interface.name} {place.word}" for place in places if counts[place.word.network] == 1)
         if words and networks[host] & usual:
             isolated[host] = (words, bool(usual - networks[host]))
     return isolated
@@ -152,17 +144,19 @@ def _choose_shared(
     best, others = shared[0], shared[1:]
     chosen: dict[str, InterfaceChoice] = {}
     for host, of_host in usable.items():
-        place = _address_in(best, of_host)
+        place = _choose_address(best, of_host)
         speed = place.interface.speed or 0
         reasons = [f"all {len(facts)} hosts are in {best}"]
         if _contains(best, facts[host].ssh_address):
             reasons.append("SSH came in by it")
         if speed:
             reasons.append(f"{speed} Mbit/s")
-        cards = (_address_in(network, of_host).interface for network in others)
+        cards = (_choose_address(network, of_host).interface for network in others)
         faster = [f"{card.name} ({card.speed} Mbit/s)" for card in cards if (card.speed or 0) > speed]
         reasons += [f"faster, but not what SSH uses: {card}" for card in faster[:1]]
-        chosen[host] = InterfaceChoice(place.interface.name, place.address, Note("shared-subnet", "; ".join(reasons)))
+        chosen[host] = InterfaceChoice(
+            place.interface.name, str(place.word.ip), Note("shared-subnet", "; ".join(reasons))
+        )
     return chosen
 
 
@@ -170,18 +164,18 @@ def _choose_single(fact: Facts, usable: Sequence[_HostAddress], hosts: int) -> I
     place = max(
         usable,
         key=lambda place: (
-            place.address == fact.ssh_address,
+            str(place.word.ip) == fact.ssh_address,
             not place.interface.virtual,
             place.interface.default_route,
             place.word.version == 4,
             place.interface.speed or 0,
         ),
     )
-    if place.address == fact.ssh_address:
+    if str(place.word.ip) == fact.ssh_address:
         why = "SSH came in by it"
     elif place.interface.default_route:
         why = "it has the default route"
     else:
         why = "nothing better is up"
     note = Note("one-host", why) if hosts == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
-    return InterfaceChoice(place.interface.name, place.address, note)
+    return InterfaceChoice(place.interface.name, str(place.word.ip), note)

@@ -153,7 +153,7 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
         fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
         only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""
         sentences.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
-    shapes = {_node_shape(fact) for fact in cluster.facts.values()}
+    shapes = {_count_nodes_and_cores(fact) for fact in cluster.facts.values()}
     if len(shapes) == 1 and (shape := shapes.pop()) is not None:
         nodes, cores = shape
         cores_per_rank = max(1, cores // nodes)
@@ -165,7 +165,7 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _node_shape(fact: Facts) -> tuple[int, int] | None:
+def _count_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:
     """Nodes that can hold ranks, and cores that this login may use."""
     allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
     fast = set((fact.hybrid or {}).get("p_cpus", allowed_cpus))

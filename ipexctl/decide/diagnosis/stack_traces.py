@@ -118,19 +118,19 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
-        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_on_hosts(stalled.ranks, hosts)}"
+        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_say_where(stalled.ranks, hosts)}"
     states = Counter(stalled.states.values())
     counts = ", ".join(f"{count} in state {state}" for state, count in states.most_common())
     odd = {state: re.split("[;,]", _STATES[state])[0] for state in states if state in "TtD"}
     odd_text = "; ".join(
-        f"{_on_hosts([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
+        f"{_say_where([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _on_hosts(stalled.ranks, hosts)
+        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _say_where(stalled.ranks, hosts)
         what = odd_text or ("all compute" if states.keys() == {"R"} else f"processes: {counts}")
         return f"no progress for {seconds}: {many} silent on {_shorten_hosts(stalled.ranks, hosts)} ({what})"
-    return f"no progress for {seconds}: {_on_hosts(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
+    return f"no progress for {seconds}: {_say_where(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
 
 
 def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
@@ -181,5 +181,5 @@ def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     return join_names(names, 4) + (" hosts" if len(names) > 4 else "")
 
 
-def _on_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+def _say_where(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     return f"{_name_ranks(ranks)} on {_shorten_hosts(ranks, hosts)}"

@@ -73,7 +73,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
             "launcher_settings": {n: launch.mpiexec_env[n] for n in launcher_names if n in launch.mpiexec_env},
             "per_host": not launch.framed and "-hosts" not in launch.mpiexec,
             "mpi_directory": launch.mpiexec[0].rpartition("/")[0],
-            "script_words": _script_words(launch),
+            "script_words": _list_script_words(launch),
             "settings": _list_settings,
             "job_name": make_job_name(launch.title),
             "pod_settings": _list_pod_settings(launch),
@@ -91,7 +91,7 @@ def _check_impi(form: str, exit: Exit) -> None:
         raise UsageError(what, hint="--backend gloo, or --emit sh", exit=exit)
 
 
-def _script_words(launch: Launch) -> tuple[str, ...]:
+def _list_script_words(launch: Launch) -> tuple[str, ...]:
     """The script and its arguments, as ``accelerate launch`` wants them."""
     if launch.title not in launch.argv:
         return launch.argv

@@ -81,8 +81,8 @@ def _require_numbers(requested: Iterable[int], known: set[int], message: str, re
 
 def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tuple[tuple[str, int], ...]:
     """Number of instances on each host. Raises `UsageError` listing every host on which they do not fit."""
-    counts = tuple((host.name, _instances_of_host(task, cores[host.name])) for host in hosts)
-    size = _cores_per_instance(task)
+    counts = tuple((host.name, _count_of_host(task, cores[host.name])) for host in hosts)
+    size = _choose_instance_size(task)
     short = [
         f"{host}: {len(cores[host].cpus)} cores, room for {room}"
         for host, count in counts
@@ -98,17 +98,17 @@ def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]
     return counts
 
 
-def _cores_per_instance(task: Run) -> int | None:
+def _choose_instance_size(task: Run) -> int | None:
     """Cores per instance if the options fix it; None: equal shares."""
     return {"latency": LATENCY, "per-core": 1}.get(task.instances or "", task.cores_per_instance)
 
 
-def _instances_of_host(task: Run, cores: Cores) -> int:
+def _count_of_host(task: Run, cores: Cores) -> int:
     if task.instances and task.instances.isdigit():
         return int(task.instances)
     if task.instances in {"per-node", "throughput"}:
         return max(1, cores.nodes)
-    return max(1, len(_split_cores(task, cores, _cores_per_instance(task) or 1)) if cores.cpus else 1)
+    return max(1, len(_split_cores(task, cores, _choose_instance_size(task) or 1)) if cores.cpus else 1)
 
 
 def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]:
@@ -117,7 +117,7 @@ def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]
         return [()]
     if task.instances in {"per-node", "throughput"}:
         return cores.by_node
-    size = _cores_per_instance(task) or _largest_equal_share(task, cores, count)
+    size = _choose_instance_size(task) or _find_equal_share(task, cores, count)
     chunks = _split_cores(task, cores, size) or [[cpu for cpu, _ in cores.cpus]]
     if len(chunks) <= count:
         return chunks
@@ -125,7 +125,7 @@ def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]
     return take_in_turn([[c for c in chunks if nodes[c[0]] == node] for node in dict.fromkeys(nodes.values())])[:count]
 
 
-def _largest_equal_share(task: Run, cores: Cores, count: int) -> int:
+def _find_equal_share(task: Run, cores: Cores, count: int) -> int:
     """The most cores that each of ``count`` instances can have, inside a NUMA node if the numbers allow it."""
     size = max(1, len(cores.cpus) // count)
     inside = range(size, 0, -1) if task.within_node or count % cores.nodes == 0 else ()

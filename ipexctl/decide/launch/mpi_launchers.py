@@ -139,13 +139,13 @@ def build_mpiexec(
         words = [program, "-bootstrap", "ssh", "-bootstrap-exec", shim, "-iface", interface, *tagged]
         segments = [["-n", ranks, "-host", label, *RANK] for label, ranks in counts]
     else:
-        words = [program, "--noprefix", *_openmpi_settings(program, shim, interface)]
+        words = [program, "--noprefix", *_list_openmpi_settings(program, shim, interface)]
         # Binding is ours. "Oversubscribed" is how Open MPI counts slots it does not know; it then only yields.
         segments = [["-np", n, "--host", f"{label}:{n}", "--bind-to", "none", *RANK] for label, n in counts]
     return (*words, *segments[0], *(word for segment in segments[1:] for word in (":", *segment)))
 
 
-def _openmpi_settings(program: str, shim: str, interface: str) -> list[str]:
+def _list_openmpi_settings(program: str, shim: str, interface: str) -> list[str]:
     settings = {
         "plm": "rsh",
         # Open MPI hands this on to its proxies, which refuse to start where its first word is not a program on their

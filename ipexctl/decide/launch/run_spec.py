@@ -66,7 +66,7 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
             alone=launch.size == 1 and task.launcher == "accelerate",
             argv=[node.python, *launch.argv[1:]],
             env=env,
-            ranks={place.rank: _rank_spec(place, launch.membind) for place in node.ranks},
+            ranks={place.rank: _make_rank_spec(place, launch.membind) for place in node.ranks},
             proxy_env={
                 **{name: env[name] for name in env if name in _PROXY_NAMES and env[name]},
                 **node.proxy_env,
@@ -83,6 +83,6 @@ def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timi
     return result
 
 
-def _rank_spec(place: RankPlacement, membind: bool) -> RankSpec:
+def _make_rank_spec(place: RankPlacement, membind: bool) -> RankSpec:
     nodes = list(place.nodes) if membind else []
     return RankSpec(place.local, list(place.cpus), list(place.workers), nodes, dict(place.env))

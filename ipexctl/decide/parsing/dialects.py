@@ -41,7 +41,7 @@ def _write_ipexctl(inventory: Inventory) -> DialectOutput:
         given = {"address": address, "slots": host.slots, "user": host.user, "port": host.port, "key": host.key}
         words = [f"{key}={_quote(str(value))}" for key, value in {**given, **host.vars}.items() if value is not None]
         lines.append(" ".join([_bracket_ipv6(host.name), *words]))
-    for group, members in _hosts_by_group(inventory).items():
+    for group, members in _group_hosts(inventory).items():
         lines += ["", f"[{group}]", *(_bracket_ipv6(host.name) for host in members)]
     return DialectOutput("\n".join(lines) + "\n")
 
@@ -99,7 +99,7 @@ def _write_ansible(inventory: Inventory) -> DialectOutput:
         }
         words = [f"      {key}: {quote_yaml(value)}" for key, value in given.items() if value is not None]
         lines += [f"    {quote_yaml(_bracket_ipv6(host.name))}:{'' if words else ' {}'}", *words]
-    groups = _hosts_by_group(inventory)
+    groups = _group_hosts(inventory)
     lines += ["  children:"] if groups else []
     for group, members in groups.items():
         lines += [f"    {quote_yaml(group)}:", "      hosts:"]
@@ -131,7 +131,7 @@ DIALECTS: Mapping[str, Callable[[Inventory], DialectOutput]] = {
 """What ``hosts --as`` can write."""
 
 
-def _hosts_by_group(inventory: Inventory) -> dict[str, list[Host]]:
+def _group_hosts(inventory: Inventory) -> dict[str, list[Host]]:
     return group_pairs((group, host) for host in inventory for group in host.groups)
 
 

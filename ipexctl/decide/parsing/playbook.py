@@ -9,7 +9,7 @@ import difflib
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -81,7 +81,7 @@ def parse(
     return play
 
 
-def playbook_schema() -> dict[str, Any]:
+def make_playbook_schema() -> dict[str, Any]:
     """The JSON schema of a playbook, for editors."""
     text = {"type": ["string", "number", "boolean"]}
     definitions: dict[str, Any] = {}
@@ -139,23 +139,19 @@ def _allow_text(value: Any) -> Any:
     return {key: _allow_text(inner) for key, inner in value.items()}
 
 
+@dataclass
 class _Parser:
     """Reads one playbook. Knows where its paths start, and what ``${name}`` and ``${env:NAME}`` stand for: whatever is
     not set is an error, never an empty text."""
 
-    def __init__(
-        self,
-        problems: InputErrors,
-        base: str,
-        environ: Mapping[str, str],
-        variables: Mapping[str, str],
-        ansible: Mapping[str, Mapping[str, str]],
-    ) -> None:
-        self.ansible = ansible
-        self.problems, self.base, self.environ, self.given = problems, base, environ, variables
-        self.variables: Mapping[str, str] = {}
-        self.allowed: tuple[str, ...] = ()
-        self.known: set[str] = set()  # the names that the playbook sets or uses
+    problems: InputErrors
+    base: str
+    environ: Mapping[str, str]
+    given: Mapping[str, str]  # variables from outside
+    ansible: Mapping[str, Mapping[str, str]]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    known: set[str] = field(default_factory=set)  # the names that the playbook sets or uses
 
     def parse_play(self, root: Map) -> Play:
         self._check_keys(root, PLAY_KEYS, "a playbook", self.ansible.get("play", _NONE))

@@ -118,12 +118,11 @@ class _Stop(Exception):
     """Reading cannot continue; the error has been added."""
 
 
-class _Builder:
+class _Builder(Record):
     """Builds the tree from PyYAML's events: on one level, so nesting cannot exhaust the stack."""
 
-    def __init__(self, source: str, problems: InputErrors) -> None:
-        self.source = source
-        self.problems = problems
+    source: str
+    problems: InputErrors
 
     def build(self, events: Iterator[Any]) -> Node | None:
         import yaml

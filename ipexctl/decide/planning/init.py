@@ -100,7 +100,7 @@ def list_questions(
         yield Question("port", "Which port on node0 for the rendezvous?", str(port or "auto"), why)
 
 
-def backend_question(stack: Stack) -> Question:
+def make_backend_question(stack: Stack) -> Question:
     """After `questions`, because the rows of the table hang on IPEX."""
     why = f"{stack.name}; gloo and impi: newer rows" if stack.backend == "ccl" else stack.name
     return Question("backend", "Which collectives?", stack.backend, why, ("ccl", "impi", "gloo"))

@@ -124,7 +124,7 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
     return words
 
 
-def state_from_facts(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
+def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
     """What the facts say of a host that has exactly this already and nothing besides, so that nobody need look there
     again; else None."""
     state = fact.installed

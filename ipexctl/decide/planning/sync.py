@@ -207,7 +207,7 @@ def plan_sync(
             to_delete = _find_deletions(remote_tree, tree, ignored)
         if to_delete and remote_tree.manifest is not None and not same_source:
             blocked.append(
-                f"{path} was last synced from {_manifest_source(manifest)}: run sync once without --delete first"
+                f"{path} was last synced from {_name_source(manifest)}: run sync once without --delete first"
             )
     if blocked:
         more = len(blocked) - _SHOWN
@@ -218,11 +218,11 @@ def plan_sync(
         to_delete,
         stale,
         needs_manifest=not same_source,
-        previous_source="" if remote_tree.manifest is None or same_source else _manifest_source(manifest),
+        previous_source="" if remote_tree.manifest is None or same_source else _name_source(manifest),
     )
 
 
-def _manifest_source(manifest: Mapping[str, Any]) -> str:
+def _name_source(manifest: Mapping[str, Any]) -> str:
     return printable(str(manifest.get("from", "elsewhere")), 200)
 
 

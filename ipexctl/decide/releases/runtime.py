@@ -35,7 +35,7 @@ class Runtime(Record):
     impi: bool = False  # it holds impi_torch
 
 
-def _mpi_prefix(stack: Stack) -> str:
+def _find_mpi_prefix(stack: Stack) -> str:
     """The directory of the wheel with the MPI, below the environment: ends with a slash, or is the environment."""
     modules: dict[MpiKind, str] = {"binding": stack.release.module, "ipex": "intel_extension_for_pytorch"}
     return f"lib/python{stack.python}/site-packages/{modules[stack.mpi]}/" if stack.mpi in modules else ""
@@ -50,7 +50,7 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
         "lib/libccl.so.1", "lib/libccl.so.1.0", "lib/libfabric.so.1", "lib/libfabric/libfabric.so.1",
         "lib/libfabric/prov", "lib/prov", "opt/mpi/libfabric/lib/libfabric.so.1", "opt/mpi/libfabric/lib/prov",
     )  # fmt: skip
-    return tuple(f"{_mpi_prefix(stack)}{name}" for name in names)
+    return tuple(f"{_find_mpi_prefix(stack)}{name}" for name in names)
 
 
 def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
@@ -60,7 +60,7 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     """
     if stack.mpi == "system":
         return MpiLayout("system", stack.mpi_version)
-    prefix = _mpi_prefix(stack)
+    prefix = _find_mpi_prefix(stack)
     present = {name.removeprefix(prefix) for name in seen}
 
     def below(name: str) -> str:

@@ -10,7 +10,7 @@ from itertools import chain
 
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, next_one, plan, slow_links
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_next, find_slow_links, plan
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
@@ -51,7 +51,7 @@ def check_network(
         return ports
 
     def try_targets(host: str, session: Session, others: Sequence[str], mtu: int) -> list[Pair]:
-        rated = next_one(names, host)
+        rated = find_next(names, host)
         targets = [
             {"host": other, "address": choices[other].address, **ports[other]._asdict(), "rate": other == rated}
             for other in others
@@ -70,7 +70,7 @@ def check_network(
 
     def measure_again(host: str, session: Session) -> list[Pair]:
         with one_at_a_time:
-            return try_targets(host, session, [next_one(names, host)], 0)
+            return try_targets(host, session, [find_next(names, host)], 0)
 
     with HostSessions(context, "netcheck", pythons, _SILENCE) as sessions:
         ports, silent = yield from sessions.run(hosts, "open a port", open_port)
@@ -80,7 +80,7 @@ def check_network(
         answers, lost = yield from sessions.run(hosts, "try the others", try_others)
         pairs = list(chain.from_iterable(pairs for pairs, _ in answers.values()))
         # All measured at the same time; a host that was busy just then is no slow link.
-        slow = {pair.source for pair in slow_links(pairs)}
+        slow = {pair.source for pair in find_slow_links(pairs)}
         suspects = [host for host in hosts if host.name in slow][:_SUSPECTS]
         again, _ = yield from sessions.run(suspects, "measure again", measure_again)
     lost = {**silent, **lost}

@@ -26,7 +26,7 @@ from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.planning.extend import find_environment, keep_interpreters, keep_release, request_release
-from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, state_from_facts
+from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, read_state
 from ipexctl.decide.releases.resolve import resolve, use_host_mpi
 from ipexctl.decide.releases.table import minor_version
 from ipexctl.model import events
@@ -176,7 +176,7 @@ def _observe(
 def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     """Inspects the hosts, plans, builds, verifies and switches."""
     names = [host.name for host in job.inventory if host.name in job.facts and host.name not in job.failed]
-    states = {name: state for name in names if (state := state_from_facts(job.facts[name], job.venv, job.lock))}
+    states = {name: state for name in names if (state := read_state(job.facts[name], job.venv, job.lock))}
     tool = Tool("", "", 0, "")
     if others := [name for name in names if name not in states]:
         tool = find_uv_for_hosts(find_uv(), job.context.cache, job.sources)

@@ -97,7 +97,7 @@ def init(
         answers = _ask_question(answers, question, ask, whys)
     stack = yield from _choose_stack(answers, facts, context)
     if answers.backend is None:
-        answers = _ask_question(answers, planning.backend_question(stack), ask, whys)
+        answers = _ask_question(answers, planning.make_backend_question(stack), ask, whys)
         stack = yield from _choose_stack(answers, facts, context)
     source, modules = read_script(Path(target.playbook.parent, answers.script or ""))
     table = ImportTable(**parse_toml(read_data("imports.toml")))

@@ -172,7 +172,7 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
     needed = hosts.names if options.again else tuple(host.name for host in requested)
-    if absent := play_schedule.missing_hosts(step, missing, needed):
+    if absent := play_schedule.find_missing_hosts(step, missing, needed):
         why = f"without {join_names(absent, 4)}: {missing[absent[0]]}"
         for host in active:
             yield StepEnded(host.name, step.title, "skipped", why)
@@ -207,7 +207,7 @@ def _judge_failures(
     if step.ignore_errors:
         yield e.FailuresIgnored(step.title)
         yield e.Message(f"{step.title}: ignored, as ignore_errors says", "warning", code="ignored")
-        return tuple(unreachable), play_schedule.stop_reason(step, unreachable, batch) if unreachable else ""
+        return tuple(unreachable), play_schedule.find_stop_reason(step, unreachable, batch) if unreachable else ""
     errors = [finding for finding in report.findings if finding.level == "error"]
     for finding in errors:  # the recap counts hosts by their steps
         for name in finding.hosts:
@@ -221,7 +221,7 @@ def _judge_failures(
         return lost, f"{step.title} failed"
     if isinstance(step.task, tasks.Install) and not step.task.partial:
         return lost, f"{step.title} failed, and without partial it is for all hosts or none"
-    return lost, play_schedule.stop_reason(step, lost, batch)
+    return lost, play_schedule.find_stop_reason(step, lost, batch)
 
 
 def _filter_by_facts(

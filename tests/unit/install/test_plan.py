@@ -19,7 +19,7 @@ from ipexctl.decide.planning.install import (
     group_by_tokens,
     list_origins,
     plan,
-    state_from_facts,
+    read_state,
 )
 from ipexctl.decide.releases.resolve import resolve
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
@@ -140,7 +140,7 @@ def test_the_environment_has_one_path_on_all_hosts() -> None:
 def test_a_host_that_has_exactly_this_and_nothing_besides_is_not_looked_at_again() -> None:
     packages = {"torch": "2.8.0+cpu", "numpy": "1.26.4"}
     ready = Installed("/e", True, "3.11", packages, replace(MARKER, id=LOCK.id, packages=packages), (LOCK.id,))
-    found = state_from_facts(Facts(installed=ready), "/e", LOCK)
+    found = read_state(Facts(installed=ready), "/e", LOCK)
     assert found == Inspection("ours", active=LOCK.id, complete=[LOCK.id], packages=packages)
     for other in (
         None,
@@ -150,7 +150,7 @@ def test_a_host_that_has_exactly_this_and_nothing_besides_is_not_looked_at_again
         replace(ready, beside=(LOCK.id, "torch2.7.0-1")),
         replace(ready, packages={"torch": "2.8.0"}),
     ):
-        assert state_from_facts(Facts(installed=other), "/e", LOCK) is None, other
+        assert read_state(Facts(installed=other), "/e", LOCK) is None, other
 
 
 def test_the_id_is_that_of_the_files_and_the_python() -> None:

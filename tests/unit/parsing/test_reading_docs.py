@@ -59,7 +59,7 @@ def test_the_pages_name_every_key_and_no_other() -> None:
     assert all(f"--as {dialect}`" in HOSTFILE for dialect in DIALECTS if dialect != "ipexctl")
     keys = {
         key
-        for body in (playbook.playbook_schema()["$defs"][action] for action in playbook.ACTIONS)
+        for body in (playbook.make_playbook_schema()["$defs"][action] for action in playbook.ACTIONS)
         for key in body["properties"]
     }
     assert first_column(PLAYBOOK) == keys | {*playbook.PLAY_KEYS, *playbook.STEP_KEYS}

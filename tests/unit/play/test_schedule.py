@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.play_schedule import missing_hosts, select_steps, split_batches, stop_reason
+from ipexctl.decide.play_schedule import find_missing_hosts, find_stop_reason, select_steps, split_batches
 from ipexctl.model.errors import UsageError
 from ipexctl.model.hosts import Host
 from ipexctl.model.plays import Play, Share, Step
@@ -61,25 +61,26 @@ def test_hosts_come_in_batches_of_which_the_last_size_repeats(serial: tuple[Shar
 
 def test_when_failures_end_a_play() -> None:
     step = Step(action="doctor", task=Doctor())
-    assert stop_reason(step, [], NAMES) == ""
-    assert stop_reason(step, NAMES[:9], NAMES) == ""
-    assert stop_reason(step, ["elsewhere"], NAMES) == ""
+    assert find_stop_reason(step, [], NAMES) == ""
+    assert find_stop_reason(step, NAMES[:9], NAMES) == ""
+    assert find_stop_reason(step, ["elsewhere"], NAMES) == ""
     assert (
-        stop_reason(Step(action="doctor", task=Doctor(), any_errors_fatal=True), NAMES[:1], NAMES) == "any_errors_fatal"
+        find_stop_reason(Step(action="doctor", task=Doctor(), any_errors_fatal=True), NAMES[:1], NAMES)
+        == "any_errors_fatal"
     )
     some = Step(action="doctor", task=Doctor(), max_fail_percentage=30)
-    assert stop_reason(some, NAMES[:3], NAMES) == ""
-    assert stop_reason(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
-    assert stop_reason(Step(action="doctor", task=Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
+    assert find_stop_reason(some, NAMES[:3], NAMES) == ""
+    assert find_stop_reason(some, NAMES[:4], NAMES) == "more than 30 % of the hosts failed"
+    assert find_stop_reason(Step(action="doctor", task=Doctor(), max_fail_percentage=0), NAMES[:1], NAMES) != ""
     rolling = Step(action="doctor", task=Doctor(), serial=(Share(2),))
-    assert stop_reason(rolling, NAMES[:1], NAMES[:2]) == ""
-    assert stop_reason(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
+    assert find_stop_reason(rolling, NAMES[:1], NAMES[:2]) == ""
+    assert find_stop_reason(rolling, NAMES[:2], NAMES[:2]) == "all hosts of a batch failed"
 
 
 def test_hosts_that_work_together_cannot_be_missing_unless_it_is_said_how_many() -> None:
-    assert missing_hosts(TRAIN, ["n1"], NAMES) == ("n1",)
-    assert missing_hosts(TRAIN, [], NAMES) == ()
-    assert missing_hosts(LOOK, ["n1"], NAMES) == ()
+    assert find_missing_hosts(TRAIN, ["n1"], NAMES) == ("n1",)
+    assert find_missing_hosts(TRAIN, [], NAMES) == ()
+    assert find_missing_hosts(LOOK, ["n1"], NAMES) == ()
     few = Step(action="run", task=Run(script="t.py"), max_fail_percentage=20)
-    assert missing_hosts(few, NAMES[:2], NAMES) == ()
-    assert missing_hosts(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")
+    assert find_missing_hosts(few, NAMES[:2], NAMES) == ()
+    assert find_missing_hosts(few, NAMES[:3], NAMES) == ("n0", "n1", "n2")
