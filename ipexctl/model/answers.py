@@ -229,7 +229,8 @@ class WheelsAnswer(JsonRecord):
 
 
 class ListedRelease(JsonRecord):
-    """A row of the version table. ``fits`` and ``reasons`` only where hosts were asked."""
+    """A row of the version table. ``fits`` and ``reasons`` only where hosts were asked; ``python_from``: where they
+    could get a Python that the row needs."""
 
     torch: str
     ipex: str | None
@@ -249,6 +250,7 @@ class ListedRelease(JsonRecord):
     source: str
     fits: bool | None = None
     reasons: tuple[str, ...] | None = None
+    python_from: str | None = None
 
 
 class StacksAnswer(JsonRecord):

@@ -12,22 +12,34 @@ from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import copy_fields
 from ipexctl.model.stack import StackRelease, StackRequest
+from ipexctl.model.text import join_names
+
+_PYTHON_FROM = "uv python install VERSION on the host, or its distribution; install finds both"
 
 
 def list_releases(
-    table: ReleaseTable, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None
+    table: ReleaseTable, *, torch: str | None = None, facts: Mapping[str, Facts] | None = None, most: int | None = None
 ) -> tuple[ListedRelease, ...]:
     """The releases, oldest first. ``torch`` ("2.7" or "2.7.0") selects releases; with ``facts`` each says whether those
-    hosts support it, or why not. Raises `UsageError` for a torch that is not in the table."""
+    hosts support it, or why not, with the names of ``most`` hosts (default: all).
+
+    Raises `UsageError` for a torch that is not in the table."""
     wanted = None if torch is None else public_version(torch)
     releases = [release for release in table.releases if wanted in {None, release.torch, minor_version(release.torch)}]
     if not releases:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
-    return tuple(_list_release(release, table, facts) for release in releases)
+    return tuple(_list_release(release, table, facts, most) for release in releases)
 
 
-def _list_release(release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None) -> ListedRelease:
-    reasons = None if facts is None else tuple(str(reason) for reason in find_obstacles(release, StackRequest(), facts))
+def _list_release(
+    release: StackRelease, table: ReleaseTable, facts: Mapping[str, Facts] | None, most: int | None
+) -> ListedRelease:
+    notes = find_obstacles(release, StackRequest(), facts or {})
+    reasons = (
+        None
+        if facts is None
+        else tuple(f"{join_names(note.hosts, most or len(note.hosts))}: {note.text}" for note in notes)
+    )
     names = ("ipex", "oneccl", "isa", "glibc", "glibcxx", "yanked")
     optional: Any = {name: getattr(release, name) or None for name in names}
     return ListedRelease(
@@ -39,6 +51,7 @@ def _list_release(release: StackRelease, table: ReleaseTable, facts: Mapping[str
         indexes=tuple(table.indexes[name].url for name in release.indexes),
         fits=None if reasons is None else not reasons,
         reasons=reasons,
+        python_from=_PYTHON_FROM if any(note.code == "python" for note in notes) else None,
     )
 
 
@@ -54,12 +67,15 @@ def describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
 def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None = None) -> str:
     """Columns for a terminal of 80, the newest release first; ``taken`` is marked."""
     head = ("torch", "ipex", "oneccl", "Python", "CPU", "MPI", "")
+    numbers: dict[str, int] = {}  # of the reasons: each is told once, below
     lines, wanted = [head], (taken.torch, taken.ipex, taken.oneccl) if taken else None
     for release in reversed(entry):
         mark = "?" if release.unconfirmed else ""
         mark += "*" if (release.torch, release.ipex or "", release.oneccl or "") == wanted else ""
         if release.reasons is not None:
-            mark += f" no: {release.reasons[0]}" if release.reasons else " fits"
+            short = [text.replace(f" {release.ipex} needs", " needs") for text in release.reasons]
+            why = ",".join(str(numbers.setdefault(text, len(numbers) + 1)) for text in short)
+            mark += f" no: {why}" if why else " fits"
         mpi = release.mpi.removeprefix("Intel MPI ").replace(" in oneccl_bind_pt", " (ccl)")
         mpi = mpi.replace(" in intel_extension_for_pytorch", " (ipex)")
         versions = release.torch, release.ipex or "–", release.oneccl or "–"
@@ -67,6 +83,9 @@ def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None =
         lines.append((*versions, pythons, release.isa or "any", mpi, mark.strip()))
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    shown += ["", *(f"{number}  {text}" for text, number in numbers.items())] if numbers else []
+    places = {release.python_from for release in entry if release.python_from}
+    shown += ["", *(f"a Python that is not there comes from: {place}" for place in places)] if places else []
     if any(release.unconfirmed for release in entry):
         shown += ["", "?  passes the import check, but no source of Intel lists the pair"]
     if any("*" in line[-1] for line in lines):

@@ -27,10 +27,11 @@ def stacks(
     if inventory and context:
         seen = yield from probe_hosts(inventory, context)
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
-        found = list_releases(load_releases(), torch=torch, facts=facts)
+        found = list_releases(load_releases(), torch=torch, facts=facts) if facts else found
     with suppress(UsageError):  # these hosts support none
-        taken = resolve(StackRequest(), facts, load_releases()).release
-    yield Answer(StacksAnswer(found, format_releases(found, taken)))
+        taken = resolve(StackRequest(), facts, load_releases()).release if facts or not inventory else None
+    folded = list_releases(load_releases(), torch=torch, facts=facts, most=3) if facts else found
+    yield Answer(StacksAnswer(found, format_releases(folded, taken)))
     yield Ended("stacks", Exit.OK)
 
 

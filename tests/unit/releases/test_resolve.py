@@ -289,6 +289,22 @@ def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
         list_releases(TABLE, torch="0.4")
 
 
+def test_the_table_for_hosts_marks_what_they_get_and_tells_each_reason_once() -> None:
+    facts = {
+        f"node{n}": but(pythons=(Python("/usr/bin/python3", "3.8.2"),), isa_level="AVX2", flags=()) for n in range(5)
+    }
+    taken = resolve(StackRequest(), facts, TABLE).release
+    assert taken.torch != resolve(StackRequest(), {}, TABLE).release.torch
+    text = format_releases(list_releases(TABLE, facts=facts, most=3), taken)
+    (marked,) = [line for line in text.splitlines() if line.endswith("* fits")]
+    assert marked.split()[:3] == [taken.torch, taken.ipex or "–", taken.oneccl or "–"]
+    newest = text.splitlines()[1]
+    assert newest.endswith("no: 1")
+    told = [line for line in text.splitlines() if line.startswith("1  ")]
+    assert told == ["1  node0, node1, node2 and 2 more: /usr/bin/python3 is 3.8.2; needed is Python 3.11–3.15"]
+    assert text.count("a Python that is not there comes from: uv python install VERSION on the host") == 1
+
+
 @given(
     st.sampled_from([None, "ipex", "native"]),
     st.sampled_from([None, *sorted({row.torch for row in TABLE.releases})]),
