@@ -24,6 +24,9 @@ _NAMED = re.compile(
 _HINTS = ("token", "secret", "passw", "passphrase", "credential", "key", "bearer ", "basic ", "sshpass")
 _AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]{8,}")
 _TOKEN = re.compile(r"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}")
+# What no script prints for anything else; words like tokens=2048 are the business of training scripts.
+_PRINTED = re.compile(rb"\b(?:hf_|gh[pousr]_|glpat-|xox[abp]-)[\w-]{16,}|(?<=://)[^/\s@:]*:[^/\s@]+(?=@)")
+_PRINTED_HINTS = (b"hf_", b"gh", b"glpat-", b"xox", b"://")
 _ESCAPE = rb"(?:\x1b\[[0-9;]*m)*"  # a colour may stand anywhere in what a rank prints
 _SKIPPED = (e.FactsRead, e.Progress, e.StepStarted, e.RankStage)  # no text that a user or a rank wrote
 
@@ -62,6 +65,8 @@ class Masker:
     def events(self, event: e.Event) -> Iterator[e.Event]:
         """The event as it may be shown. The end of a rank's output is held back while it may be part of a value."""
         if isinstance(event, e.Output):
+            if any(hint in event.data for hint in _PRINTED_HINTS):
+                event = replace(event, data=_PRINTED.sub(MASK.encode(), event.data))
             yield from self._mask_output(event) if self._pattern else (event,)
         elif isinstance(event, _SKIPPED):
             yield event

@@ -80,3 +80,11 @@ def test_a_colour_inside_of_a_secret_does_not_show_it_and_what_only_begins_like_
     assert shown(masker, output(b"\x1b[31mq7Z\x1b[0mk-93m\x1b[1mvPd1!\n", False)) == b"\x1b[31m***!\n"
     assert shown(masker, output(b"q7Z"), output(b"k-94\n", False)) == b"q7Zk-94\n"
     assert shown(masker, output(b"ends with q7Z")) == b"ends with q7Z"
+
+
+def test_tokens_that_a_rank_prints_are_masked_also_where_their_values_are_not_known() -> None:
+    """As attach and logs show them, from a machine that did not start the run."""
+    printed = b"login hf_abcdefghijklmnopqrst at https://ada:pass@index/simple, tokens=2048, loss: 0.5\n"
+    (shown,) = Masker({}).events(e.Output(0, "node0", "out", printed, False))
+    assert isinstance(shown, e.Output)
+    assert shown.data == b"login *** at https://***@index/simple, tokens=2048, loss: 0.5\n"
