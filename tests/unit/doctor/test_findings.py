@@ -149,6 +149,15 @@ def test_advice_is_bf16_only_where_every_host_computes_in_it() -> None:
     assert "float32" in recommend_settings(cluster({"a": healthy(1), "b": slow}))[0]
 
 
+def test_advice_says_what_holds_where_nothing_better_does() -> None:
+    old = isa(frozenset({"avx"}), "below", "ivy_bridge_ep")
+    hosts = {"a": healthy(1, **old), "b": healthy(2, **old, physical_cores=4, cores=())}
+    assert recommend_settings(cluster(hosts)) == (
+        "plain torch in float32: IPEX needs AVX2",
+        "hosts differ in cores or NUMA nodes: one rank per NUMA node of each is the default",
+    )
+
+
 def test_advice_places_one_rank_on_each_numa_node_with_cpus_that_may_be_used() -> None:
     nodes = (NumaNode(0, (0, 1, 2, 3)), NumaNode(1, (4, 5, 6, 7)), NumaNode(2, ()))
     assert "--ppn 2" in recommend_settings(cluster({"a": healthy(1, numa=nodes)}))[-1]
@@ -195,6 +204,17 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a new Python only": ("PY001", "warning", {"pythons": (Python("/usr/bin/python3.15", "3.15.0"),)}),
     "no Python": ("PY001", "error", {"pythons": ()}),
     "an MPI of another kind": ("MPI001", "info", {"mpi": ("/usr/bin/mpirun: mpirun (Open MPI) 4.1.4",)}),
+    "less memory": ("CPU013", "warning", {"mem_total_kb": 32 << 20, "mem_available_kb": 30 << 20}),
+    "another distribution": ("SYS005", "info", {"distribution": "Rocky Linux 9.4"}),
+    "a place that cannot be written": (
+        "DSK002",
+        "error",
+        {
+            "installed": Installed("/home/u/env"),
+            "disks": (Disk("/home/u/env", 100 * GIB, "/", "ext4", 200 * GIB, False),),
+        },
+    ),
+    "an environment without torch": ("STK006", "error", {"installed": Installed("/home/u/env", True, "3.11.2")}),
     "an answer that is missing": ("DOC001", "error", {"unread": {"df -Pk": "timed out after 10 s"}}),
     "facts that are missing": ("DOC002", "error", {"mem_total_kb": None}),
 }
@@ -345,6 +365,7 @@ def test_every_code_has_a_story_and_only_words_that_its_checks_fill(code: str) -
     assert len(entry.story) > 40
     assert entry.title
     assert entry.fix
+    assert bool(entry.do) == (entry.safe == "root")
     assert all(
         name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(entry.title + entry.fix)
     )

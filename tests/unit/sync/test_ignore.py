@@ -22,11 +22,14 @@ CASES = [
     ("?.py", "x.py"),
     ("\\!odd", "!odd"),
     ("with space", "with space"),
+    ("star\\*", "star*"),
+    ("ends \\ ", "ends  "),
     ("été*", "été.py"),
 ]
 PATHS = [
     "a.log", "deep/er/b.log", "deep/top.txt", "top.txt", "docs/a.html", "docs/x/b.html", "cache", "a/b/cache",
     "data/x", "data/y/z", "a/z", "a/b/c/z", "file1.txt", "filea.txt", "x.py", "xy.py", "!odd", "with space", "été.py",
+    "star*", "starry", "ends  ",
 ]  # fmt: skip
 DIRECTORIES = ["build", "deep/build"]
 
