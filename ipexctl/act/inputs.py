@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from ipexctl.model.errors import UsageError
-from ipexctl.model.text import printable
+from ipexctl.model.text import looks_secret, printable
 
 LIMIT = 1 << 20
 STDIN_LIMIT = 1 << 26  # bytes
@@ -25,11 +26,12 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file's text (without a byte order mark) and warnings about the file."""
+    """A file's text (without a byte order mark), warnings about the file, and its mode."""
 
     path: Path
     text: str
     warnings: tuple[str, ...] = ()
+    mode: int = 0
 
 
 def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None, limit: int = LIMIT) -> Input:
@@ -52,7 +54,17 @@ def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = 
         raise UsageError(f"{shown} {data}")
     if len(data) > limit:
         raise UsageError(f"{shown} is larger than {limit >> 20} MiB")
-    return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown))
+    return Input(full, _decode(data, shown), _warn_about_mode(full, mode, shown), mode)
+
+
+def read_env_file(path: str) -> str:
+    """The text of a file of variables. Raises `UsageError` also where others may read a secret in it."""
+    file = read_input(path)
+    names = [line.partition("=")[0] for line in file.text.splitlines() if not line.lstrip().startswith("#")]
+    if file.mode & (stat.S_IRWXG | stat.S_IRWXO) and any(map(looks_secret, names)):
+        what = f"{printable(path, 300)} holds secrets and is open to others (mode {stat.S_IMODE(file.mode):04o})"
+        raise UsageError(what, hint=f"chmod 600 {shlex.quote(printable(path, 300))}")
+    return file.text
 
 
 def read_stdin(path: str | None) -> bytes:

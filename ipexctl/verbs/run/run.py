@@ -18,7 +18,7 @@ from getpass import getuser
 from pathlib import Path
 
 from ipexctl.act.context import Context
-from ipexctl.act.inputs import read_input, read_script, read_stdin
+from ipexctl.act.inputs import read_env_file, read_input, read_script, read_stdin
 from ipexctl.act.run_control import RemoteRunDir
 from ipexctl.data import read_data
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces
@@ -125,7 +125,8 @@ def prepare(
         raise UsageError(f"--stdin does not fit --emit {emit}: nothing of it would be written", hint=hint)
     instances.check_options(task)
     mpi_launchers.parse_ports(task.port_range)
-    settings = parse_user_env(task.env, {name: read_input(name).text for name in task.env_file}, task.pass_env, environ)
+    env_files = {name: read_env_file(name) for name in task.env_file}
+    settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     context.declare_secrets(setting.value for setting in settings.values() if setting.secret)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
     yield Started("run", script.name or task.script, inventory.names)
