@@ -73,8 +73,3 @@ def test_an_interpreter_error_before_the_script_begins_is_the_ranks_own_failure(
     told = desk(*RUN, script)
     assert told.code == 5, told
     assert "SyntaxError" in told.out
-
-
-def test_two_ranks_that_fail_at_once_give_the_same_exit_code_whatever_their_own(desk: Desk) -> None:
-    for code in ("1", "64", "255"):
-        assert desk(*RUN, ACTOR, "exit", code, "0").code == 5

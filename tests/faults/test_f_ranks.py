@@ -1,4 +1,4 @@
-"""Ranks that fail, die, hang, hide or outlast the others (cases F1 to F3, F5 to F7 and F12)."""
+"""Ranks that fail, die, hang, hide or outlast the others (cases F1 to F7 and F12)."""
 
 from __future__ import annotations
 
@@ -79,6 +79,23 @@ def test_f3_a_rank_runs_out_of_memory(controller: Desk, mpi: Cluster) -> None:
     assert told.code == 5, told
     assert "rank 1 on node1 was killed (out of memory: " in told.out
     assert "of 256 MiB of its control group" in told.out
+    assert not residue(mpi)
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize(("codes", "failed"), [((1, 2), {0, 1}), ((64, 128), {0, 1}), ((0, 7), {1})])
+def test_f4_ranks_fail_together_with_different_codes(
+    controller: Desk, mpi: Cluster, codes: tuple[int, int], failed: set[int]
+) -> None:
+    told = controller(*RUN, "--ppn", "2", "--grace", "2", PLAYER, "pair", *map(str, codes))
+    assert told.code == 5, told
+    rows = outcomes(controller)
+    assert {rank for rank, row in rows.items() if row["state"] == "failed"} == failed
+    assert [rows[rank]["status"] for rank in (0, 1)] == list(codes)
+    first = min(failed, key=lambda rank: (rows[rank]["at"], rank))
+    assert f"rank {first} on node0 exited with code {codes[first]}" in told.out
+    if len(failed) == 2:
+        assert f"failed too: rank {1 - first} on node0" in told.out
     assert not residue(mpi)
 
 
