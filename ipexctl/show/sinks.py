@@ -176,10 +176,10 @@ class Plain:
         return prefix
 
     def _flush(self, rank: int | None) -> None:
-        """Shows the unfinished lines of one rank, or of all."""
+        """Shows the unfinished lines of one rank, whose last output may still be on its way, or of all."""
         for key in [key for key in (*self._lines, *self._unfinished) if rank in (None, key[0])]:
-            prefix = self._prefix(key[0], "")
-            self._show(key, prefix, self._lines[key].flush() if key in self._lines else [])
+            prefix, lines = self._prefix(key[0], ""), self._lines.setdefault(key, Lines())
+            self._show(key, prefix, lines.flush() if rank is None or lines.redraws else lines.release())
             self._pass(key, prefix, b"", partial=False)
 
     def _print(self, *lines: str) -> None:

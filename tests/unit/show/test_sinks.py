@@ -103,6 +103,11 @@ def test_a_last_line_without_an_end_is_shown_when_the_rank_ends() -> None:
     assert plain([*outputs(b"last words"), e.RankEnded(1, "b", 0)])[0].startswith("1│last words\n")
 
 
+def test_what_comes_of_a_line_after_its_rank_has_ended_is_marked() -> None:
+    late = e.Output(1, "b", "out", b"words\n")
+    assert plain([*outputs(b"last "), e.RankEnded(1, "b", 0), late])[0].startswith("1│last \n1│…words\n")
+
+
 def test_plain_colours_are_dropped_from_whole_lines_and_from_pieces_alike() -> None:
     data = b"\x1b[31mred\x1b[0m\n\x1b[\x1b[0m31m\n"
     assert plain(outputs(data))[0] == plain(outputs(data[:3], data[3:]))[0] == "1│red\n1│\\x1b[31m\n"
