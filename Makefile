@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(IPEXCTL_TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE # some images set it, and each worker would compile all tests again
 
-.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi lint clean
+.PHONY: dev pages demo test fast fast-lowest test-stack faults soak drills fuzz coverage test-impi lock audit lint clean
 
 # The main job on an embedded cluster: from a hostfile to a trained model.
 demo: $(VENV)/.user
@@ -98,6 +98,16 @@ test-impi: $(VENV)/.dev
 		"torch==$(TORCH)" impi-rt==2021.18.1 numpy pytest pytest-timeout accelerate transformers --editable impi_torch
 	cd impi_torch && ../$(IMPI)/bin/python -m pytest --timeout 900
 
+# The releases that every target takes, with the hashes of all their files and no index's name: `make lock` makes them
+# anew, `make audit` asks for known vulnerabilities (`make fast-lowest` takes the oldest ones, `LOCKED=` the newest).
+LOCKED ?= --constraint requirements.lock --build-constraint requirements.lock
+lock: $(BIN)/uv
+	echo hatchling | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
+		--no-header --no-annotate --group dev -o requirements.lock pyproject.toml -
+
+audit: $(VENV)/.dev
+	$(BIN)/python tools/audit.py
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -110,10 +120,10 @@ $(BIN)/uv: tools/venv.sh
 	@PYTHON="$(PYTHON)" sh tools/venv.sh $(VENV)
 	@touch $@
 
-$(VENV)/.user: pyproject.toml $(BIN)/uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable .
+$(VENV)/.user: pyproject.toml requirements.lock $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(LOCKED) --editable .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(BIN)/uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable . --group dev
+$(VENV)/.dev: pyproject.toml requirements.lock $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(LOCKED) --editable . --group dev
 	@touch $@ $(VENV)/.user

@@ -38,9 +38,10 @@ class Demux:
 
     def feed(self, data: bytes) -> list[Piece]:
         data = self._held + data
-        if self._framed or self._frame_opening in data:
+        at = 0 if self._framed else data.find(self._frame_opening)
+        if at >= 0:
             self._framed, self._held = True, b""
-            return self._unframe(data)
+            return [*self._split(data[:at]), *self._unframe(data[at:])]
         cut = self._unfinished(data)
         data, self._held = data[:cut], data[cut:]
         return self._split(data)

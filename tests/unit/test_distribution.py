@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ipexctl.model.toml import parse_toml
 
@@ -53,3 +56,15 @@ def test_the_modules_of_impi_torch_import_each_other_in_one_direction() -> None:
     graph = {path.stem: imports_within_impi_torch(path) for path in IMPI_TORCH.glob("*.py")}
     assert graph["_group"] >= {"_engine", "_collectives"}
     assert list(TopologicalSorter(graph).static_order())[-1] == "__init__", "a cycle raises CycleError"
+
+
+def test_our_own_dependencies_are_locked_with_hashes_and_name_no_index(project: dict[str, Any]) -> None:
+    """`make lock` writes it; uv checks the hashes of a constraint."""
+    text = (ROOT / "requirements.lock").read_text("utf-8")
+    assert "://" not in text
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if entry.strip()]
+    assert all(re.search(r"^[a-z0-9._-]+==\S+", entry) and "--hash=sha256:" in entry for entry in entries)
+    locked = {canonicalize_name(entry.partition("==")[0]) for entry in entries}
+    groups = parse_toml((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    wanted = [*project["dependencies"], *(word for group in groups.values() for word in group if isinstance(word, str))]
+    assert {canonicalize_name(Requirement(word).name) for word in wanted} <= locked
