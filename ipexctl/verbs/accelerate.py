@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+import shlex
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
+from ipexctl.verbs.common.select import name_place
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
@@ -57,7 +59,7 @@ def accelerate_config(
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
             return
-        version, config = _fill_config(request, inventory, facts, n, ppn)
+        version, config = _fill_config(request, inventory, facts, n, ppn, name_place(inventory, venv))
         weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
         if config.ipex and config.precision == "bf16" and weak:
             where = join_names(weak, 1)
@@ -73,16 +75,21 @@ def accelerate_config(
 
 
 def _fill_config(
-    request: AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
+    request: AccelerateConfig,
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    n: int | None,
+    ppn: int | None,
+    place: Sequence[str],
 ) -> tuple[str, AccelerateConfig]:
     """The head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by default.
-    Raises `UsageError` if accelerate is not installed."""
+    Raises `UsageError` if accelerate is not installed; its hint names the hosts by the options ``place``."""
     head = facts[inventory.head.name]
     packages = head.installed.packages if head.installed else {}
     version = packages.get("accelerate")
     if version is None:
         where = head.installed.venv if head.installed else "~"
-        hint = "ipexctl install --with accelerate, or --accelerate-version 1.7.0"
+        hint = f"{shlex.join(['ipexctl', 'install', *place, '--with', 'accelerate'])}, or --accelerate-version 1.7.0"
         raise UsageError(f"{inventory.head.name} has no accelerate at {printable(where)}", hint=hint, exit=Exit.STEP)
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1

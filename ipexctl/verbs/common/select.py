@@ -97,6 +97,13 @@ def suggest_limit(hosts: Sequence[str]) -> str:
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 
+def name_place(inventory: Inventory, venv: str | None) -> list[str]:
+    """The options by which another command finds these hosts and their environment, where they are not the defaults."""
+    file = inventory.source
+    words = ["--hosts", ",".join(inventory.names)] if file == "--hosts" else ["-f", file]
+    return [*(words if file != "hostfile" else []), *(["--venv", venv] if venv else [])]
+
+
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     """The hosts of one hostfile or inventory. Raises `UsageError`."""
     file = read_input(path, cwd=cwd, hint=hint)

@@ -42,7 +42,7 @@ from ipexctl.model.text import pluralize
 from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.select import suggest_limit
+from ipexctl.verbs.common.select import name_place, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
 from ipexctl.verbs.install.distribute import distribute
@@ -334,11 +334,8 @@ def _report(
 
 def _suggest_run(job: InstallJob) -> str:
     """The command that runs a script on these hosts in this environment."""
-    source = job.inventory.source
-    words = ["--hosts", ",".join(job.inventory.names)] if source == "--hosts" else ["-f", source]
-    words = words if source != "hostfile" else []
-    words += ["--venv", job.venv] if job.task.venv else []
-    return shlex.join(["ipexctl", "run", *words, "train.py"])
+    place = name_place(job.inventory, job.venv if job.task.venv else None)
+    return shlex.join(["ipexctl", "run", *place, "train.py"])
 
 
 def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:

@@ -16,10 +16,10 @@ from ipexctl.model.answers import PlayAnswer
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepEnded
-from ipexctl.model.hosts import Host
+from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
-from ipexctl.verbs.common.select import limit_hosts
+from ipexctl.verbs.common.select import limit_hosts, name_place
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 from tests.fakes import FakeOpener
@@ -303,3 +303,17 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
     assert [to_json(event.value) for event in linted("d") if isinstance(event, Answer)] == [
         {"playbooks": [{"playbook": "d.yaml", "steps": 1}]}
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "venv", "words"),
+    [
+        ("hostfile", None, []),
+        ("lab/hosts", "/x/env", ["-f", "lab/hosts", "--venv", "/x/env"]),
+        ("--hosts", None, ["--hosts", "a,b"]),
+    ],
+)
+def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
+    source: str, venv: str | None, words: list[str]
+) -> None:
+    assert name_place(Inventory((Host("a", "a"), Host("b", "b")), source), venv) == words
