@@ -217,7 +217,7 @@ def test_everything_wrong_is_said_at_once_with_its_place() -> None:
         ("a: b: c", "1:5: not YAML"),
         ("name: \x01", "found '\\x01'"),
         ("steps: [{install: {wheels-from: hosts}}]", "did you mean wheels_from"),
-        ("steps: [{install: {with_: [x]}}]", "did you mean with?"),
+        ("steps: [{install: {with_: [x]}}]", "did you mean with or without?"),
         ("steps: [{run: {script: t.py, zzz: 1}}]", "unknown key 'zzz' of run (nearest:"),
         ("? [a]\n: b\nsteps: [{doctor: }]", "key is a list"),
     ],
