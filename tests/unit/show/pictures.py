@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pyte.screens import Char
 from rich.color import ColorSystem
+from rich.default_styles import DEFAULT_STYLES
+from rich.style import Style
 
 from ipexctl.decide.reports import Folding
 from ipexctl.loop import read_known_errors
@@ -119,6 +121,10 @@ class _Still(Live):
 
 def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "utf-8") -> bytes:
     """What the command writes to a terminal of this size until this moment."""
+    for style in DEFAULT_STYLES.values():
+        style._ansi = None  # Rich keeps the codes of the colour system that asked first
+    Style.parse.cache_clear()
+    Style._add.cache_clear()
     raw = Terminal(encoding)
     out, folding = Pipe(raw), Folding(read_known_errors)
     console = typeset.console(out, width)
