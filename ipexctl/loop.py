@@ -1,7 +1,5 @@
 """The one loop: a command's events go to every sink, and the report made of them gives the exit code."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

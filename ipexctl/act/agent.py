@@ -1,8 +1,6 @@
 """The remote side of a run as one file: `ipexctl.remote.agent` and `ipexctl.protocol` in an executable zip archive; and
 the parts of it that hosts get as single files."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from functools import cache

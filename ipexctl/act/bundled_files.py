@@ -1,7 +1,5 @@
 """Files that come with ipexctl: playbooks, examples and impi_torch, in the wheel or in a checkout."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

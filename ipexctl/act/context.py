@@ -1,7 +1,5 @@
 """Everything a verb may touch, handed to it: there is nothing global to reach for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

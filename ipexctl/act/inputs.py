@@ -1,7 +1,5 @@
 """Reading the user's own files: hostfiles, playbooks. Never blocks, never reads without a limit."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Signals to the controller: raised where a verb may be broken off, collected where it must not lose a byte."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

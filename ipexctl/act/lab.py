@@ -5,8 +5,6 @@ recorded before they run), by descent from a server, and by an environment varia
 the next command can clean up after one that was killed at any moment.
 """
 
-from __future__ import annotations
-
 import fcntl
 import grp
 import json

@@ -1,7 +1,5 @@
 """Files of ipexctl's own that are read again later: whole or not at all, and for nobody else, whatever the umask."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import tempfile

@@ -1,7 +1,5 @@
 """Starting and watching a run: what is done on which host, over links. What to start is decided elsewhere."""
 
-from __future__ import annotations
-
 import queue
 import shlex
 import threading

@@ -1,7 +1,5 @@
 """Bounded patience: what makes no progress for too long is broken off."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

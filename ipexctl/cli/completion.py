@@ -1,7 +1,5 @@
 """What a shell offers when Tab is pressed: words that files here know. Contacts nobody, and never says an error."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

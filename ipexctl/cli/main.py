@@ -1,7 +1,5 @@
 """The program ``ipexctl``: all commands together."""
 
-from __future__ import annotations
-
 import gc
 import os
 from typing import Annotated, Any

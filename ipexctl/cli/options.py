@@ -4,8 +4,6 @@ command, by whose name they are called (`PlayFlags`).
 Read only when the options of a command are built (`cli.command`).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ipexctl.model.tasks import RANKS, RANKS_PER_HOST, VENV, Backend, Fields, VersionFields, flag

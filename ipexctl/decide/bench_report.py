@@ -1,7 +1,5 @@
 """What ``bench`` makes of the lines that its ranks wrote: rows, a table with bars, and how they compare."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 

@@ -8,8 +8,6 @@ Under Open MPI the wrapper of each rank frames all that the rank writes, both st
 whole. A `Demux` takes tags or frames; the first frame decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

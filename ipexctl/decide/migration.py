@@ -4,8 +4,6 @@ Text in, uses out: a Python script is parsed and never run. The facts are those 
 ``data/options.toml``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

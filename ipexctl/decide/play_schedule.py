@@ -1,7 +1,5 @@
 """Which steps of a play are done, in which batches, and when too many hosts are lost to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 from ipexctl.decide.parsing.input_errors import suggest_nearest

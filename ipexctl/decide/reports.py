@@ -4,8 +4,6 @@
 as failed; the order in which events of several hosts arrive does not change the exit code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median

@@ -1,7 +1,5 @@
 """A run's files, as they grow → events: the keeper's journal, and mpirun's two outputs split into ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable
 from typing import Any, Literal
 

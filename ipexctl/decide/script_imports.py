@@ -3,8 +3,6 @@
 What is not certain is not said: an import on a condition, or in a script that changes how modules are found.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

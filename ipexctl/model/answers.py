@@ -3,8 +3,6 @@
 Their JSON is that of `json_values.to_json`. An answer whose ``dry`` is true changed nothing and has its ``plan``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import field

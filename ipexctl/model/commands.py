@@ -1,7 +1,5 @@
 """Commands are words until the last moment: argv, never a string."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import field

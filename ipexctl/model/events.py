@@ -4,8 +4,6 @@ Events carry no time of their own: the loop stamps each as it passes it to the s
 is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

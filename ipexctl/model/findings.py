@@ -1,7 +1,5 @@
 """What is wrong, on which hosts, how we know, and how to fix it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ipexctl.model.json_values import Record

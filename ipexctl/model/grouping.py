@@ -1,7 +1,5 @@
 """Things that have something in common."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Hosts as the user wrote them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 

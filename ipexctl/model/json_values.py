@@ -1,7 +1,5 @@
 """Values, and how they become JSON: the one place that says what a type's JSON looks like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """How a run is started: computed per host, printed by the dry run, and executed exactly so."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Why something was decided, and what to know about it: decisions read the code, people the text."""
 
-from __future__ import annotations
-
 from ipexctl.model.json_values import Record
 
 

@@ -1,7 +1,5 @@
 """What a playbook asks for: one schema of its own keys and of those of its steps; the tasks are in `tasks`."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -3,8 +3,6 @@
 Times are Unix seconds of the controller's clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

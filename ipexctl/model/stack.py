@@ -1,7 +1,5 @@
 """What can be installed: releases of the version table, the user's constraints, and the stack that was chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal

@@ -4,8 +4,6 @@ A flag ``--wheels-from`` is the key ``wheels_from``: flags and their help are ma
 refused.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """Text for messages: untrusted text made harmless, counted nouns, sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """TOML text, read with the standard library, or with tomli on Python 3.10: the one import of either."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A directory as it was at one moment, to be carried somewhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Wheels and locks: exact files with their hashes. Whatever is wrong in form cannot become one of them."""
 
-from __future__ import annotations
-
 import hashlib
 import posixpath
 import re

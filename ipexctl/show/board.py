@@ -4,8 +4,6 @@ Memory is bounded whatever ranks print: each keeps its last few kilobytes, the r
 at single lines but for `unusual` ones, and at those only within a budget.
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field

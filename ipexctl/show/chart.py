@@ -1,7 +1,5 @@
 """Horizontal bars as an SVG picture, from rows of numbers; ``data/chart.j2`` is how it looks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 Bars = Sequence[tuple[str, float | None, str]]  # label, value or None, what stands there instead

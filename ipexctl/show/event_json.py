@@ -5,8 +5,6 @@ in lower case, its keys are its fields. Bytes are text; where they are not UTF-8
 them exactly.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

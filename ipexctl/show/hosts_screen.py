@@ -1,7 +1,5 @@
 """What `doctor` shows: the hosts, the findings, measured speeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median

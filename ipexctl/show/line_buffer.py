@@ -1,7 +1,5 @@
 """The lines of one stream of one rank, whatever the pieces, for the eye (the record keeps the bytes)."""
 
-from __future__ import annotations
-
 from ipexctl.show.sanitise import boundary, decode, visible, without_colours
 
 LIMIT = 1 << 16  # bytes of one line held at most; a longer one is shown in pieces

@@ -4,8 +4,6 @@
 is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -4,8 +4,6 @@ A rank's own file of a saved run (mode 0600) keeps the bytes that the rank wrote
 masked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace

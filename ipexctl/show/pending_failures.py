@@ -1,7 +1,5 @@
 """Failures that wait to be shown: those of several hosts together, and not those that an answer explains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ipexctl.model import events as e

@@ -1,7 +1,5 @@
 """Small phrases that several screens share, and how long ones are broken into lines. Pure text, no Rich."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Standard output or error of ours as a place that may vanish: a reader that went away never ends a command."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Directories are 0700 and files 0600 from the first instant, whatever the umask. 
 could not be stored is counted, reported at once and, where space returns, marked in the files.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What is shown of a run when it is over, and of the runs that hosts keep."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType

@@ -5,8 +5,6 @@ two writes or never ended. Bidirectional overrides and other invisible character
 here knows markup: carry the result in `rich.text.Text`, never in a markup string.
 """
 
-from __future__ import annotations
-
 import re
 
 from ipexctl.model.text import escape

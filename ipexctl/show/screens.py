@@ -1,7 +1,5 @@
 """What people read at the end of a verb, as Rich renderables: which screen an answer has, and the small ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """Where events go. Every sink takes each event once, in order, and is closed once, with the report of the whole."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal, Protocol

@@ -1,7 +1,5 @@
 """Any answer as rows and tables: for those that have no screen of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType

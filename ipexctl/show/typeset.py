@@ -3,8 +3,6 @@
 Rich is imported here: import this module only when something is to be shown. 80 columns do; nothing depends on colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Literal
 

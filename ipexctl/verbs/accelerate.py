@@ -1,7 +1,5 @@
 """``ipexctl accelerate config``: writes Accelerate's configuration from the facts of the hosts."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence

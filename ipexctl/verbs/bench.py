@@ -1,8 +1,6 @@
 """``ipexctl bench bert``: samples per second of fp32 and bf16 in stock torch, torch.compile and IPEX, on each host
 alone and on all together. Each measurement is an ordinary run."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ipexctl lab demo``: a training from installation to results, on a cluster of servers on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ipexctl hosts``: shows the inventory, also in the formats of other tools. Contacts no host."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """``ipexctl lab``: a small cluster on this machine, for trying things and for the demo."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Generator
 from contextlib import nullcontext

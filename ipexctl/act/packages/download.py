@@ -1,7 +1,5 @@
 """Wheels over HTTP: probed, measured, downloaded into the controller's cache and checked against their hashes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import ssl

@@ -1,7 +1,5 @@
 """The exact wheels of a stack: resolved by uv on the controller, and the locks of earlier resolutions."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

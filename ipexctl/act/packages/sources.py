@@ -4,8 +4,6 @@ uv reads its own configuration itself; that of pip is translated here. URLs may 
 reach uv through its environment, never through an argument list or a message.
 """
 
-from __future__ import annotations
-
 import configparser
 import netrc
 import os

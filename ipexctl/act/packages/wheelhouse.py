@@ -1,8 +1,6 @@
 """A wheelhouse in one file (a tar or zip of wheels, as it is carried to where no index is reached): written, and
 opened once."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import lzma

@@ -4,8 +4,6 @@ Paramiko's transport is driven directly, because its `SSHClient` costs several t
 own way. No agent, X11 or port is ever forwarded: nothing here can ask for it, and what a host asks for is refused.
 """
 
-from __future__ import annotations
-
 import random
 import shlex
 import socket

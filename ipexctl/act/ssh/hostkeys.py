@@ -3,8 +3,6 @@
 Paramiko's own reader stops at markers, knows no patterns and is quadratic; this one skips a bad line with its number.
 """
 
-from __future__ import annotations
-
 import base64
 import fnmatch
 import getpass

@@ -1,7 +1,5 @@
 """The user's keys, from files and the agent, each loaded once."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import os

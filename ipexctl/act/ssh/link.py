@@ -1,7 +1,5 @@
 """The link over SSH: one connection a host, raw channels, commands that are stopped when their caller is gone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The link to this machine: a subprocess in a session of its own, with the environment a login would have."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

@@ -20,8 +20,6 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -5,8 +5,6 @@ change directory or set variables first. So the string is plain enough for all o
 prints a nonce with its process id on both outputs before the command starts: output before the nonce is noise.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

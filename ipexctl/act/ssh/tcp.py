@@ -1,7 +1,5 @@
 """TCP connections by a deadline, with the kernel's keepalives; name resolution that may be late."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import threading

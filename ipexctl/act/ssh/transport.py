@@ -1,7 +1,5 @@
 """An SSH transport with bounded waits: the banner by a deadline, and keepalives that notice a host that is gone."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

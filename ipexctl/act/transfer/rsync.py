@@ -5,8 +5,6 @@ the link. So there is no second connection and no second set of rules for keys a
 directory; it reads the old versions in place and never changes them.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import os

@@ -4,8 +4,6 @@ The host runs `remote/receive_tree.sh`, which receives everything in a private d
 into place by rename.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

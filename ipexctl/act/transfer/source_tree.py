@@ -1,7 +1,5 @@
 """The local source: read once, packed once for all hosts, and checked for changes at the end."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

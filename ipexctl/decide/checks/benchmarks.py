@@ -1,7 +1,5 @@
 """Findings from the measured speed of hosts: those that the others would wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median

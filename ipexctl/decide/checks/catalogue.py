@@ -1,7 +1,5 @@
 """The catalogue of findings, read from the text of ``ipexctl/data/findings.toml``."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The input and the results of checks: a cluster of hosts, and hits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field

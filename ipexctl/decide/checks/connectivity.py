@@ -1,7 +1,5 @@
 """The network test between hosts: its plan, and findings from its results."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field

@@ -4,8 +4,6 @@ Names differ between hosts, ``hostname -I`` starts with whatever came up first, 
 everywhere; what the hosts of a run have in common is a subnet in which each of them has an address of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network

@@ -1,7 +1,5 @@
 """Checks of processors, their use, and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority

@@ -1,7 +1,5 @@
 """Facts → findings: every check in its order, hosts with the same finding together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import get_args

@@ -1,7 +1,5 @@
 """Checks of installed and installable software: Pythons, libraries, the stack, MPI."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority

@@ -1,7 +1,5 @@
 """Checks of connections, limits, disks, addresses and clocks."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from statistics import median

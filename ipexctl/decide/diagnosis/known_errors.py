@@ -1,7 +1,5 @@
 """The catalogue of known errors in ``ipexctl/data/errors.toml``, and the diagnosis of a failure by it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

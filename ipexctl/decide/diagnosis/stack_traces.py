@@ -1,7 +1,5 @@
 """Stacks of stalled ranks: parsed, grouped and compared."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Limits of the control groups: CPU quota, cpuset, memory. Versions 1, 2 and hybrid."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import product

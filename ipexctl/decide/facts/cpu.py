@@ -5,8 +5,6 @@ sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /pr
 not be the number of CPUs (hybrid processors, offline siblings).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

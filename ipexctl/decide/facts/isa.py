@@ -1,7 +1,5 @@
 """Instruction set levels, as IPEX names them, from the flags of /proc/cpuinfo."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from ipexctl.model.notes import Note

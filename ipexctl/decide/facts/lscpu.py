@@ -1,7 +1,5 @@
 """What lscpu printed, plain or as JSON, of any version: field → value."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

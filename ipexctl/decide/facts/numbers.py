@@ -1,7 +1,5 @@
 """Parse numbers and addresses from untrusted text: None for malformed input."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface

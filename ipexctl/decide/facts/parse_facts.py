@@ -1,7 +1,5 @@
 """One host's text → Facts."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads
 ``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import posixpath

@@ -1,7 +1,5 @@
 """All facts other than the processor: addresses, libraries, Pythons, the environment, disks, limits."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Microarchitectures, read from the text of ``ipexctl/data/cpus.toml``."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from ipexctl.model.json_values import Record

@@ -6,8 +6,6 @@ still made to ask our shim, so that hosts need no keys for each other, and still
 Which keys and flags a version knows is in ``data/options.toml``; the rest was read from the wheels of 0.19.0 to 1.15.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Build the `Launch` of a run from its options and from what is known of its hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@ taken from the environment of the user who starts it. Features of ipexctl itself
 limits and the proved end.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,8 +1,6 @@
 """The environment of ranks: the user's variables, and that of each host, each value with its source. The controller's
 own environment is not passed on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ They are started, watched and ended as ranks are, but there is no rendezvous: no
 launchers of IPEX and torch (``ipexrun``, ``torch.backends.xeon.run_cpu``) offer for one host is here for all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

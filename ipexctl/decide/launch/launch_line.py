@@ -1,8 +1,6 @@
 """Launch lines of mpirun, torchrun, ipexrun, Slurm and ``accelerate launch`` as words of ``ipexctl run``. What each
 option becomes is in ``data/launchers.toml``; what is not there is refused, not guessed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

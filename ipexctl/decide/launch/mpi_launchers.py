@@ -14,8 +14,6 @@ rank may print as well, so output is framed by the ranks' wrappers (`remote.wrap
 run-time system with other words: it is refused by name.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Cores come from what the host *allows* (affinity, cpuset, quota), never from wha
 physical cores (first hardware thread of each), of one NUMA node where that is possible.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The `protocol.run_spec.RunSpec` of each host of a run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -5,8 +5,6 @@ Sources: the launcher of intel_extension_for_pytorch (ipexrun) and torch.backend
 variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Text in, nouns out: hostfiles, inventories and playbooks, or all that is wrong with them, with file:line:column."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Inventories written as other tools read them. Keys that a dialect lacks are reported, never dropped silently."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Set
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The common form of all dialects: host entries and groups, as words with their origin."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ipexctl.decide.parsing import validators

@@ -4,8 +4,6 @@ Each line is read for itself, so dialects may be mixed. A line is a host (``user
 ``key=value`` words; ``#`` begins a comment. A line ``[group]`` makes the file an Ansible inventory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``--limit``: which of the hosts. Names, groups, globs, ranges and ``!exclusions``, as in Ansible."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

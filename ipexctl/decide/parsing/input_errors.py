@@ -1,7 +1,5 @@
 """All errors of an input, reported at once."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 A playbook is data: ``${name}`` is replaced by text before anything is checked, and nothing is evaluated.
 """
 
-from __future__ import annotations
-
 import difflib
 import posixpath
 import re

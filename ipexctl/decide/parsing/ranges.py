@@ -1,8 +1,6 @@
 """Ranges in host names: ``node[01-16,20]``, as Slurm and pdsh write them, ``node[01:16]`` as Ansible does; with a step
 ``[1:9:2]`` (Ansible) or ``[1-9/2]`` (ClusterShell)."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

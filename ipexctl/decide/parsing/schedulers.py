@@ -1,7 +1,5 @@
 """The hosts of a batch job, from what its scheduler (Slurm, PBS, LSF) tells the job."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Each check returns the reason for a refusal, or None. The words that pass are sa
 ssh, rsync and mpirun: none begins with a dash or holds a blank, a quote or anything a shell knows.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import unicodedata

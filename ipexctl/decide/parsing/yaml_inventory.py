@@ -1,7 +1,5 @@
 """Ansible inventories in YAML: groups with ``hosts``, ``children`` and ``vars``."""
 
-from __future__ import annotations
-
 from ipexctl.decide.parsing import validators, yaml_nodes
 from ipexctl.decide.parsing.host_entries import Group, Tree, Word
 from ipexctl.decide.parsing.host_lines import read_host

@@ -1,7 +1,5 @@
 """How a text file differs from the one on a host: bounded, and harmless to show."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 

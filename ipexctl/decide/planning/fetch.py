@@ -1,7 +1,5 @@
 """What is to come from a host, decided from what it says is there and from what is here already."""
 
-from __future__ import annotations
-
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which files are left out: patterns as in .gitignore."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

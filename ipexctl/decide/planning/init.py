@@ -1,7 +1,5 @@
 """A first playbook: the questions, their defaults from the hosts' facts, and the text of the playbook."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """What an install will do on each host, from the state of each. The text of the plan is the dry run."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Mapping, Sequence

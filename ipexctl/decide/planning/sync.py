@@ -1,7 +1,5 @@
 """What must be sent to a host, decided from the source and the host's listing."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """Check that installed environments are unchanged and equal on all hosts, from facts alone."""
 
-from __future__ import annotations
-
 import posixpath
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Options of Accelerate and the Trainer by version, read from ``ipexctl/data/options.toml``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal

@@ -1,7 +1,5 @@
 """List the releases of the version table, for people and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

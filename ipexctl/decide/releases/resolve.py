@@ -1,8 +1,6 @@
 """Choose a stack: select the releases that match the request (else exit 2), then the newest one that all hosts support
 (else exit 4). Exact versions are never changed; a default may be, with a note."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

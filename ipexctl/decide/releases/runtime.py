@@ -8,8 +8,6 @@ Sources: impi-rt measured for 2021.10.0 … 2021.18.1 (libfabric in ``lib/libfab
 from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each release.
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """The version table, read from the text of ``ipexctl/data/stacks.toml``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any

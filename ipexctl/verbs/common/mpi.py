@@ -1,7 +1,5 @@
 """The hosts' own MPI, for ``install`` and ``run``."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 
 from ipexctl.act.context import Context

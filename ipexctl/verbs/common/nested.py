@@ -1,8 +1,6 @@
 """A workflow inside another one: its events are passed on, but it does not begin, answer or end the command. Of a run,
 what its ranks measured (lines of JSON), and how long it took."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Generator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Probing hosts: one exchange per host, all hosts at once; the first step of every command that needs their facts."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Generator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Selecting the hosts of a command. Never falls back to this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

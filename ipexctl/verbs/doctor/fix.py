@@ -1,7 +1,5 @@
 """``doctor --fix``: what can be put right without harm, after asking for each. The rest stays a command to type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """``doctor --bench``: all hosts compute at the same time, then talk in pairs, so that a straggler has a name."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """Sessions of one program with many hosts: a host that cannot take part is a value beside the answers of the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Does the installed stack load? Asked where nobody has tried it yet, or where its versions do not fit together."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Mapping
 

@@ -1,7 +1,5 @@
 """Between hosts: each opens a port on the address that a run would use, and all try each other, at the same time."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections.abc import Generator, Mapping, Sequence

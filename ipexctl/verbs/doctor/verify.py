@@ -1,7 +1,5 @@
 """``ipexctl doctor --verify``: is it still what was installed? Asked often, so it loads little."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from ipexctl.act.context import Context

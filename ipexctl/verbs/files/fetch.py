@@ -1,7 +1,5 @@
 """``ipexctl fetch``: copies results from the hosts; receives only new and changed files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Sequence
 from functools import partial

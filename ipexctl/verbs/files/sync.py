@@ -1,7 +1,5 @@
 """``ipexctl sync``: copies a directory to all hosts; sends only what has changed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Work of the controller in a thread, with its progress as events; and the one that downloads wheels."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,8 +1,6 @@
 """The environment on each host: locked, its wheels downloaded and sent, unpacked on one host of each file system,
 verified on all, and switched to."""
 
-from __future__ import annotations
-
 import posixpath
 import socket
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files to many hosts over one uplink: from the controller to the first, then from host to host."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

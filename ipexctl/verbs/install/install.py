@@ -5,8 +5,6 @@ Observe the hosts, choose a release, lock its wheels, inspect each host, plan; t
 system, import on all, write the marker last, and switch when all are ready.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import shlex

@@ -1,7 +1,5 @@
 """One install or uninstall: its sessions on the hosts, their first failures, and the choices made for it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

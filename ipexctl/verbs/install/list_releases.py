@@ -1,7 +1,5 @@
 """``ipexctl stacks``: the version table, what hosts can hold of it, and why a combination is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import suppress
 

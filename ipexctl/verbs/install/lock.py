@@ -1,7 +1,5 @@
 """The lock of a stack: its exact wheels with URLs and hashes, resolved once, then saved and read again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Generator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """The switch to the new environment: marked complete, switched with the old one kept, confirmed, each on all hosts
 before the next. All hosts or none, wherever it is cut short."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ipexctl.act.fanout import Emit

@@ -1,7 +1,5 @@
 """``ipexctl uninstall``: remove what install made, and nothing else."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace

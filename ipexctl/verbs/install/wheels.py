@@ -1,7 +1,5 @@
 """``ipexctl wheels fetch``: a wheelhouse of one release for some Pythons, to carry to where no index is reached."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The step ``command``: one command on every host, its output host by host."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from ipexctl.act.context import Context

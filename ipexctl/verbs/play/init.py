@@ -1,7 +1,5 @@
 """``ipexctl init``: writes a first playbook and hostfile, from the facts of the hosts and a few questions."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Generator, Mapping

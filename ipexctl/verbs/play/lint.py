@@ -1,7 +1,5 @@
 """``ipexctl play lint``: reports every error in the given playbooks. Contacts no host."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 

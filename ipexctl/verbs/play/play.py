@@ -4,8 +4,6 @@ As in Ansible, a host that fails a step is left out of the later ones and the ot
 together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

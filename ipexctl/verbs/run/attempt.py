@@ -1,8 +1,6 @@
 """One start of one launch, from its directories on the hosts to the proof that no process of it is left; and starting
 again when a run failed: the script goes on from its own checkpoint (``$IPEXCTL_RESTART`` counts)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 

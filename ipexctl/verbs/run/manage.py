@@ -1,7 +1,5 @@
 """The commands for runs that were started: ``ps``, ``attach``, ``stop``, ``logs``, ``reap``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Generator
 from functools import partial

@@ -1,7 +1,5 @@
 """Reading a saved run back as the events that made it: any sink shows it again."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ The run belongs to its keeper on the head, and this command watches it: Ctrl-C i
 terminal is not.
 """
 
-from __future__ import annotations
-
 import logging
 import posixpath
 import secrets

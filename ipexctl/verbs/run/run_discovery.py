@@ -1,7 +1,5 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Watching a run to its proved end: as the one who started it, or as one who came later."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
