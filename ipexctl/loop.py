@@ -67,8 +67,7 @@ def run_command(make_workflow: Callable[[Context], Workflow], options: OutputOpt
     """Executes one command: delivers the events of its workflow to the sinks, and returns the exit code.
 
     ``make_workflow`` may raise `UsageError`: it is printed, and nothing is recorded. Events of ``acting`` commands are
-    saved. An exception that is none of ours to raise is a fault of ipexctl: `Exit.INTERNAL`.
-    """
+    saved. An exception that is none of ours to raise is a fault of ipexctl: `Exit.INTERNAL`."""
 
     def run(console: Console, log: DebugLog) -> Exit:
         ask = partial(ask_passphrase, interrupts=console.interrupts) if options.ask_pass else None
@@ -181,8 +180,7 @@ class Delivery:
     def deliver(self, first: Event, workflow: Workflow) -> Exit:
         """Takes all events, closes the sinks, prints what ended the workflow before its end; the exit code.
 
-        Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way.
-        """
+        Signals, and what a sink raises, are thrown into the workflow, so that it ends its work in an orderly way."""
         self._verb = getattr(first, "verb", "run")
         if self._state is not None:
             self._open_record(self._state / "runs")

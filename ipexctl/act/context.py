@@ -2,19 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ipexctl.act.interrupts import Interrupts
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Opener
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Record):
     """``links`` opens hosts; ``state`` holds the user's runs, ``cache`` what can be fetched again.
 
-    ``bound`` is how many hosts are worked on at once.
-    """
+    ``bound`` is how many hosts are worked on at once."""
 
     links: Opener
     state: Path

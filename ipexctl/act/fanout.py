@@ -1,8 +1,7 @@
 """Runs a function on many hosts in parallel, with a limit; failures are values.
 
 Each host has a thread; the caller's thread only passes events on. At most ``context.bound`` hosts are worked on at
-once, not counting hosts that are slow to connect: all dead hosts together cost one connect timeout.
-"""
+once, not counting hosts that are slow to connect: all dead hosts together cost one connect timeout."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def run_on_hosts(
     Yields `StepStarted`, the events that ``work`` emits, and `StepEnded` (with ``outcome`` of the result, else "ok")
     per host. A `LinkError`, or a `Failure` returned by ``work``, becomes `HostFailed` and that host's result. Any other
     exception is an internal error: it ends the work on all hosts and is raised here. When the generator is closed or
-    interrupted, all links are closed and no thread is left.
-    """
+    interrupted, all links are closed and no thread is left."""
     hosts = tuple(hosts)
     waiting = list(reversed(hosts))
     results: dict[str, T | Failure] = {}

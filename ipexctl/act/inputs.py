@@ -4,10 +4,10 @@ import errno
 import os
 import shlex
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from ipexctl.model.errors import UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import looks_secret, printable
 
 LIMIT = 1 << 20
@@ -22,8 +22,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Record):
     """A file's text (without a byte order mark), warnings about the file, and its mode."""
 
     path: Path
@@ -35,8 +34,7 @@ class Input:
 def read_input(path: str | Path, *, cwd: Path | None = None, hint: str | None = None, limit: int = LIMIT) -> Input:
     """The text of a regular UTF-8 file of at most ``limit`` bytes. Raises `UsageError`, naming the path as given.
 
-    A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist.
-    """
+    A relative path is one below ``cwd`` (default: the process's). ``hint`` is added if the file does not exist."""
     shown = printable(os.fspath(path), 300)
     if not os.fspath(path):
         raise UsageError("the path of a file is empty", hint=hint)
@@ -92,8 +90,7 @@ def _read_limited(path: Path, limit: int) -> tuple[bytes | str, int]:
     """The bytes (up to one more than the limit) or the reason, and the mode.
 
     Looks before it opens, since opening a device can have effects; then looks again at what was really opened, which
-    O_NONBLOCK keeps from waiting for a writer.
-    """
+    O_NONBLOCK keeps from waiting for a writer."""
     status = path.stat()
     if why := _describe_non_file(status.st_mode):
         return why, status.st_mode

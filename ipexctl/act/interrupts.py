@@ -13,8 +13,7 @@ class Interrupts:
     """SIGINT, SIGTERM and SIGHUP arrive here and nowhere else.
 
     While a verb works, a signal raises `Interrupted` in it. While a sink takes an event, or a verb is in
-    `deferring`, signals wait to be taken.
-    """
+    `deferring`, signals wait to be taken."""
 
     def __init__(self) -> None:
         self.detach = threading.Event()  # somebody asked to let go of the run that is watched

@@ -2,8 +2,7 @@
 
 All files of a lab are in one directory. Its processes are identified by process id and start time (the servers,
 recorded before they run), by descent from a server, and by an environment variable of every session; never by name. So
-the next command can clean up after one that was killed at any moment.
-"""
+the next command can clean up after one that was killed at any moment."""
 
 import fcntl
 import grp
@@ -21,12 +20,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 
 from ipexctl.act.private_files import write_private
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 ENV_TAG = "IPEXCTL_LAB"
@@ -36,8 +36,7 @@ _SFTP = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libex
 _UNSAFE = re.compile(r'["%\\]|[^\x20-\x7e]')  # has a meaning in sshd_config
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Record):
     """One lab host: its sshd's port, process id and start time (clock ticks since boot)."""
 
     name: str
@@ -46,8 +45,7 @@ class Server:
     started: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lab:
+class Lab(Record):
     """``tag`` is the value of ``IPEXCTL_LAB`` in every session, ``boot`` the machine's boot id at its creation;
     ``ready`` is saved last, after a login to every server."""
 
@@ -64,8 +62,7 @@ class Lab:
         return self.directory.joinpath(*names)
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Record):
     sshd: str
     keygen: str
     ssh: str
@@ -74,9 +71,6 @@ class Tools:
 
 class LabError(Exception):
     """A server could not be started, or a login failed; the text is one line, subject first."""
-
-
-# programs and directory --------------------------------------------------------------------------------------------
 
 
 def find_tools() -> Tools:
@@ -155,9 +149,6 @@ def save_lab(lab: Lab) -> None:
     """Replaces the lab's record, by which later commands find and clean it up."""
     record = {name: value for name, value in asdict(lab).items() if name != "directory"}
     write_private(lab.path("lab.json"), json.dumps(record, indent=2).encode())
-
-
-# creation ---------------------------------------------------------------------------------------------------------
 
 
 def create_lab(directory: Path, count: int, tools: Tools) -> Lab:
@@ -246,9 +237,6 @@ def format_ssh_config(lab: Lab) -> str:
     return "\n".join([*hosts, _read_file("data", "lab_ssh_config").format(lab=lab)])
 
 
-# processes --------------------------------------------------------------------------------------------------------
-
-
 def is_alive(lab: Lab, server: Server) -> bool:
     """Whether the server's sshd runs (not another process with the same id)."""
     return lab.boot == _read_boot_id() and _start_time(server.pid) == server.started
@@ -263,8 +251,7 @@ def find_dead_hosts(lab: Lab) -> list[str]:
 def find_processes(lab: Lab, server: Server | None = None) -> set[int]:
     """Process ids of the lab, or of one host: servers, their descendants, and processes with the lab's tag.
 
-    Processes of other users are never part of a lab.
-    """
+    Processes of other users are never part of a lab."""
     home = {f"HOME={lab.path(server.name, 'home')}".encode()} if server else set()
     marks = home | {f"{ENV_TAG}={lab.tag}".encode()}
     pids = {each.pid for each in ((server,) if server else lab.servers) if is_alive(lab, each)}
@@ -318,9 +305,6 @@ def _end_processes(lab: Lab, grace: float = 5.0) -> tuple[int, ...]:
         if waited > grace:
             _signal_processes(remaining, signal.SIGKILL)
         time.sleep(0.02 if waited < 0.5 else 0.1)
-
-
-# helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _spawn_sshd(lab: Lab, name: str, port: int, sshd: list[str]) -> Lab:

@@ -5,7 +5,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from ipexctl.act import agent
@@ -14,6 +14,7 @@ from ipexctl.act.transfer.send import script_command, write_files
 from ipexctl.model.commands import Command, Completed
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import Channel, Link, LinkError
 from ipexctl.protocol import frames, messages, paths, run_spec
 from ipexctl.protocol.codec import DamagedError, Unreadable
@@ -29,8 +30,7 @@ T = TypeVar("T")
 _PYTHON = '[ -x "$p" ] || p=python3; exec "$p" -E -s -S'
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRunDir:
+class RemoteRunDir(Record):
     """A run's place on one host."""
 
     host: Host
@@ -51,8 +51,7 @@ def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes
     """Puts the run's directory on a host: specification (with the ranks' environment, 0600), agent, shim, hooks, and
     for rank 0 its ``stdin``.
 
-    Raises `LinkError` when the host cannot be reached or the directory cannot be made safely.
-    """
+    Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
     files = {SPEC: run_spec.write(spec), AGENT: agent.build_archive(), ROLE: site.script()}
     files |= {SHIM: site.script(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
     files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
@@ -111,8 +110,7 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     """The runs whose head the host is, and orphaned directories on it. Raises `LinkError`.
 
     Any run's agent can tell of all, but that of an old one may have lost its interpreter: the first that works is
-    believed, and when none does, that is not taken for "no runs".
-    """
+    believed, and when none does, that is not taken for "no runs"."""
     none = KINDS.write(messages.RunListing()).decode()
     done = link.run(replace(script_command("list_runs.sh", RUNS, ROLE, AGENT, Role.LIST, none), timeout=20.0))
     return _read_answer(link, done, "its runs cannot be listed", messages.RunListing)
@@ -145,8 +143,7 @@ def _read_answer(link: Link, done: Completed, problem: str, kind: type[T], *othe
 LOST, BACK, GAVE_UP = "lost", "back", "gave-up"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
     (LOST and BACK; GAVE_UP ends it) and about bytes that are gone (`frames.missing`: how many)."""
 

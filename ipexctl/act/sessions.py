@@ -1,10 +1,7 @@
 """A session with one host: a small program of ours runs there, takes requests and answers them.
 
 The program comes in through its own input, so nothing is left on the host; when the session is closed (or we are
-killed, or the link is cut) its input ends, and it undoes what it had not finished.
-"""
-
-from __future__ import annotations
+killed, or the link is cut) its input ends, and it undoes what it had not finished."""
 
 import logging
 import threading
@@ -59,7 +56,7 @@ class Session(AbstractContextManager["Session"]):
         self._messages = self._read()
 
     @classmethod
-    def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> Session:
+    def start(cls, link: Link, python: str, program: str, *, silence: float = _SILENCE) -> "Session":
         """Starts the text of a ``program`` under an interpreter of the host. Raises `LinkError`."""
         text = program.encode()
         argv = (python, "-I", "-u", "-c", BOOT, str(len(text)))
@@ -83,8 +80,7 @@ class Session(AbstractContextManager["Session"]):
         """The answer to a request, of the type ``kind``; ``progress`` gets (done, total).
 
         Raises `LinkError`; `RemoteError` for what the host cannot do and for a malformed answer (code "malformed");
-        `SessionProgramError` for a fault of our program there.
-        """
+        `SessionProgramError` for a fault of our program there."""
         begun = time.monotonic()
         try:
             self._channel.write(messages.encode_request(do, arguments))

@@ -2,8 +2,7 @@
 
 ``command`` registers such a function. Its options are built when the command is first used, so that the list of
 commands loads no pydantic. When it runs, each annotated parameter gets its value: a task (`model.tasks`), flags
-(`cli.options`), the selected hosts, the context. What the function returns is the workflow that is performed.
-"""
+(`cli.options`), the selected hosts, the context. What the function returns is the workflow that is performed."""
 
 from __future__ import annotations
 
@@ -231,8 +230,7 @@ def command(
     of `loop.OutputOptions` that follow from the flags. ``contacts``: the selected hosts are contacted. ``without``: a
     shared option that the command does not have. ``preset``: flags that an alias sets. ``script``: the words behind
     the first argument are those of a script. ``alone``: options that mean another one where their value is missing.
-    ``expand`` puts other words for the command's own. ``examples``: what may stand behind the command's name.
-    """
+    ``expand`` puts other words for the command's own. ``examples``: what may stand behind the command's name."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         names = [kind for name, kind in function.__annotations__.items() if name != "return"]

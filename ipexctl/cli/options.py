@@ -1,8 +1,7 @@
 """Options of commands that are no keys of a task: which hosts, how to connect, what to print, and those of one
 command, by whose name they are called (`PlayFlags`).
 
-Read only when the options of a command are built (`cli.command`).
-"""
+Read only when the options of a command are built (`cli.command`)."""
 
 from typing import Literal
 

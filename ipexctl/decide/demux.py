@@ -5,8 +5,7 @@ the tags and the escapes gives back exactly what the rank wrote. Time is linear 
 line.
 
 Under Open MPI the wrapper of each rank frames all that the rank writes, both streams, and mpirun passes on each frame
-whole. A `Demux` takes tags or frames; the first frame decides.
-"""
+whole. A `Demux` takes tags or frames; the first frame decides."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

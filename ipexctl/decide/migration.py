@@ -1,8 +1,7 @@
 """Uses of removed parts of IPEX, oneCCL, Accelerate and the Trainer in scripts, shell files and configurations.
 
 Text in, uses out: a Python script is parsed and never run. The facts are those of ``data/migrate.toml`` and
-``data/options.toml``.
-"""
+``data/options.toml``."""
 
 import ast
 import re
@@ -120,8 +119,6 @@ def describe_removal(use: ScriptUse) -> str:
     return ", ".join(parts) or "works as before"
 
 
-# --- Python ---------------------------------------------------------------------------------------------------------
-
 Hit = tuple[int, str, MigrationRule]
 
 
@@ -196,9 +193,6 @@ def _match_constant(line: int, text: str, known: Sequence[MigrationRule]) -> Ite
     for rule in known:
         if (rule.kind == "variable" and _is_variable(text, rule.name)) or (rule.kind == "option" and text == rule.name):
             yield line, text, rule
-
-
-# --- all else -------------------------------------------------------------------------------------------------------
 
 
 def _scan_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:

@@ -1,8 +1,7 @@
 """Events → `CommandReport` → exit code: the one place where a command's outcome is judged.
 
 `Folding` takes events one by one (it has the shape of a sink). 0 only when all of it worked; what is not known counts
-as failed; the order in which events of several hosts arrive does not change the exit code.
-"""
+as failed; the order in which events of several hosts arrive does not change the exit code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -279,8 +278,7 @@ class Folding:
         """Host → seconds to add to its own time to get the controller's.
 
         The least delay of a host's messages is its clock's difference plus the shortest way. Hosts whose least delays
-        agree within `_SAME_CLOCK` share one shift: their own clocks order close events better than delays do.
-        """
+        agree within `_SAME_CLOCK` share one shift: their own clocks order close events better than delays do."""
         if self._run and self._run.title:
             # Messages that waited for us tell nothing of clocks, but that none is from the future.
             return dict.fromkeys([*self._delays, self._run.head], min([0.0, *self._delays.values()]))

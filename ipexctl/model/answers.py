@@ -1,7 +1,6 @@
 """What each verb answers, as types: the values of ``--json`` and of the event `Answer`; schemas are in ``docs/json``.
 
-Their JSON is that of `json_values.to_json`. An answer whose ``dry`` is true changed nothing and has its ``plan``.
-"""
+Their JSON is that of `json_values.to_json`. An answer whose ``dry`` is true changed nothing and has its ``plan``."""
 
 import re
 from collections.abc import Mapping
@@ -145,9 +144,6 @@ class ExplainAnswer(JsonRecord):
     text: str
 
 
-# stacks and environments ------------------------------------------------------------------------------------------
-
-
 class DryRun(JsonRecord):
     """A dry run of a verb whose plan says it all."""
 
@@ -268,9 +264,6 @@ class StacksWhyAnswer(JsonRecord):
     text: str
 
 
-# files ------------------------------------------------------------------------------------------------------------
-
-
 class FailedTransfer(JsonRecord):
     """A host whose files could not be sent or fetched."""
 
@@ -311,9 +304,6 @@ class FetchAnswer(JsonRecord):
     dry: bool
     hosts: Mapping[str, FetchedHost | FailedTransfer]
     plan: str | None = None
-
-
-# runs -------------------------------------------------------------------------------------------------------------
 
 
 class RunAnswer(JsonRecord):
@@ -382,9 +372,6 @@ class ReapAnswer(Cleanup):
     """``reap``: the runs whose processes and directories were removed."""
 
     removed: tuple[str, ...]
-
-
-# playbooks --------------------------------------------------------------------------------------------------------
 
 
 class PlayedStep(JsonRecord):
@@ -469,9 +456,6 @@ class InitAnswer(JsonRecord):
     precision: str
     next: str
     then: str
-
-
-# hosts, lab, measurements -----------------------------------------------------------------------------------------
 
 
 class ListedHost(JsonRecord):

@@ -11,8 +11,7 @@ class Command(Record):
     """What is to be executed on one host, in a POSIX shell without startup files.
 
     ``env`` ends up in the argument list of the remote shell: never a secret (those travel through ``stdin``).
-    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs.
-    """
+    ``timeout`` in seconds bounds the whole command; ``cap`` in bytes bounds each of its two outputs."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)

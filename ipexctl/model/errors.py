@@ -4,8 +4,6 @@ An error is raised and ends something; all of ours are `IpexctlError`. A `Failur
 host, beside the results of the others. Any other exception is a fault of ipexctl itself and ends with `Exit.INTERNAL`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum, IntEnum
 
@@ -112,7 +110,7 @@ class LinkError(IpexctlError):
     """A link could not be opened, was lost, or a command outlived its timeout. Raised by links and channels;
     ``failure`` says what happened to which host."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: "Failure") -> None:
         super().__init__(f"{failure.host}: {failure.what}")
         self.code, self.failure = failure.code, failure
 

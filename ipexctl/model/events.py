@@ -1,8 +1,7 @@
 """What happened, once. One stream of events feeds the screen, the plain log, JSON lines, the saved run and the report.
 
 Events carry no time of their own: the loop stamps each as it passes it to the sinks (`Stamped`), so a test of a verb
-is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock.
-"""
+is a comparison of lists. Times measured on a host are fields of the event, in Unix seconds of that host's clock."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -124,8 +123,7 @@ class Stalled(Event):
     """Ranks without progress for ``seconds``. ``states`` are the kernel's words for their processes (R, S, D, T).
 
     ``kind``: "all" no rank progresses, "some" these ranks do nothing while others progress, "stragglers" these run
-    although others are done. ``ends``: the run is ended for it.
-    """
+    although others are done. ``ends``: the run is ended for it."""
 
     ranks: tuple[int, ...]
     seconds: float
@@ -176,8 +174,7 @@ class RankEnded(Event):
     """How a rank ended. ``status`` 0–255 or None when it died by ``signal`` (a number, 0 for none).
 
     ``cause``: "" it ended by itself, "stopped" it was ended by us, "lost" nobody saw its end.
-    ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote them.
-    """
+    ``error`` is the exception's last line, ``traceback`` the whole text of it, both as the rank wrote them."""
 
     rank: int
     host: str

@@ -11,8 +11,7 @@ class Host(Record):
     """A machine that can be reached over SSH.
 
     ``name`` is what the user calls it and is unique in an inventory; ``address`` is what is connected to
-    (a name, an IPv4 or an IPv6 address without brackets). ``None``: not given, SSH configuration decides.
-    """
+    (a name, an IPv4 or an IPv6 address without brackets). ``None``: not given, SSH configuration decides."""
 
     name: str
     address: str

@@ -28,8 +28,7 @@ class JsonRecord(Record):
     """Base of values that are written as JSON objects and read back.
 
     A field's key is its name without a trailing underscore. A field whose default is None is left out while it is None;
-    every other field is always there.
-    """
+    every other field is always there."""
 
     # Without an annotation: pydantic 2.6 reads those in the module of each class below this one.
     __pydantic_config__ = {"alias_generator": lambda name: name.rstrip("_"), "populate_by_name": True}  # noqa: RUF012

@@ -40,8 +40,7 @@ class PlannedVariable(JsonRecord):
 class RankPlacement(Record):
     """One rank: its host, its number there, the logical CPUs it computes on and those of its collectives.
 
-    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees.
-    """
+    ``nodes`` are the NUMA nodes of those CPUs, ``env`` is what only this rank sees."""
 
     rank: int
     host: str
@@ -136,8 +135,7 @@ class Launch(Record):
     the launcher on the head; ``port`` 0 means: a free one, found on the head just before the start.
 
     ``framed``: the launcher cannot tag what ranks write, so their wrappers frame it. ``membind``: each rank's memory is
-    bound to its NUMA nodes.
-    """
+    bound to its NUMA nodes."""
 
     run: str
     title: str

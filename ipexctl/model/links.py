@@ -1,7 +1,5 @@
 """What a link to a host can do. SSH, local and fake links pass one contract test suite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -15,8 +13,7 @@ class Channel(Protocol):
     """A running remote command. Iterating yields (stream, bytes) as they arrive, whatever the pieces, until the end.
 
     ``read`` gives what has come, [] when nothing came within ``timeout`` seconds, None when both outputs have ended.
-    ``write`` blocks until the bytes are taken; ``close`` ends our side (it does not end the remote process).
-    """
+    ``write`` blocks until the bytes are taken; ``close`` ends our side (it does not end the remote process)."""
 
     def __iter__(self) -> Iterator[tuple[Stream, bytes]]: ...
     def read(self, timeout: float | None) -> list[tuple[Stream, bytes]] | None: ...
@@ -24,7 +21,7 @@ class Channel(Protocol):
     def end_input(self) -> None: ...
     def status(self) -> int: ...  # waits for the end; 128 + n for signal n
     def close(self) -> None: ...
-    def __enter__(self) -> Channel: ...
+    def __enter__(self) -> "Channel": ...
     def __exit__(self, *_: object) -> None: ...
 
 
@@ -41,7 +38,7 @@ class Link(Protocol):
         """Executes and waits. A non-zero status is a value. Raises `LinkError` (lost link, timeout); after a timeout
         the remote process is stopped, or the failure names it."""
 
-    def stream(self, command: Command) -> Channel:
+    def stream(self, command: Command) -> "Channel":
         """Starts and returns at once; ``command.stdin`` is written first and the input stays open."""
 
     def close(self) -> None: ...

@@ -74,8 +74,7 @@ class PlayKeys(FailurePolicy):
 class StepKeys(FailurePolicy):
     """The keys beside a step's action. ``when`` "" is always; of ``serial`` the last size repeats, () is all at once.
 
-    Without ``max_fail_percentage`` there is no limit, but for actions whose hosts work `TOGETHER`.
-    """
+    Without ``max_fail_percentage`` there is no limit, but for actions whose hosts work `TOGETHER`."""
 
     name: str = Field("", description="a title; --start-at begins there")
     limit: str | None = Field(None, description="a part of the hosts, as --limit")

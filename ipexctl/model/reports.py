@@ -1,7 +1,6 @@
 """The outcome of a command: ``report.json`` of a saved run, and the last line of ``--output json``.
 
-Times are Unix seconds of the controller's clock.
-"""
+Times are Unix seconds of the controller's clock."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """Errors of pydantic, as the end of a sentence whose subject is a key or a flag."""
 
-from __future__ import annotations
-
 import re
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ _PARSING = {"integer": "must be a whole number", "number": "must be a number", "
 _PARTS = {r"/.+": "a path that begins with /", r"[1-9][0-9]*": "a number"}  # of the patterns in `tasks`
 
 
-def describe_error(error: ErrorDetails) -> str:
+def describe_error(error: "ErrorDetails") -> str:
     """Describes an error of pydantic, or a message of another library, which has no ``type``."""
     kind, message = error["type"], error["msg"]
     pattern = str(error.get("ctx", {}).get("pattern", ""))

@@ -35,8 +35,7 @@ class StackRelease(Record):
     ``pythons`` are the interpreters ("3.11") with wheels of all of it; ``torch_pythons`` those of torch alone.
     ``isa`` is the lowest level IPEX starts on; ``glibc`` and ``glibcxx`` are minimum versions, empty for none.
     ``ipex_mpi``/``binding_mpi`` are the versions of Intel MPI inside those wheels, empty for none.
-    ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel source lists for this torch.
-    """
+    ``unconfirmed`` names the members ("ipex", "oneccl") that no Intel source lists for this torch."""
 
     torch: str
     ipex: str = ""
@@ -170,8 +169,7 @@ class Stack(Record):
     """One exact stack for these hosts. ``release`` has lost the members that are not installed (no binding with gloo).
 
     ``pins`` are requirements for an installer; ``interpreters`` maps each host to the Python there; ``notes`` explain
-    the choice. ``launcher`` is the hosts' own MPI where one was named.
-    """
+    the choice. ``launcher`` is the hosts' own MPI where one was named."""
 
     release: StackRelease
     backend: Literal["ccl", "impi", "gloo"]

@@ -1,8 +1,7 @@
 """What can be asked: the one schema of command-line flags and playbook keys.
 
 A flag ``--wheels-from`` is the key ``wheels_from``: flags and their help are made from these fields. Unknown keys are
-refused.
-"""
+refused."""
 
 from typing import Any, Literal
 

@@ -8,8 +8,7 @@ def printable(text: str, limit: int = 80) -> str:
     r"""One harmless line: what cannot be printed is shown as ``\x1b`` or ``\u202e``, and at most ``limit`` characters.
 
     Format characters (bidirectional overrides, zero-width ones) and separators count as unprintable; bytes that were
-    not UTF-8 (surrogates, as Python decodes file names) are shown as the byte they were.
-    """
+    not UTF-8 (surrogates, as Python decodes file names) are shown as the byte they were."""
     shown = "".join(char if char.isprintable() else escape(char) for char in text[: limit + 1])
     return shown if len(text) <= limit else shown[:limit] + "…"
 

@@ -9,8 +9,7 @@ from ipexctl.model.json_values import Record
 class Entry(Record):
     """One thing in a tree. ``path`` is relative, with "/"; bytes that are not UTF-8 are surrogates.
 
-    ``stamp`` changes whenever the file does: (size, mtime in ns, ctime in ns, inode).
-    """
+    ``stamp`` changes whenever the file does: (size, mtime in ns, ctime in ns, inode)."""
 
     path: str
     kind: Literal["f", "d", "l"]

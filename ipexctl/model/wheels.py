@@ -33,8 +33,7 @@ class Wheel(Record):
     """One file of a lock: which, from where (``https:``, ``http:`` or ``file:``), and what it must be. ``size`` 0: not
     known.
 
-    Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is wrong.
-    """
+    Name and version are normalised, and those of the file name in the URL. Raises `ValueError` with what is wrong."""
 
     name: str
     version: str
@@ -93,8 +92,7 @@ class Lock(Record):
     ``mpi``: which MPI of the hosts starts the ranks (``openmpi /usr/bin/mpirun``), empty for that of the wheels.
     ``requested``: the requirements beside the release.
 
-    Raises `ValueError` for values that are not of this form, and for wheels that do not fit ``python`` ("3.11").
-    """
+    Raises `ValueError` for values that are not of this form, and for wheels that do not fit ``python`` ("3.11")."""
 
     wheels: tuple[Wheel, ...]
     python: str

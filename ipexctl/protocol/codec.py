@@ -28,8 +28,7 @@ def encode(value: "Any") -> "Any":
 def decode(kind: "Type[T]", value: "Any") -> "T":
     """A value of ``kind`` from its JSON form. Unknown keys are ignored, missing ones take the type's defaults.
 
-    Raises `DamagedError` where a value has another shape.
-    """
+    Raises `DamagedError` where a value has another shape."""
     return typing.cast(T, _decode(kind, value))
 
 

@@ -3,8 +3,7 @@
 Hydra writes a tag before every line of a rank and before every piece of one: ``\\x01NONCE:RANK\\x02``. Open MPI has no
 tag that a rank could not forge; under it the rank's wrapper writes frames: ``\\x01NONCE=RANK STREAM LENGTH\\x02``
 without the spaces, then LENGTH bytes. The nonce is the run's own. A script can learn it, so under Hydra the wrapper
-escapes what the script writes: then all ``\\x01`` are Hydra's.
-"""
+escapes what the script writes: then all ``\\x01`` are Hydra's."""
 
 import re
 import struct

@@ -3,8 +3,7 @@
 Both sides know the run's token, which never travels, and give a nonce each. From these come a proof of either side, and
 for either direction a key. Every line after the greeting is sealed: an HMAC-SHA256 of its number and its bytes goes
 before it. A line that was altered, repeated, left out, moved, sent back or added on the way does not open. Seals do not
-hide what the lines say (docs/decisions/0013-lines-are-sealed.md). No clock and no random numbers here.
-"""
+hide what the lines say (docs/decisions/0013-lines-are-sealed.md). No clock and no random numbers here."""
 
 import hashlib
 import hmac

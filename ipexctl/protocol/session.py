@@ -1,8 +1,7 @@
 """Messages of a session: a program on a host takes one request at a time and answers it, JSON lines both ways.
 
 Python 3.6, standard library: this module is shipped with each session program. Answers are named tuples here, so that
-the program that gives one and the controller that reads it agree on its fields.
-"""
+the program that gives one and the controller that reads it agree on its fields."""
 
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union

@@ -1,8 +1,7 @@
 """What the live screen knows: the state behind it, kept from events. No Rich, no terminal, no clock.
 
 Memory is bounded whatever ranks print: each keeps its last few kilobytes, the record keeps the rest. Nothing here looks
-at single lines but for `unusual` ones, and at those only within a budget.
-"""
+at single lines but for `unusual` ones, and at those only within a budget."""
 
 import re
 from collections import OrderedDict, deque

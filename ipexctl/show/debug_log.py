@@ -1,9 +1,6 @@
 """``debug.log``: what one command was asked, what it executed on hosts, and the traceback of an error of our own.
 
-Modules write to loggers below ``ipexctl`` (Python's `logging`); `DebugLog` is their handler while a command goes on.
-"""
-
-from __future__ import annotations
+Modules write to loggers below ``ipexctl`` (Python's `logging`); `DebugLog` is their handler while a command goes on."""
 
 import logging
 import os
@@ -33,8 +30,7 @@ class DebugLog(logging.Handler):
 
     The file is ``shared`` (of all commands that save no run) until `keep_in` names a directory. Nothing is created
     before a command is executed on a host (level INFO) or an error is logged: ``hosts`` and ``--help`` leave no trace.
-    A log that cannot be written ends nothing.
-    """
+    A log that cannot be written ends nothing."""
 
     def __init__(self, shared: Path, *, write: Callable[[str], object], environ: Mapping[str, str]) -> None:
         super().__init__(logging.DEBUG)
@@ -48,7 +44,7 @@ class DebugLog(logging.Handler):
         self._failed = False
         self.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
 
-    def __enter__(self) -> DebugLog:
+    def __enter__(self) -> "DebugLog":
         logger = logging.getLogger("ipexctl")
         self.shown = logger.level
         logger.addHandler(self)

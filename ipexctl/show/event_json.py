@@ -2,8 +2,7 @@
 
 ``{"at": 1763631120.5, "event": "step-started", "host": "xeon01", "step": "connect"}``: the event's name is its class's
 in lower case, its keys are its fields. Bytes are text; where they are not UTF-8, a second key ``<name>_base64`` holds
-them exactly.
-"""
+them exactly."""
 
 import base64
 import json

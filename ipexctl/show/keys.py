@@ -1,10 +1,7 @@
 """Keys of the live screen, read one by one from the terminal without waiting for Enter.
 
 The terminal's state is always put back: at `close`, and at exit. Ctrl-C and Ctrl-Z stay signals. A command in the
-background, or without a terminal, has no keys and never touches the terminal.
-"""
-
-from __future__ import annotations
+background, or without a terminal, has no keys and never touches the terminal."""
 
 import atexit
 import os
@@ -29,7 +26,7 @@ class Keys:
     def active(self) -> bool:
         return self._saved is not None
 
-    def open(self) -> Keys:
+    def open(self) -> "Keys":
         """Starts reading where there is a terminal and we are in its foreground; else does nothing."""
         if not self.active and self._foreground():
             try:

@@ -1,8 +1,7 @@
 """The live screen on a terminal: the state of `Board`, drawn ten times a second by a thread of its own.
 
 `take` only notes what happened, so that a slow or stopped terminal never slows a run; what happened too fast to be seen
-is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside.
-"""
+is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside."""
 
 import atexit
 import os

@@ -112,8 +112,7 @@ _ADDRESS = re.compile(r" \([^()]*:\d+\)\Z")
 def format_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str | None]]:
     """Failures grouped by cause, in order of first appearance: (``subject: what``, further lines, hint).
 
-    Only an address at the end of ``what`` may differ inside a group; then it is left out.
-    """
+    Only an address at the end of ``what`` may differ inside a group; then it is left out."""
     groups = group_pairs(((one.kind, one.code, _ADDRESS.sub("", one.what), one.hint), one) for one in every)
     lines: list[tuple[str, list[str], str | None]] = []
     for (kind, _, bare, hint), members in groups.items():
@@ -162,8 +161,7 @@ def split_line(line: str, width: int, hang: int = 0, *, copied: bool = False) ->
     """Where a line is broken: between words, never inside one; lines after the first are to be indented by ``hang``.
 
     What is longer than a line is left to the terminal, whose own wrapping a copy does not contain: a path, ``K=V``, and
-    of what is meant to be ``copied`` (a hint, a fix) every command.
-    """
+    of what is meant to be ``copied`` (a hint, a fix) every command."""
     if width <= 0 or count_cells(line) <= width:
         return [(0, len(line))]
     lines: list[tuple[int, int]] = []

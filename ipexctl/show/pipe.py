@@ -14,8 +14,7 @@ class Pipe(io.TextIOBase):
     """Takes bytes and text, and drops them quietly once the reader is gone.
 
     Text goes out in ``encoding``; what it cannot hold becomes a sign of ASCII or a question mark. ``error`` is why
-    nothing is written any more: a broken pipe, a hung-up terminal, a full disk. Also good as a file for Rich.
-    """
+    nothing is written any more: a broken pipe, a hung-up terminal, a full disk. Also good as a file for Rich."""
 
     encoding: str = "utf-8"
     error: OSError | ValueError | None = None

@@ -1,8 +1,7 @@
 """A saved run: ``runs/<time>-<verb>/`` with events, plan, report and each rank's bytes.
 
 Directories are 0700 and files 0600 from the first instant, whatever the umask. A disk that is full stops nothing: what
-could not be stored is counted, reported at once and, where space returns, marked in the files.
-"""
+could not be stored is counted, reported at once and, where space returns, marked in the files."""
 
 import errno
 import json
@@ -383,8 +382,7 @@ def read_report(directory: Path) -> CommandReport | None:
 def prune_records(runs: Path, keep: int, spare: Iterable[Path] = ()) -> list[Path]:
     """Removes the oldest finished records until ``keep`` are left; returns those removed.
 
-    A record without a report may belong to a command that is still going on: it stays.
-    """
+    A record without a report may belong to a command that is still going on: it stays."""
     spared = {path.resolve() for path in spare}
     every = list_saved_runs(runs)
     old = [path for path in every[: max(len(every) - keep, 0)] if path.resolve() not in spared and read_report(path)]

@@ -2,8 +2,7 @@ r"""Untrusted text made harmless and visible: what a rank, a host or a file name
 
 Every control character becomes its escape as text (``\x1b``, ``\x9b``), so that no sequence survives, whole, split over
 two writes or never ended. Bidirectional overrides and other invisible characters are shown too (``\u202e``). Nothing
-here knows markup: carry the result in `rich.text.Text`, never in a markup string.
-"""
+here knows markup: carry the result in `rich.text.Text`, never in a markup string."""
 
 import re
 

@@ -37,8 +37,7 @@ class Plain:
     """For pipes and CI: ``rank│line``, or ``[rank host] line`` with ``label="host"``; one line per step of a host.
 
     Ranks' standard output and the result go to ``out``, their standard error and our own talk to ``err``. With ``raw``,
-    ranks' lines pass unescaped. A bar that redraws itself is shown every ten seconds and at its end.
-    """
+    ranks' lines pass unescaped. A bar that redraws itself is shown every ten seconds and at its end."""
 
     BAR = 10.0  # seconds between two states of a bar, or two lines of progress of one host
 
@@ -239,8 +238,7 @@ class Answering(_Quiet):
 
     An answer without ``hosts`` of its own, and a command that came to no answer, are completed from the report, so that
     a program always reads one document with every host's and every rank's outcome. ``only`` names the one key of the
-    answer that is printed.
-    """
+    answer that is printed."""
 
     def __init__(self, out: Pipe, err: Pipe, only: str = "") -> None:
         super().__init__(out, err)

@@ -33,8 +33,7 @@ def format_any_answer(value: JsonObject) -> list[RenderableType]:
 
 class Rows:
     """Objects as a table, whose last column may be longer than the screen. Where the others leave too little room for
-    it, the words of each object are one below the other: nothing is broken.
-    """
+    it, the words of each object are one below the other: nothing is broken."""
 
     def __init__(self, rows: Sequence[JsonObject]) -> None:
         self._rows = [

@@ -32,8 +32,7 @@ def block(words_: str, style: str = "") -> Text:
 
 class Line:
     """A line broken between words (`words.spans`): what is longer than the screen is left to the terminal's own
-    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, an output.
-    """
+    wrapping, which a copy does not contain. A ``whole`` one is never broken: a command, a host's line, an output."""
 
     def __init__(
         self, line: Text, hang: int = 0, *, copied: bool = False, whole: bool = False, most: int = 1 << 16

@@ -16,8 +16,7 @@ from ipexctl.model.text import join_names, pluralize, printable
 def hosts(inventory: Inventory, *, dialect: str = "ipexctl") -> Iterator[Event]:
     """Yields a `HostsAnswer`, whose ``text`` is the inventory in ``dialect`` (a key of `DIALECTS`).
 
-    Raises `UsageError` for an unknown dialect, before the first event.
-    """
+    Raises `UsageError` for an unknown dialect, before the first event."""
     written = write_inventory(inventory, dialect)
     title = f"{pluralize(len(inventory), 'host')} from {printable(inventory.source)} (node0 = {inventory.head.name})"
     yield Started("hosts", title, inventory.names)

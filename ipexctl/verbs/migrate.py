@@ -1,7 +1,6 @@
 """``ipexctl migrate``: lists a script's uses of IPEX and oneCCL with their replacements; compares both on one host."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ipexctl.act.context import Context
 from ipexctl.act.inputs import read_input
@@ -13,14 +12,14 @@ from ipexctl.model import answers
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Run
 from ipexctl.model.toml import parse_toml
 from ipexctl.verbs.common.nested import RunMetrics, collect_metrics
 from ipexctl.verbs.run.run import run
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Record):
     """The runs of ``--compare``: the script in the environment with IPEX, ``migrated`` in the one without.
     Environments are paths on the host (None: the installed one)."""
 

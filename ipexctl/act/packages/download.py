@@ -120,8 +120,7 @@ def download_wheels(
     """Downloads every wheel into the cache and checks its hash; path by package name.
 
     Resumes an earlier download, tries ``limits.tries`` times, and keeps no file with a wrong hash. Raises `UsageError`
-    (exit 4) with every wheel that failed.
-    """
+    (exit 4) with every wheel that failed."""
     http = _Http(sources)
     done: dict[str, int] = {}
     total = sum(wheel.size for wheel in wheels) if all(wheel.size for wheel in wheels) else 0
@@ -233,8 +232,7 @@ def _hold_part(part: Path, report: Callable[[int], None], limits: Limits, stop: 
     """Holds the lock of the unfinished file; while another ipexctl has it, waits and reports how many bytes it has.
 
     The kernel releases the lock of a killed process. Raises `OSError` when ``stop`` is set, and when the file has not
-    grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself).
-    """
+    grown for ``limits.stall`` seconds (its holder is frozen: it would have given up by itself)."""
     have, size, moved = 0, -1, time.monotonic()
     while (handle := _lock_part(part)) is None:
         with suppress(FileNotFoundError):  # it was finished just now

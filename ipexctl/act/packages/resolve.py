@@ -58,8 +58,7 @@ def find_uv_for_hosts(
 ) -> Tool:
     """The same uv for x86-64 Linux: the controller's own if it is such a ``machine``, else from its wheel.
 
-    Raises `UsageError` (exit 4).
-    """
+    Raises `UsageError` (exit 4)."""
     if machine == ("Linux", "x86_64"):
         return tool
     path = cache / "uv" / tool.version / "uv"
@@ -86,8 +85,7 @@ def resolve_wheels(
 ) -> tuple[Wheel, ...]:
     """The exact wheels, with hashes, for a Python ("3.11") and a glibc of the hosts.
 
-    Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel.
-    """
+    Raises `UsageError` (exit 4) if a source does not answer or lacks a wheel."""
     options = ["--format", "pylock.toml", "--generate-hashes"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pylock.toml")  # uv keeps to the versions of the lock that it is to replace

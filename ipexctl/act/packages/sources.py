@@ -1,8 +1,7 @@
 """Where wheels come from: package indexes and directories, as uv, pip and the user configure them.
 
 uv reads its own configuration itself; that of pip is translated here. URLs may carry a user name and a password; those
-reach uv through its environment, never through an argument list or a message.
-"""
+reach uv through its environment, never through an argument list or a message."""
 
 import configparser
 import netrc
@@ -32,8 +31,7 @@ class Sources(Record):
 
     Only the first index that has a package is used for it: ``extra`` in order, those of the version table first, then
     ``index``. ``from_pip``: some of ``extra`` are pip's, to which all indexes are alike. Of ``preferred`` packages
-    these versions are taken as long as the requirements permit.
-    """
+    these versions are taken as long as the requirements permit."""
 
     index: str | None = None
     extra: tuple[str, ...] = ()

@@ -45,8 +45,7 @@ def unpack_wheelhouse(archive: Path, cache: Path, tell: Tell = lambda *_: None) 
     """The directory below ``cache`` with the wheels of ``archive``; unpacked once.
 
     Only wheels are taken, each under its own name whatever directory it lay in, and only plain files. Raises
-    `UsageError`: exit 2 for what is no archive of wheels, exit 4 where there is no room for it.
-    """
+    `UsageError`: exit 2 for what is no archive of wheels, exit 4 where there is no room for it."""
     info = archive.stat()
     place = cache / "houses" / _shorten(str(archive.absolute()))
     house = place / _shorten(f"{info.st_size} {info.st_mtime_ns}")
@@ -98,8 +97,7 @@ def is_archive(name: str) -> bool:
 def hash_wheels(archive: Path) -> dict[str, str]:
     """The wheels of an archive that `pack_wheels` wrote: file name → SHA-256; empty where there is none.
 
-    Raises `UsageError` for what is no archive of wheels.
-    """
+    Raises `UsageError` for what is no archive of wheels."""
     if not archive.exists():
         return {}
     hashes: dict[str, str] = {}
@@ -117,8 +115,7 @@ def hash_wheels(archive: Path) -> dict[str, str]:
 def pack_wheels(archive: Path, wheels: Mapping[str, Path], tell: Tell = lambda *_: None) -> None:
     """Writes ``wheels`` (file name → file) into an archive of the kind that its name says, beside those it has already.
 
-    The old archive or the whole new one, nothing between. Raises `UsageError` (exit 4) where it cannot be written.
-    """
+    The old archive or the whole new one, nothing between. Raises `UsageError` (exit 4) where it cannot be written."""
     try:
         done, total = 0, sum(path.stat().st_size for path in wheels.values())
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """One link per host: over SSH (Fabric and Paramiko), or to this machine."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable
@@ -30,8 +28,7 @@ class Links:
 
     ``connect_timeout`` (seconds) covers connection, banner and login together. ``known_hosts`` replaces the user's
     files; ``accept_new`` records keys of hosts never seen before; ``config`` is an ssh_config file, None reads none.
-    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked.
-    """
+    ``ask`` is called with a question and returns a passphrase or None; without it nothing is ever asked."""
 
     connect_timeout: float = 10.0
     accept_new: bool = False
@@ -66,7 +63,7 @@ class Links:
         if self._dialler is not None:  # kept: it knows keys that were asked for, and what a later link needs
             self._dialler.close()
 
-    def _make_link(self, host: Host) -> LocalLink | SSHLink:
+    def _make_link(self, host: Host) -> "LocalLink | SSHLink":
         if host.is_local:
             return LocalLink(host)
         if not {"paramiko", "invoke"} & sys.modules.keys():  # Invoke imports asyncio and mocks; Paramiko needs it not

@@ -1,7 +1,5 @@
 """What links over SSH and to this machine share: commands with capped outputs, one deadline, a log, and an end."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -63,7 +61,7 @@ class CommandChannel(Channel):
         while (pieces := self.read(None)) is not None:
             yield from pieces
 
-    def __enter__(self) -> CommandChannel:
+    def __enter__(self) -> "CommandChannel":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,7 +205,7 @@ class _TimedOut(Exception):
     """The command outlived its timeout; it still runs."""
 
 
-def _collect(channel: CommandChannel, command: Command, deadline: float) -> Completed:
+def _collect(channel: "CommandChannel", command: Command, deadline: float) -> Completed:
     """Feeds the input, reads both outputs and waits for the end. Raises `_TimedOut` at ``deadline`` (monotonic)."""
     if len(command.stdin) <= _SMALL:
         _feed_input(channel, command.stdin)
@@ -233,7 +231,7 @@ def _collect(channel: CommandChannel, command: Command, deadline: float) -> Comp
     return Completed(channel.status(), bytes(outputs["out"]), bytes(outputs["err"]), truncated)
 
 
-def _feed_input(channel: CommandChannel, data: bytes) -> None:
+def _feed_input(channel: "CommandChannel", data: bytes) -> None:
     # It may end without reading all: its status says how; a lost link is met by the reader.
     with suppress(BrokenPipeError, LinkError, ValueError):
         if data:

@@ -1,8 +1,7 @@
 """Connecting: one deadline over name, TCP, banner, key exchange and login; the host's key is judged before any login.
 
 Paramiko's transport is driven directly, because its `SSHClient` costs several times as much and reads known_hosts its
-own way. No agent, X11 or port is ever forwarded: nothing here can ask for it, and what a host asks for is refused.
-"""
+own way. No agent, X11 or port is ever forwarded: nothing here can ask for it, and what a host asks for is refused."""
 
 import random
 import shlex
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ipexctl.act.ssh.tcp import open_tcp
 from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.links import LinkError
 from ipexctl.model.text import printable
 
@@ -33,8 +33,7 @@ _REMEMBERED = 5.0  # seconds for which a jump host that could not be reached is 
 _GRACE = 0.3  # seconds after the deadline in which the transport may still say why
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(Record):
     """Connecting to one host, or to one jump host on the way to it."""
 
     settings: Settings
@@ -70,8 +69,7 @@ class Dialler:
     def dial(self, host: Host, opening: Callable[[Any], None]) -> tuple[Transport, list[str]]:
         """An authenticated connection, and notes for the user. Raises `LinkError`.
 
-        ``opening`` gets each socket while it is being connected, so that it can be shut down from outside.
-        """
+        ``opening`` gets each socket while it is being connected, so that it can be shut down from outside."""
         notes: list[str] = []
         try:
             settings = self._settings.find_settings(host)

@@ -15,17 +15,16 @@ import stat
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ipexctl.model.errors import Exit, UsageError
+from ipexctl.model.json_values import Record
 
 KeyState = Literal["ok", "unknown", "changed", "revoked", "certificate"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """One usable line. ``marker`` is "", "@revoked" or "@cert-authority"."""
 
     file: str
@@ -38,8 +37,7 @@ class Entry:
 class Verdict(NamedTuple):
     """The state of a host key. ``entry`` is the line that decided, None for an unknown key.
 
-    "certificate": only a certificate authority is known for the host, and host certificates are not supported.
-    """
+    "certificate": only a certificate authority is known for the host, and host certificates are not supported."""
 
     state: KeyState
     entry: Entry | None = None
@@ -73,8 +71,7 @@ def read_safely(path: Path) -> bytes:
 class KnownHosts:
     """The lines of some known_hosts files, by host. Files that do not exist are empty.
 
-    ``problems`` lists the lines that could not be read: "known_hosts:7: not base64".
-    """
+    ``problems`` lists the lines that could not be read: "known_hosts:7: not base64"."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
@@ -145,8 +142,7 @@ class KnownHosts:
     def judge_key(self, name: str, blob: bytes, *, also: str = "") -> Verdict:
         """Looks up the key a host shows. ``also`` is a second name to accept it under (the host without its port).
 
-        A revoked key is refused even if another line accepts it; a host known by another key only has "changed".
-        """
+        A revoked key is refused even if another line accepts it; a host known by another key only has "changed"."""
         entries = self.find_entries(name)
         everything = entries + (self.find_entries(also) if also else [])
         found: dict[KeyState, list[Entry]] = {  # the first that has an entry counts

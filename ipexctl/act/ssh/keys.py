@@ -7,7 +7,6 @@ import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
@@ -16,21 +15,20 @@ from paramiko.agent import AgentKey
 from ipexctl.act.ssh.hostkeys import fingerprint
 from ipexctl.act.ssh.paramiko_internals import SharedAgent
 from ipexctl.act.ssh.settings import Settings
+from ipexctl.model.json_values import Record
 
 _DEFAULT = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _MOST = 6  # keys offered to one host: sshd ends the connection after six failures
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Record):
     """``name`` identifies the key in messages."""
 
     name: str
     key: paramiko.PKey
 
 
-@dataclass(frozen=True, slots=True)
-class UnusableKey:
+class UnusableKey(Record):
     """A requested key that cannot be used, with reason and hint. ``code`` is "key-mode" or "auth"."""
 
     why: str

@@ -17,8 +17,7 @@ Paramiko below the next major release, and `make fast-lowest` runs the tests wit
 - ``Transport.clear_to_send``: tells whether a key exchange is going on, during which sending would block.
 - ``socket._closed``: the transport's thread reads it of its socket before it ends.
 - ``AgentSSH._send_message``: requests of several threads would be mixed on the agent's one connection.
-- ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once.
-"""
+- ``Channel.in_buffer``, ``in_stderr_buffer``: the public API cannot wait for both outputs at once."""
 
 import signal
 import socket

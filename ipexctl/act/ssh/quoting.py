@@ -2,8 +2,7 @@
 
 sshd hands the one string it gets to the user's login shell (bash, dash, csh, fish …), whose startup files may print,
 change directory or set variables first. So the string is plain enough for all of them, `/bin/sh` does the work, and
-prints a nonce with its process id on both outputs before the command starts: output before the nonce is noise.
-"""
+prints a nonce with its process id on both outputs before the command starts: output before the nonce is noise."""
 
 import os
 import re
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 
 from ipexctl.model.commands import Command
+from ipexctl.model.json_values import Record
 
 # The kernel takes no single argument longer than 128 KiB (MAX_ARG_STRLEN); longer scripts come in through stdin.
 _LONGEST = 100_000
@@ -30,8 +30,7 @@ def shell_line(command: Command) -> bytes:
     return line
 
 
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
+class ShellCommand(Record):
     """The line for the login shell, and the bytes for its stdin before the command's own input."""
 
     line: bytes
@@ -49,8 +48,7 @@ def _through_stdin(text: bytes) -> ShellCommand:
     In braces: of a text that did not arrive whole, sh executes nothing. dd with ``fullblock`` takes exactly these bytes
     out of a pipe, that of coreutils and that of busybox. busybox's head reads ahead, up to 4 KiB of the command's own
     input, and throws them away; coreutils' does not, and stands in for a dd that does not know the word (which then has
-    read nothing).
-    """
+    read nothing)."""
     whole = b"{ " + text + b"\n}"
     size = len(whole)
     return ShellCommand(b'eval "$(dd bs=%d count=1 iflag=fullblock 2>/dev/null || head -c %d)"' % (size, size), whole)

@@ -1,18 +1,15 @@
 """Where and how a host is reached: the user's ssh_config (see `sshconfig`), by the precedence of Fabric's `Connection`.
 
-docs/decisions/0012-fabric.md says what Fabric is used for, and what not.
-"""
-
-from __future__ import annotations
+docs/decisions/0012-fabric.md says what Fabric is used for, and what not."""
 
 import getpass
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from ipexctl.act.ssh.sshconfig import ALGORITHMS, Hop, HostOptions, OpenSSHConfig, read_config
 from ipexctl.model.errors import ConnectError
 from ipexctl.model.hosts import Host
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
@@ -21,8 +18,7 @@ _MOST_JUMPS = 16  # one behind the other; tokens in ProxyJump can make a loop of
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Record):
     """How one host (or one hop on the way to it) is reached."""
 
     name: str  # as the user wrote it
@@ -39,7 +35,7 @@ class Settings:
     timeout: float | None  # ConnectTimeout, seconds
     command: str | None  # ProxyCommand
     algorithms: tuple[tuple[str, str], ...]  # keyword of ssh_config and its value, such as "+aes128-cbc"
-    jump: Settings | None  # the jump host before it, which may have one of its own
+    jump: "Settings | None"  # the jump host before it, which may have one of its own
 
     @property
     def at(self) -> str:
@@ -51,25 +47,23 @@ class SSHSettings:
     """Reads ssh_config once (``path``, then the ``system``'s; without a path neither) and answers for hosts.
 
     ``known_hosts`` replaces the user's files. Raises `UsageError` for a file that cannot be read as ssh_config, or that
-    others can write; `ConnectError` for a host that cannot be reached as it says.
-    """
+    others can write; `ConnectError` for a host that cannot be reached as it says."""
 
     def __init__(self, path: Path | None, system: Path = _SYSTEM, known_hosts: Path | None = None) -> None:
         paths = [path.expanduser(), system] if path else []
         self._config = OpenSSHConfig([line for place in paths for line in read_config(place, place.parent)])
         self._known_hosts = known_hosts
 
-    def find_settings(self, host: Host) -> Settings:
+    def find_settings(self, host: Host) -> "Settings":
         hop = Hop(host.name, host.address, host.user, host.port)
         return self._resolve(hop, (), (), host.key, host.vars.get("known_hosts"))
 
     def _resolve(
         self, host: Hop, jumps: tuple[Hop, ...], behind: tuple[Hop, ...], key: str | None, known_hosts: str | None
-    ) -> Settings:
+    ) -> "Settings":
         """``jumps`` were named for this hop and beat its own; ``behind`` are the hosts that are reached through it.
 
-        A jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly.
-        """
+        A jump host that would be behind itself, by a ProxyJump for all hosts, is reached directly."""
         options = self._config.lookup(host.host, host.user, host.port)
         user, port = _find_login(host.user, host.port, options.word("user"), options.word("port"))
         try:

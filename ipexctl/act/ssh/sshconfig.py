@@ -8,10 +8,7 @@ an included file begins in the scope of its Include line, which holds again afte
 in any Match line, asks for a second pass, in which ``final`` and ``canonical`` are true and Host lines are compared
 with the HostName that was found; it adds what the first one did not set.
 
-docs/ssh.md lists the differences; tests/unit/test_ssh_config_differential.py compares with ``ssh -G``.
-"""
-
-from __future__ import annotations
+docs/ssh.md lists the differences; tests/unit/test_ssh_config_differential.py compares with ``ssh -G``."""
 
 import getpass
 import glob
@@ -26,6 +23,7 @@ from pathlib import Path
 
 from ipexctl.act.ssh.hostkeys import matches_patterns, read_safely
 from ipexctl.model.errors import ConnectError, UsageError
+from ipexctl.model.json_values import Record
 from ipexctl.model.text import printable
 
 _LINE = re.compile(r'"?([^\s"=]+)"?(?:\s*=\s*|\s+)(.+)', re.DOTALL)
@@ -39,8 +37,7 @@ _PATIENCE = 10.0  # seconds for a command of `Match exec`; OpenSSH waits for eve
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-@dataclass(frozen=True, slots=True)
-class _Criterion:
+class _Criterion(Record):
     """One of a Match line; a Host line is one of the kind "target"."""
 
     kind: str
@@ -53,23 +50,21 @@ class _Scope:
     """A Host or Match line, whose criteria must all be true, in the ``outer`` scope of the Include line of its file."""
 
     criteria: tuple[_Criterion, ...]
-    outer: _Scope | None
+    outer: "_Scope | None"
     place: str  # file and line, for messages
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(Record):
     name: str
     words: tuple[str, ...]
-    scope: _Scope | None
+    scope: "_Scope | None"
     place: str
 
 
 File = list[_Option | _Scope]
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Record):
     """A host of a ProxyJump line: ``[user@]host[:port]`` or ``ssh://[user@]host[:port]``."""
 
     text: str = field(compare=False)
@@ -78,7 +73,7 @@ class Hop:
     port: int | None
 
     @classmethod
-    def parse(cls, text: str) -> Hop:
+    def parse(cls, text: str) -> "Hop":
         match = _HOP.fullmatch(text)
         if not match:
             raise ValueError("not a jump host")
@@ -86,15 +81,11 @@ class Hop:
         return cls(text, match["v6"] or match["host"], match["user"], port)
 
 
-# files --------------------------------------------------------------------------------------------------------------
-
-
-def read_config(path: Path, base: Path, scope: _Scope | None = None, depth: int = 0) -> File:
+def read_config(path: Path, base: Path, scope: "_Scope | None" = None, depth: int = 0) -> File:
     """The lines of a file and of those that it includes, none if there is no such file.
 
     Relative names in Include lines are below ``base``. Raises `UsageError` for a file that others can write, and for a
-    line that cannot be read.
-    """
+    line that cannot be read."""
     if depth > _DEEP:
         raise UsageError(f"{path} is not read: Include lines are nested more than {_DEEP} deep")
     try:
@@ -150,8 +141,7 @@ def _parse_line(line: str) -> tuple[str, list[str]]:
 def _split_words(text: str) -> Iterator[str]:
     """The words of a line, as OpenSSH splits them: both kinds of quotation marks, ``\\`` before one, comments.
 
-    Raises `ValueError` for a quotation mark without its partner.
-    """
+    Raises `ValueError` for a quotation mark without its partner."""
     word: str | None = None
     for match in _PIECE.finditer(text):
         piece, quote = match[0], match["quote"]
@@ -188,8 +178,6 @@ def _parse_criteria(keyword: str, words: list[str]) -> tuple[_Criterion, ...]:
         criteria.append(_Criterion(bare, patterns, kind.startswith("!")))
     return tuple(criteria)
 
-
-# values -------------------------------------------------------------------------------------------------------------
 
 _YES_NO = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _CHOICES = {
@@ -252,7 +240,7 @@ def _parse_seconds(text: str) -> str:
 
 
 # hosts --------------------------------------------------------------------------------------------------------------
-_SUBJECTS: Mapping[str, Callable[[HostOptions], str]] = {  # what the patterns of a criterion are compared with
+_SUBJECTS: "Mapping[str, Callable[[HostOptions], str]]" = {  # what the patterns of a criterion are compared with
     "target": lambda options: options.target,
     "host": lambda options: options.host.lower(),
     "originalhost": lambda options: options.original.lower(),
@@ -379,7 +367,7 @@ class OpenSSHConfig:
         # As in OpenSSH: by its mere presence, also where the scope around it does not hold.
         self._has_final = any(criterion.kind == "final" for criterion in criteria)
 
-    def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> HostOptions:
+    def lookup(self, hostname: str, user: str | None = None, port: int | None = None) -> "HostOptions":
         """The options of a host; a user and a port that were given beat the files. Raises `UsageError`, and
         `ConnectError` for a name that had to be made canonical and cannot be resolved."""
         options = HostOptions(hostname, user, port)
@@ -392,7 +380,7 @@ class OpenSSHConfig:
         return options
 
 
-def _canonicalize(options: HostOptions) -> str:
+def _canonicalize(options: "HostOptions") -> str:
     """The full name of a host under one of the CanonicalDomains; its own name where there is none."""
     host = options.host.lower()
     proxied = options.proxy("proxycommand") or options.proxy("proxyjump")

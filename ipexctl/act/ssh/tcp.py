@@ -16,8 +16,7 @@ def open_tcp(settings: Settings, deadline: float, limit: float, opening: Callabl
     """A socket to the host; its addresses share the time. Raises `ConnectError`.
 
     ``deadline`` is on the monotonic clock, ``limit`` (seconds) is named in messages, and ``opening`` gets each socket
-    before it connects.
-    """
+    before it connects."""
     timeout = ConnectError("timeout", f"no answer within {limit:g} s ({settings.at})")
     failure = timeout
     addresses = _resolve(settings, deadline)

@@ -4,8 +4,6 @@ The host runs `remote/send_tree.sh`. Only names that were requested become local
 by one without following a symbolic link, and each file is written to a temporary name and renamed when it is complete.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
@@ -146,7 +144,7 @@ class _Header(tarfile.TarInfo):
     """A header whose own extensions are bounded: tarfile reads those into memory, whatever size they claim."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
         if header.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and header.size > _PIECE:
             raise tarfile.ReadError("an extended header that is too long")

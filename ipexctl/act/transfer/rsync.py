@@ -2,8 +2,7 @@
 
 rsync's remote shell is `rsync_shell.py`, which passes its two pipes to this process; they are joined to a channel of
 the link. So there is no second connection and no second set of rules for keys and hosts. rsync writes into a private
-directory; it reads the old versions in place and never changes them.
-"""
+directory; it reads the old versions in place and never changes them."""
 
 import array
 import contextlib
@@ -60,8 +59,7 @@ def find_rsync() -> str | None:
 def send_files(link: Link, root: Path, names: Sequence[str], into: str, sent: Callable[[int], None]) -> None:
     """Sends the files ``names`` of ``root`` into the directory ``into`` on the host, two levels below the old versions.
 
-    Calls ``sent`` with the number of bytes of each write. Raises `RsyncError`, or `LinkError` for a lost connection.
-    """
+    Calls ``sent`` with the number of bytes of each write. Raises `RsyncError`, or `LinkError` for a lost connection."""
     _run_rsync(link, root, names, into, _SENDING, sent=sent)
 
 
@@ -71,8 +69,7 @@ def receive_files(
     """Receives files of ``directory`` on the host into ``into``, one level below the old versions. A host that sends
     more than ``sizes`` (bytes by name) is stopped, and no file grows beyond the largest of them.
 
-    Calls ``received`` with the number of bytes of each read. Raises as `send_files` does.
-    """
+    Calls ``received`` with the number of bytes of each read. Raises as `send_files` does."""
     _run_rsync(link, into, [*sizes], directory, _RECEIVING, received=received, sizes=[*sizes.values()])
 
 

@@ -1,8 +1,7 @@
 """Sends files to a host: completely or not at all, never through a symbolic link, never readable by others.
 
 The host runs `remote/receive_tree.sh`, which receives everything in a private directory beside the target and moves it
-into place by rename.
-"""
+into place by rename."""
 
 import hashlib
 import io
@@ -41,8 +40,7 @@ def write_files(
 
     ``directory`` is absolute, or relative to the home directory, and is created 0700. A file gets its mode from
     ``modes``, else 0600, whatever the umask, and is replaced by rename. Raises `LinkError` for a directory that is
-    a symbolic link, belongs to another user or can be written by others.
-    """
+    a symbolic link, belongs to another user or can be written by others."""
     archive = bytearray(tar_directory("tree"))
     parents = {""}
     for name in sorted(files):
@@ -62,8 +60,7 @@ def send_file(
     """Copies one large file to ``target`` (absolute, or relative to the home directory) and verifies its hash there.
 
     Resumes an interrupted transfer. Returns False if the host has the same file already. ``sha256`` (hex) is computed
-    where it is not given. Raises `LinkError` if the file cannot be written or arrives damaged.
-    """
+    where it is not given. Raises `LinkError` if the file cannot be written or arrives damaged."""
     directory, _, name = target.rpartition("/")
     digest = sha256 or hash_file(source)
     size = source.stat().st_size
@@ -93,8 +90,7 @@ def install_tree(link: Link, directory: str, archive: Archive, *, own: str, old:
     ``own`` names this transfer's private directory; ``old`` are those of earlier transfers, to be removed. If
     ``archive`` raises, the host's files are unchanged. A function is called with a private directory on the host
     (absolute), two levels below ``directory``. Files that rsync has written there are installed with those of the
-    stream, if the stream contains their names (``merged``) and hashes (``sums``).
-    """
+    stream, if the stream contains their names (``merged``) and hashes (``sums``)."""
     end = tar_file("whole", b"", 0o600) + bytes(1024)
     if callable(archive):
         return _stream(link, ("merge", directory, PART + own, *old), lambda into: chain(archive(into), [end]))

@@ -30,8 +30,7 @@ class SourceChangedError(Exception):
 def read_tree(root: Path, ignored: Callable[[str, bool], bool]) -> Tree:
     """Reads the tree below ``root`` without ignored files. Follows no symbolic link and opens no file.
 
-    Raises `UsageError` with all links that leave the tree and all files and directories that cannot be read.
-    """
+    Raises `UsageError` with all links that leave the tree and all files and directories that cannot be read."""
     entries: list[Entry] = []
     skipped: list[str] = []
     reasons: list[str] = []
@@ -113,8 +112,7 @@ class Packer:
         """The tar stream in pieces, for `send.install_tree`. Raises `SourceChangedError` before its end, so that
         nothing takes effect.
 
-        ``by_rsync`` are files that rsync has sent already: the stream contains their hashes.
-        """
+        ``by_rsync`` are files that rsync has sent already: the stream contains their hashes."""
         with self._lock:
             if entries not in self._packed_trees:
                 self._packed_trees[entries] = list(self._pack_entries(entries))

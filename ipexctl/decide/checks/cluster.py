@@ -18,8 +18,7 @@ T = TypeVar("T", bound=Hashable)
 class Cluster(Record):
     """Hosts as written, the facts of those that answered and the failures of the others, both in the order written.
 
-    ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only.
-    """
+    ``table`` is the version table. ``live`` is False for recorded probes, which may hold a part only."""
 
     inventory: Inventory
     facts: Mapping[str, Facts]

@@ -1,8 +1,7 @@
 """Which interface a run must use on each host, and why: chosen by subnet, never by name.
 
 Names differ between hosts, ``hostname -I`` starts with whatever came up first, and ``docker0`` has the same address
-everywhere; what the hosts of a run have in common is a subnet in which each of them has an address of its own.
-"""
+everywhere; what the hosts of a run have in common is a subnet in which each of them has an address of its own."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,8 +38,7 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
 
     In order: loopback where all hosts are this one machine; else the best subnet in which every host has an address of
     its own (real rather than virtual, the one we came in by, faster, larger MTU, IPv4); else, host by host, the address
-    we came in by, or the one of the default route.
-    """
+    we came in by, or the one of the default route."""
     if is_one_machine(facts):
         return {host: _choose_loopback(fact) for host, fact in facts.items()}
     usable = {host: _list_usable_addresses(fact) for host, fact in facts.items()}

@@ -78,9 +78,6 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("PY002", host, {"found": ", ".join(sorted(minors, key=parse_version)), "version": usual})
 
 
-# --- the stack that is there -----------------------------------------------------------------------------------------
-
-
 def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
     """Torch under the wrong IPEX or binding, half an environment or none, another stack than most hosts have."""
     stacks: dict[str, str] = {}

@@ -2,8 +2,7 @@
 
 sysfs first (the kernel's own, per CPU), then lscpu (computed from it), then /proc/cpuinfo. None if no source has it: a
 /proc/cpuinfo with one block of a bigger machine does not determine the sockets, and lscpu's threads times cores need
-not be the number of CPUs (hybrid processors, offline siblings).
-"""
+not be the number of CPUs (hybrid processors, offline siblings)."""
 
 import re
 from collections import Counter

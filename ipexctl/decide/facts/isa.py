@@ -24,8 +24,7 @@ def find_isa_level(
     """The level, and for each higher one why the host does not have it (codes: ``no-tiles``, ``no-flags``, ``hidden``).
 
     ``silicon`` is the level of the microarchitecture where it is known, ``hidden_by`` who would hide what it has, and
-    ``tiles`` what the kernel answered to a process that asked for AMX: "granted", "refused 95" or "" for not asked.
-    """
+    ``tiles`` what the kernel answered to a process that asked for AMX: "granted", "refused 95" or "" for not asked."""
     refused: dict[str, Note] = {}
     for level, needed in LEVELS.items():
         missing = [flag for flag in needed if flag not in flags]

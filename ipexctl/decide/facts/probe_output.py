@@ -1,8 +1,7 @@
 """The probe command of a host, and its raw answers: files by path and commands by name.
 
 A bundle is what ``doctor --save-bundle`` writes and ``doctor --recorded`` reads:
-``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``.
-"""
+``{"files": {"/proc/cpuinfo": "…"}, "commands": {"lscpu": "…"}}``."""
 
 import hashlib
 import json
@@ -29,8 +28,7 @@ def build_probe_command(
 ) -> Command:
     """``text`` is that of ``remote/probe.sh``; ``nonce`` must not be guessable. ``names`` are looked up on the host.
 
-    ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once.
-    """
+    ``limit`` (seconds, whole ones: not every `sleep` knows fractions) bounds each question; all run at once."""
     seconds = max(1, round(limit))
     argv = ("sh", "-s", "--", nonce, str(seconds), str(CAP_ASIDE), venv, workdir, *names)
     return Command(argv, stdin=text.encode(), timeout=seconds + _GRACE, cap=16 * CAP)

@@ -42,9 +42,6 @@ def find_container(bundle: ProbeOutput, path_marks: frozenset[str]) -> str | Non
     return next(iter([*named, *(word for path, word in marks.items() if path in path_marks)]), None)
 
 
-# --- network ---------------------------------------------------------------------------------------------------------
-
-
 def read_interfaces(bundle: ProbeOutput) -> tuple[Interface, ...]:
     """From `ip addr` or `ifconfig -a`, completed by sysfs and the routing table."""
     output = bundle.command("ip addr")
@@ -130,9 +127,6 @@ def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
         if name and word and parse_interface(word):
             found.append((name, word))
     return {name: tuple(addresses) for name, addresses in group_pairs(found).items()}
-
-
-# --- software --------------------------------------------------------------------------------------------------------
 
 
 def read_distribution(bundle: ProbeOutput) -> str | None:
@@ -257,9 +251,6 @@ def find_scheduler(environ: Mapping[str, str], path_marks: frozenset[str], tools
         if variable in environ or files & path_marks or commands & set(tools):
             return word
     return None
-
-
-# --- disks and limits -------------------------------------------------------------------------------------------------
 
 
 def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:

@@ -161,8 +161,7 @@ def build_rank_words(
     neither look for a configuration on the host nor start mpirun again.
 
     ``user_env`` are the user's variables: what they say of precision and IPEX wins over the configuration. Raises
-    `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX.
-    """
+    `UsageError` (exit 4) for the three versions that cannot be started so beside IPEX."""
     version = packages.get("accelerate", "")
     flags = ["--cpu"]
     if version and has_ipex(packages) and not supports_option(options, "accelerate", "--ipex", version):
@@ -228,8 +227,7 @@ def choose_device(packages: Mapping[str, str]) -> dict[str, Setting]:
     """Accelerate's device of a rank, where it matters.
 
     By itself it takes cpu:0, and ``Tensor.to("cpu:0")`` copies what is on ``cpu``: optimizers then train copies of the
-    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0).
-    """
+    weights that IPEX has packed for its layers, and the model never learns (seen with 1.7.0 and IPEX 2.8.0)."""
     if "accelerate" not in packages or not has_ipex(packages):
         return {}
     return {"ACCELERATE_TORCH_DEVICE": Setting("cpu", "else Accelerate moves models away from IPEX's weights")}

@@ -39,8 +39,7 @@ def build_launch(
 
     ``script`` is a path relative to each host's workdir; ``user_env`` holds the user's variables; ``config`` is the
     user's Accelerate configuration; ``options`` list the keys and flags that its versions support. Raises `UsageError`:
-    exit 2 when the ranks do not fit, exit 4 when hosts are one machine, or have no common MPI or network.
-    """
+    exit 2 when the ranks do not fit, exit 4 when hosts are one machine, or have no common MPI or network."""
     task = accelerate.apply_config(config, task)
     if task.launcher == "accelerate":
         accelerate.require_accelerate(_get_packages(runtimes[hosts[0].name].facts))

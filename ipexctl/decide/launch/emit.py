@@ -3,8 +3,7 @@
 The forms are macros of ``data/emit.j2``. Each has the same core, ``rank_script``: what one rank does on its own host,
 which is the planned environment, cores, memory and directory, and then the script. Secrets are not written: they are
 taken from the environment of the user who starts it. Features of ipexctl itself are missing: tagged output, a keeper,
-limits and the proved end.
-"""
+limits and the proved end."""
 
 import json
 import re

@@ -131,8 +131,7 @@ def parse_user_env(
     """The user's variables, later sources winning: files (name → text) in order, then `pass_env`, then `env`.
 
     Values from files and from this machine, and those whose names look secret, are never shown. Raises `UsageError`
-    with all problems at once.
-    """
+    with all problems at once."""
     problems: list[str] = []
     settings: dict[str, Setting] = {}
     for file, text in env_files.items():

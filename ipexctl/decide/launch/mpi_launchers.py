@@ -11,8 +11,7 @@ unless names are kept whole. ``mpirun`` by its absolute path would change the en
 (``--noprefix``); a proxy would leave the process that the guard watches (``orte_leave_session_attached``); proxies
 would start each other, which hosts without keys cannot (``plm_rsh_no_tree_spawn``). ``--tag-output`` is text that a
 rank may print as well, so output is framed by the ranks' wrappers (`remote.wrapper.Frames`). Open MPI 5 has another
-run-time system with other words: it is refused by name.
-"""
+run-time system with other words: it is refused by name."""
 
 import posixpath
 import re

@@ -1,8 +1,7 @@
 """Place ranks on hosts and bind them to cores.
 
 Cores come from what the host *allows* (affinity, cpuset, quota), never from what the machine has; a rank gets whole
-physical cores (first hardware thread of each), of one NUMA node where that is possible.
-"""
+physical cores (first hardware thread of each), of one NUMA node where that is possible."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,8 +68,7 @@ def count_ranks(
     """Number of ranks on each host, in host order; hosts without ranks are left out.
 
     ``ppn`` wins over the hostfile's slots, slots win over one rank per NUMA node. With ``n`` alone and no slots, the
-    ranks are distributed evenly. Raises `UsageError` when ``n`` ranks do not fit.
-    """
+    ranks are distributed evenly. Raises `UsageError` when ``n`` ranks do not fit."""
     room = [ppn or host.slots or max(1, cores[host.name].nodes) for host in hosts]
     if n is None:
         return tuple((host.name, count) for host, count in zip(hosts, room, strict=True))
@@ -124,8 +122,7 @@ def place_ranks(
     ``machines`` maps hosts to what names their machine: hosts that are one machine share its cores. ``workers`` cores
     of each rank (its last) are set aside for its collectives when ``least`` or more are left to compute on. ``divide``
     gives the CPUs of so many processes of a machine; where it gives fewer shares, they are used in turn. ``only`` this
-    process of each host, or all.
-    """
+    process of each host, or all."""
     warnings = [replace(note, hosts=(host,)) for host, _ in counts if (note := cores[host].note)]
     total: Counter[str] = Counter()  # processes of a machine
     for host, count in counts:

@@ -2,8 +2,7 @@
 instruction set of mixed hosts.
 
 Sources: the launcher of intel_extension_for_pytorch (ipexrun) and torch.backends.xeon.run_cpu for preloads and their
-variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets.
-"""
+variables; the dispatch code of IPEX 2.1 to 2.8 and oneDNN's CPU dispatcher for the names of instruction sets."""
 
 import re
 from collections.abc import Mapping, Sequence

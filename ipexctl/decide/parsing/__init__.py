@@ -33,8 +33,7 @@ def parse_list(text: str, source: str = "--hosts") -> Inventory:
 def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str = "") -> Inventory:
     """The hosts of the batch job that ``environ`` describes; for ``pbs``, ``nodefile`` is the text of ``PBS_NODEFILE``.
 
-    ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`.
-    """
+    ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`."""
     if scheduler == "pbs":
         file = find_variable(scheduler, environ, "PBS_NODEFILE")
         return _finish(read_pbs(nodefile, environ[file], InputErrors(environ[file])), scheduler)
@@ -52,8 +51,7 @@ def _finish(tree: Tree, source: str) -> Inventory:
 def _is_yaml(text: str, source: str) -> bool:
     """By the file's name, or by its first lines: ``---``, ``{``, or ``group:`` with something indented below it.
 
-    A lone ``node1:`` is a host line whose slots were forgotten, not YAML.
-    """
+    A lone ``node1:`` is a host line whose slots were forgotten, not YAML."""
     if source.lower().endswith((".yml", ".yaml", ".json")):
         return True
     lines = [line.rstrip() for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]

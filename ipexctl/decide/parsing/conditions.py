@@ -3,10 +3,7 @@
 Python's own parser reads it, and only what is on the list below is compiled: comparisons, ``and or not in``, numbers
 and their arithmetic, texts, lists, and the names of facts. Nothing is called or evaluated by Python.
 Instruction sets are ordered by what they can do. A fact that a host cannot report makes the whole expression unknown
-(`UnknownFact`), unless the other parts decide it.
-"""
-
-from __future__ import annotations
+(`UnknownFact`), unless the other parts decide it."""
 
 import ast
 import operator
@@ -58,7 +55,7 @@ class _Part(Record):
     kind: Kind
     read: Reader
 
-    def require(self, kind: Kind) -> _Part:
+    def require(self, kind: Kind) -> "_Part":
         if self.kind != kind:
             raise _ConditionError(self.node, f"{self} is {_KINDS[self.kind]}, not {_KINDS[kind]}")
         return self
@@ -116,7 +113,7 @@ def _parse(text: str) -> ast.expr:
         return ast.parse(text.strip(), mode="eval").body
 
 
-def _compile(node: ast.expr) -> _Part:
+def _compile(node: ast.expr) -> "_Part":
     """Checks a part and makes its reader. Raises `_ConditionError`."""
     match node:
         case ast.BoolOp(op=op, values=values):
@@ -154,14 +151,14 @@ def _compile(node: ast.expr) -> _Part:
     )
 
 
-def _compile_constant(node: ast.expr, value: object) -> _Part:
+def _compile_constant(node: ast.expr, value: object) -> "_Part":
     kinds: Mapping[type, Kind] = {type(None): "nothing", bool: "truth", int: "number", float: "number", str: "text"}
     if type(value) not in kinds:
         raise _ConditionError(node, f"{_quote(node)} is not understood")
     return _Part(node, kinds[type(value)], lambda _: value)
 
 
-def _compile_name(node: ast.expr, name: str) -> _Part:
+def _compile_name(node: ast.expr, name: str) -> "_Part":
     def read(facts: Mapping[str, object]) -> object:
         if (value := facts.get(name)) is None:
             raise UnknownFact(name)
@@ -174,7 +171,7 @@ def _compile_name(node: ast.expr, name: str) -> _Part:
     return _Part(node, names()[name], read)
 
 
-def _compile_comparison(op: ast.cmpop, first: _Part, second: _Part) -> Reader:
+def _compile_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> Reader:
     """The comparison of two parts; an order is that of numbers, of versions or of instruction sets."""
     _check_comparison(op, first, second)
     kinds = {first.kind, second.kind}
@@ -189,7 +186,7 @@ def _compile_comparison(op: ast.cmpop, first: _Part, second: _Part) -> Reader:
     return lambda facts: compare(read(first, facts), read(second, facts))
 
 
-def _check_comparison(op: ast.cmpop, first: _Part, second: _Part) -> None:
+def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
     left, right = first.kind, second.kind
     if type(op) in _CONTAINED:
         if right not in ("list", "text"):
@@ -241,7 +238,7 @@ def _calculate(op: ast.operator, left: float, right: float) -> float:
         raise UnknownFact("a division by nothing") from None
 
 
-def _combine_parts(decisive: bool, parts: Iterable[_Part], facts: Mapping[str, object]) -> bool:
+def _combine_parts(decisive: bool, parts: "Iterable[_Part]", facts: Mapping[str, object]) -> bool:
     """``or`` and ``and``, which one part that is ``decisive`` (true, false) decides, whatever the unknown ones are."""
     unknown: UnknownFact | None = None
     for part in parts:
@@ -255,24 +252,24 @@ def _combine_parts(decisive: bool, parts: Iterable[_Part], facts: Mapping[str, o
     return not decisive
 
 
-def _read_value(part: _Part, facts: Mapping[str, object]) -> object:
+def _read_value(part: "_Part", facts: Mapping[str, object]) -> object:
     return part.read(facts)
 
 
-def _read_or_none(part: _Part, facts: Mapping[str, object]) -> object:
+def _read_or_none(part: "_Part", facts: Mapping[str, object]) -> object:
     try:
         return part.read(facts)
     except UnknownFact:
         return None
 
 
-def _read_isa_rank(part: _Part, facts: Mapping[str, object]) -> int:
+def _read_isa_rank(part: "_Part", facts: Mapping[str, object]) -> int:
     if (level := part.read(facts)) not in ORDER:
         raise UnknownFact("isa_level")
     return -ORDER.index(level)
 
 
-def _read_version(part: _Part, facts: Mapping[str, object]) -> list[tuple[int, int, str]]:
+def _read_version(part: "_Part", facts: Mapping[str, object]) -> list[tuple[int, int, str]]:
     """Numbers in a text are compared as numbers: 2.9 is before 2.28."""
     pieces = re.findall(r"\d+|\D+", part.read(facts))
     return [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in pieces]

@@ -1,8 +1,7 @@
 """Host lines: Intel MPI, MPICH, Open MPI, DeepSpeed, Ansible INI, plain lists, and our own keys.
 
 Each line is read for itself, so dialects may be mixed. A line is a host (``user@host:slots``, with ranges) and then
-``key=value`` words; ``#`` begins a comment. A line ``[group]`` makes the file an Ansible inventory.
-"""
+``key=value`` words; ``#`` begins a comment. A line ``[group]`` makes the file an Ansible inventory."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -104,8 +103,7 @@ def _parse_section(line: str) -> tuple[str, str] | None:
 def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
     """The host names a word like ``alice@node[1-4]:8`` stands for; its user and slots go to ``words``.
 
-    What follows the colon is slots for MPI and a port for Ansible: in its inventories we refuse to guess.
-    """
+    What follows the colon is slots for MPI and a port for Ansible: in its inventories we refuse to guess."""
     problems, origin, host_text = tree.problems, word.origin, word.text
     before = len(problems)
     if "@" in host_text:

@@ -20,8 +20,7 @@ class InputErrors:
     def add(self, origin: Origin, what: str, *, value: str | None = None, hint: str | None = None) -> None:
         """Adds an error once. ``value`` is the text in the file; it is shown escaped.
 
-        Raises `UsageError` when there are so many that reading on would help nobody.
-        """
+        Raises `UsageError` when there are so many that reading on would help nobody."""
         text = what if value is None else f"{what}, found '{printable(value)}'"
         self._all.setdefault((origin, text), hint)
         if len(self._all) >= _ENOUGH:

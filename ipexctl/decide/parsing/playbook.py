@@ -1,7 +1,6 @@
 """Playbooks: YAML whose steps are the tasks of the command line, with the same keys.
 
-A playbook is data: ``${name}`` is replaced by text before anything is checked, and nothing is evaluated.
-"""
+A playbook is data: ``${name}`` is replaced by text before anything is checked, and nothing is evaluated."""
 
 import difflib
 import posixpath
@@ -62,8 +61,7 @@ def parse(
     ``base`` is the directory of the playbook, where relative paths on this machine start; ``environ`` is what
     ``${env:NAME}`` may look into for the names of ``env_allow``; ``variables`` win over those of ``vars``. With
     ``strict`` those that the playbook neither sets nor uses are errors. ``ansible`` is the text of ``ansible.toml``:
-    what to write instead of words of Ansible.
-    """
+    what to write instead of words of Ansible."""
     problems = InputErrors(source)
     root = read_yaml_node(text.removeprefix("\ufeff"), source, problems)
     parser = _Parser(problems, base, environ, variables, parse_toml(ansible))
@@ -296,8 +294,7 @@ class _Parser:
     def _validate(self, model: type[Model], node: Map, action: str = "") -> Model | None:
         """The model of a mapping; each error of the schema is added with the place of its value. None if there are any.
 
-        ``action`` is the step's for the keys of its task; the keys of a play or a step themselves have none.
-        """
+        ``action`` is the step's for the keys of its task; the keys of a play or a step themselves have none."""
         before = len(self.problems)
         for _, value in node.pairs if not action else ():
             if isinstance(value, Scalar) and (why := validators.value(value.text)):

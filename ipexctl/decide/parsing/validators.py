@@ -1,8 +1,7 @@
 """What hosts, users, ports and the like may be made of. Allow-lists: whatever is not named here is refused.
 
 Each check returns the reason for a refusal, or None. The words that pass are safe to show, and safe as words of
-ssh, rsync and mpirun: none begins with a dash or holds a blank, a quote or anything a shell knows.
-"""
+ssh, rsync and mpirun: none begins with a dash or holds a blank, a quote or anything a shell knows."""
 
 import ipaddress
 import re

@@ -1,10 +1,7 @@
 """YAML as plain nodes that know their line and column. Nothing is ever constructed from a tag.
 
 The text stays the text: ``3.10`` is "3.10" and ``yes`` is "yes" until the schema that wants a number or a boolean
-converts it. Tags, anchors and aliases, several documents, duplicate keys and deep nesting are refused.
-"""
-
-from __future__ import annotations
+converts it. Tags, anchors and aliases, several documents, duplicate keys and deep nesting are refused."""
 
 import json
 import re
@@ -35,15 +32,15 @@ class Scalar(Record):
 
 
 class Seq(Record):
-    items: tuple[Node, ...]
+    items: "tuple[Node, ...]"
     origin: Origin
 
 
 class Map(Record):
-    pairs: tuple[tuple[Scalar, Node], ...]
+    pairs: "tuple[tuple[Scalar, Node], ...]"
     origin: Origin
 
-    def get(self, key: str) -> Node | None:
+    def get(self, key: str) -> "Node | None":
         return next((value for name, value in self.pairs if name.text == key), None)
 
 
@@ -51,7 +48,7 @@ Node = Scalar | Seq | Map
 NULL = Scalar("", Origin(""))
 
 
-def is_null(node: Node) -> bool:
+def is_null(node: "Node") -> bool:
     return isinstance(node, Scalar) and node.is_null
 
 
@@ -61,14 +58,14 @@ def quote_yaml(value: str | int) -> str:
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
-def kind(node: Node) -> str:
+def kind(node: "Node") -> str:
     """What a node is, for a message."""
     if isinstance(node, Scalar):
         return "nothing" if node.is_null else "a single value"
     return "a list" if isinstance(node, Seq) else "a mapping"
 
 
-def read_yaml_node(text: str, source: str, problems: InputErrors) -> Node | None:
+def read_yaml_node(text: str, source: str, problems: InputErrors) -> "Node | None":
     """The one document of a text; None if it is empty or cannot be read (``problems`` says why)."""
     import yaml
 
@@ -124,7 +121,7 @@ class _Builder(Record):
     source: str
     problems: InputErrors
 
-    def build(self, events: Iterator[Any]) -> Node | None:
+    def build(self, events: Iterator[Any]) -> "Node | None":
         import yaml
 
         stack: list[tuple[Origin, list[Node]]] = []
@@ -155,7 +152,7 @@ class _Builder(Record):
                 root = node
         return None if isinstance(root, Scalar) and root.is_null else root
 
-    def _map(self, parts: list[Node], origin: Origin) -> Map:
+    def _map(self, parts: "list[Node]", origin: Origin) -> Map:
         pairs: dict[str, tuple[Scalar, Node]] = {}
         for key, value in zip(parts[::2], parts[1::2], strict=True):
             if not isinstance(key, Scalar):

@@ -24,8 +24,7 @@ def find_environment(
     """The environment that ``task`` changes, and the request for its release: that of the first host that has one at
     ``venv``. None where ``task`` describes a new one, or asks for another release.
 
-    Raises `UsageError` (exit 4) if packages are to be removed or renewed that it has not, or that are its release.
-    """
+    Raises `UsageError` (exit 4) if packages are to be removed or renewed that it has not, or that are its release."""
     if not (task.with_ or task.without or task.upgrade):
         return None
     envs = [fact.installed for fact in facts.values() if fact.installed and fact.installed.venv == venv]

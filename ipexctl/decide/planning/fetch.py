@@ -64,8 +64,7 @@ def anchor_pattern(pattern: str) -> str:
 def parse_listing(data: bytes, ignored: Ignored, *, folds: bool = False) -> Listing:
     """What `act.transfer.receive.list_files` brought. ``folds``: names here that differ only in case are one file.
 
-    Raises `ValueError` if it is malformed.
-    """
+    Raises `ValueError` if it is malformed."""
     path, tool, *records = data.split(b"\0")
     if not records or records.pop() or len(records) % 2:
         raise ValueError("a list of files was cut")
@@ -129,8 +128,7 @@ def choose_rsync(
 ) -> FetchPlan:
     """The same with what comes by rsync: all, or big files of which an old version is here, where that saves enough.
 
-    ``both`` sides have rsync. ``mode`` is as for `Sync.transfer`.
-    """
+    ``both`` sides have rsync. ``mode`` is as for `Sync.transfer`."""
     if mode == "tar" or not both:
         return plan
     if mode == "rsync":

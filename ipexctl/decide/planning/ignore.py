@@ -18,8 +18,7 @@ Ignored = Callable[[str, bool], bool]
 def compile_ignore(patterns: Iterable[str]) -> Ignored:
     """A test of (relative path, is a directory). The last pattern that matches decides; ``!`` takes back in.
 
-    A pattern with a slash in it counts from the top; one that ends in a slash is only for directories.
-    """
+    A pattern with a slash in it counts from the top; one that ends in a slash is only for directories."""
     rules: list[tuple[re.Pattern[str], bool, bool]] = []
     for line in patterns:
         pattern = line.rstrip("\n")

@@ -60,8 +60,7 @@ class Step(Record):
     """One host's part. ``why`` is the cause; ``need`` the bytes that must be free; ``wheels`` are to be installed.
 
     ``base``: the environment that is taken as it is, by links to its files, without the packages ``removed``; empty for
-    an environment from nothing.
-    """
+    an environment from nothing."""
 
     do: Do
     why: str
@@ -92,8 +91,7 @@ def choose_venv(named: str | None, inventory: Inventory, facts: Mapping[str, Fac
     """The one absolute path of the environment: ``named``, or that of the hosts. It is one because mpiexec starts its
     helper on every host by the path it has on the head.
 
-    Raises `UsageError` (exit 4) if there is none.
-    """
+    Raises `UsageError` (exit 4) if there is none."""
     if named:
         return named
     wanted = {

@@ -165,8 +165,7 @@ def plan_sync(
 ) -> SyncPlan:
     """What must be sent, and with ``delete`` what goes: never what ``ignored`` says is left out of syncs.
 
-    ``stale`` are those of ``remote_tree.parts`` that nobody writes any more.
-    """
+    ``stale`` are those of ``remote_tree.parts`` that nobody writes any more."""
     manifest = remote_tree.manifest or {}
     same_source = manifest.get("from") == tree.origin
     stamps = manifest.get("files", {}) if same_source else {}

@@ -65,8 +65,7 @@ def find_unsupported_arguments(
     """A note for each argument of a script that the installed Trainer would refuse, ignore or fail of.
 
     ``packages`` maps distributions to versions. A script that reads such an argument itself is free to: these are
-    warnings.
-    """
+    warnings."""
     given = set(normalise_arguments(args))
     for option in options:
         version = packages.get(option.of)

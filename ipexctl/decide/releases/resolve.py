@@ -34,8 +34,7 @@ def resolve(
     """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
     oneccl_bind_pt than the ``offer`` are passed over.
 
-    Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it.
-    """
+    Raises `UsageError`: exit 2 for a combination that does not exist, exit 4 if the hosts do not support it."""
     releases = _select_releases(request, table)
     fitting = [release for release in releases if request.python in {None, *release.pythons}]
     if not fitting:

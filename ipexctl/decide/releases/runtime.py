@@ -5,8 +5,7 @@ The correct variables depend on the layout of the wheels, which changed often; s
 
 Sources: impi-rt measured for 2021.10.0 … 2021.18.1 (libfabric in ``lib/libfabric`` with providers in ``prov`` up to
 2021.14, everything directly in ``lib`` from 2021.15); MPI inside IPEX 2.3.0 … 2.7.0 measured; the binding's layouts
-from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each release.
-"""
+from oneapi-src/oneCCL:cmake/setvars.sh.in and vars.sh.in at the pin of each release."""
 
 import posixpath
 from collections.abc import Collection, Mapping
@@ -19,8 +18,7 @@ from ipexctl.model.stack import Dialect, InstallMarker, MpiKind, MpiLayout, Stac
 class Runtime(Record):
     """Absolute paths, equal on all hosts of an installation. ``mpiexec`` is empty where only the hosts have an MPI.
 
-    ``path`` and ``library_path`` go in front of PATH and LD_LIBRARY_PATH; ``env`` is set as it is.
-    """
+    ``path`` and ``library_path`` go in front of PATH and LD_LIBRARY_PATH; ``env`` is set as it is."""
 
     python: str
     mpiexec: str
@@ -54,8 +52,7 @@ def list_layout_paths(stack: Stack) -> tuple[str, ...]:
 def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
     """The paths of MPI and oneCCL below the environment, from the `list_layout_paths` that were seen on a host.
 
-    Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started.
-    """
+    Raises `UsageError` (exit 4) if mpiexec or libmpi is not there: then nothing could be started."""
     if stack.mpi == "system":
         return MpiLayout("system", stack.mpi_version)
     prefix = _find_mpi_prefix(stack)
@@ -98,8 +95,7 @@ def detect_layout(stack: Stack, seen: Collection[str]) -> MpiLayout:
 def build_runtime(marker: InstallMarker | None) -> Runtime:
     """The runtime that the marker of an installed environment describes. Pure: trusts what install saw and wrote.
 
-    Raises `UsageError` (exit 4) without a marker (an environment not made by ipexctl), or one without an MPI.
-    """
+    Raises `UsageError` (exit 4) without a marker (an environment not made by ipexctl), or one without an MPI."""
     system = marker is not None and marker.layout.mpi == "system"
     if marker is None or not (marker.layout.mpiexec or system):
         raise UsageError(

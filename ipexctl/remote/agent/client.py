@@ -64,8 +64,7 @@ def watch(argv: "List[str]") -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
     end; with ``once`` until the files' present end. Needs no keeper.
 
-    Ends early when the controller falls silent (`_attend`).
-    """
+    Ends early when the controller falls silent (`_attend`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
@@ -116,8 +115,7 @@ def _attend(silent: float) -> None:
 
     Of a laptop that fell asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that
     for a watcher: the run may have a lease. The controller, when it is back, starts another one. A controller that
-    never writes (of a version that did not) is taken to be there.
-    """
+    never writes (of a version that did not) is taken to be there."""
     try:
         if not os.read(0, PIECE):
             return

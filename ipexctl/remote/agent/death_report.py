@@ -47,8 +47,7 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     is none. ``elastic`` is $TORCHELASTIC_ERROR_FILE.
 
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
-    only where nothing else tells, and not for a script that a signal ended.
-    """
+    only where nothing else tells, and not for a script that a signal ended."""
     base = os.path.join(directory, RANKS, "%d" % end.rank)
     exceptions = _find_uncaught(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})

@@ -1,8 +1,7 @@
 """The guard of a run on one host: starts Hydra's proxy when the keeper asks, reports how ranks end, ends everything.
 
 It holds a connection to the keeper on node0. When the keeper has been silent for the node lease, it ends all
-processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family.
-"""
+processes of the run on this host by itself. It is the sub-reaper of all it starts, so nothing can leave its family."""
 
 import fcntl
 import os
@@ -25,8 +24,7 @@ from ipexctl.remote.agent import files, procs, rpc, stack_traces
 def main(argv: "List[str]") -> int:
     """``guard RUNDIR ADDRESS PORT``: connects, prints `GuardReady`, and goes on in the background.
 
-    Prints `HostBusy` when another run holds this account's lock on the host.
-    """
+    Prints `HostBusy` when another run holds this account's lock on the host."""
     directory, address, port = argv[0], argv[1], int(argv[2])
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
@@ -59,8 +57,7 @@ def main(argv: "List[str]") -> int:
 def claim(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
     """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken.
 
-    The kernel gives the lock back when the holder ends, however it ends: there are no stale locks.
-    """
+    The kernel gives the lock back when the holder ends, however it ends: there are no stale locks."""
     door = os.open(path + ".door", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:

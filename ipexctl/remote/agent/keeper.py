@@ -3,8 +3,7 @@
 A run ends when its script ends, on request, at a limit, or when a host is lost. A lost watcher ends nothing, unless the
 run was given a lease. What follows from what is decided in `keeper_state`; here are its clock, connections, processes
 and files. Everything that happens goes into the journal; watchers read the files, so a watcher that comes back goes on
-at the exact byte.
-"""
+at the exact byte."""
 
 import fcntl
 import os

@@ -1,6 +1,5 @@
 """How a run goes, as a state machine without clock, files or connections: `next_step` takes what happened and gives the
-new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), tests feed it histories.
-"""
+new state and what the keeper has to do. The keeper feeds it (`keeper.Keeper`), tests feed it histories."""
 
 import enum
 import signal

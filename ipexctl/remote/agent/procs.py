@@ -4,8 +4,7 @@ A process belongs to a run when its environment carries ``IPEXCTL_RUN=<run>``, a
 carries ``IPEXCTL_NODE=<run>:<label>`` (several hosts of a lab are one machine) or descends from that host's guard: a
 sub-reaper, so that a daemon that cleaned its environment is still its descendant. Where the host allows it, all that a
 guard starts is also in a control group (version 2) of its own, which tells even when the guard is dead. Never by name,
-never by user.
-"""
+never by user."""
 
 import ctypes
 import os
@@ -181,8 +180,7 @@ def kill_marked(
     """SIGKILLs everything with the mark until nothing is left or `patience` seconds passed; returns what is left.
 
     Where all that is left has been in the kernel's hands (frozen, or waiting for a disk) for `STUCK` seconds, that is
-    not waited for any longer.
-    """
+    not waited for any longer."""
     spare = set(spare)
     now = time.monotonic()
     until, moved = now + patience, now

@@ -1,8 +1,7 @@
 """Whether a run gets on: which ranks have shown no sign of progress for how long. Knows no clock and no process.
 
 Signs are bytes written, stages reached, others' good ends. All ranks silent is a stall. One rank silent among others
-that are not is one only if it also uses no processor time: many scripts let rank 0 alone print.
-"""
+that are not is one only if it also uses no processor time: many scripts let rank 0 alone print."""
 
 from typing import Dict, List, Optional, Set, Union
 
@@ -85,8 +84,7 @@ class ProgressMonitor:
         """A new stall, or None. The same ranks are reported once, until they make progress again.
 
         ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
-        rank is stopped or stuck in the kernel.
-        """
+        rank is stopped or stuck in the kernel."""
         if not self.warn or not self.signs:
             return None
         last = max([*self.signs.values(), *self.well.values()])

@@ -2,8 +2,7 @@
 report, lets the guard ask where the program stands (`STACKS_SIGNAL`), and keeps Python's end from tripping over Gloo's
 threads. It changes nothing else, and never raises.
 
-Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``.
-"""
+Files below ``$IPEXCTL_DIR/ranks``: ``<rank>.<stage>.json``, ``<rank>.<pid>.error``, ``<rank>.stacks``."""
 
 import os
 import sys
@@ -117,8 +116,7 @@ class Hooks:
         They take Python's lock to let go of a tensor. Where Python is being taken down, the lock ends the thread, which
         C++ answers with "terminate called without an active exception" (9 of 20 ranks with one core each, torch
         2.13.0; pytorch/pytorch#179291). Where the last to hold the process group drops it with the lock held, as
-        DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever.
-        """
+        DistributedDataParallel's reducer does at the end of a script's main, both wait for each other for ever."""
         if names.CONNECTED not in self.reached:
             return
         try:

@@ -1,8 +1,7 @@
 """One of mpirun's outputs, stored in segments of one size; offsets count from its first byte for ever.
 
 Under a cap the oldest segments go first. Without space bytes are lost and counted, the ranks go on; when there is space
-again, a mark tells how much is missing, and what follows begins at a whole tag.
-"""
+again, a mark tells how much is missing, and what follows begins at a whole tag."""
 
 import os
 from contextlib import suppress

@@ -2,8 +2,7 @@
 
 A rank's Python answers `STACKS_SIGNAL` by writing the stacks of all its threads to ``ranks/<rank>.stacks``
 (sitecustomize's faulthandler; it works while the program waits in C code). A process that does not answer, because it
-is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do.
-"""
+is stopped or closed that file, is looked at with py-spy where the environment has it. Else its kernel state must do."""
 
 import os
 import subprocess
@@ -69,8 +68,7 @@ def _collect_answers(
 ) -> "Dict[str, str]":
     """What was appended to the files, once they grow no more. Moves ``before`` on.
 
-    A process that writes nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``.
-    """
+    A process that writes nothing is given up after ``patience`` seconds; one that waits for a core, at ``until``."""
     sizes = {path: before[path] for path in asked}
     begun = grown = time.monotonic()
     while asked and time.monotonic() < until:

@@ -1,8 +1,7 @@
 """The wrapper of one rank, started by mpirun on the rank's own host.
 
 It applies what is true of that host (environment, cores, working directory, interpreter), maps the launcher's variables
-to RANK, LOCAL_RANK and WORLD_SIZE, starts the script, and leaves a record of how it ended.
-"""
+to RANK, LOCAL_RANK and WORLD_SIZE, starts the script, and leaves a record of how it ended."""
 
 import ctypes
 import errno
@@ -204,8 +203,7 @@ class Frames(Output):
 
     Open MPI reads up to `FRAME` bytes of a rank's pipe at a time and passes them on in one piece. A frame is written
     at once, when the pipe is empty; so it is read, and passed on, at once. Both streams go through one pipe (the other
-    may be a terminal, which has no such rule).
-    """
+    may be a terminal, which has no such rule)."""
 
     def __init__(self, fd: int, nonce: str, rank: int, linger: float) -> None:
         super().__init__(linger)

@@ -1,8 +1,7 @@
 """How fast a host is: matrix products, memory, and the way to one other host. Led by the controller over its own link.
 
 Standard library, Python 3.6 or later; torch where the Python that runs this has it. Requests come through `loop`; the
-end of the session ends everything that was started here.
-"""
+end of the session ends everything that was started here."""
 
 import ctypes
 import importlib
@@ -38,9 +37,6 @@ def finish() -> None:
     del STARTED[:]
     while FOLDERS:
         shutil.rmtree(FOLDERS.pop(), ignore_errors=True)
-
-
-# --- one host ---------------------------------------------------------------------------------------------------------
 
 
 def compute(seconds: float) -> Figures:

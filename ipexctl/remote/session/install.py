@@ -12,8 +12,7 @@ On disk, for the environment ``/x/env``:
     /x/env.d/bin      uv
     /x/env.d/tokens   tokens by which hosts notice that they share this directory
     /x/env.d/wheels   wheels that have arrived, kept for another try until an install has succeeded
-    /x/env.d/tmp      half-built environments; removed by the holder of the lock
-"""
+    /x/env.d/tmp      half-built environments; removed by the holder of the lock"""
 
 import base64
 import errno
@@ -308,8 +307,7 @@ class InstallSession:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
         lives, to `VISITORS` at a time.
 
-        A request without the token in its header gets nothing; the receiver checks the size and hash of each file.
-        """
+        A request without the token in its header gets nothing; the receiver checks the size and hash of each file."""
         from http.server import BaseHTTPRequestHandler, HTTPServer
         from socketserver import ThreadingMixIn
 
@@ -417,8 +415,7 @@ class InstallSession:
         ``origin`` is an interpreter, or an environment to be taken without the packages ``removed``. ``lock`` is a
         pylock.toml of exact wheels with hashes (empty: none); ``unpacked`` bytes must be free, the wheels hold
         ``total`` (0: not known); ``keep``: downloads stay in uv's cache. If another install has made the same
-        environment since the inspection, it is taken as it is, unless it is to be repaired.
-        """
+        environment since the inspection, it is taken as it is, unless it is to be repaired."""
         target, tmp = self.target, os.path.join(self.base, "tmp")
         if read_marker(target) is not None and not repair:
             return

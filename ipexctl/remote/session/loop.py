@@ -1,7 +1,6 @@
 """The request loop of every session program: one request at a time, until the input ends or a signal comes.
 
-Python 3.6, standard library only.
-"""
+Python 3.6, standard library only."""
 
 import errno
 import os
@@ -28,8 +27,7 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
     """Answers requests with what ``run`` returns (`Nothing` for None), until the session ends; then clears.
 
     `SessionError` and `OSError` become failures of the request. Another exception is a fault of ours: it is sent with
-    its traceback, for the controller's log. During a request, signs of life are sent for ``keepalive`` seconds.
-    """
+    its traceback, for the controller's log. During a request, signs of life are sent for ``keepalive`` seconds."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, end_session)

@@ -1,8 +1,7 @@
 """How hosts reach each other: a listener and a tester on each of them, led by the controller over its own links.
 
 Standard library, Python 3.6 or later; requests come through `loop`. The listener is bound to one address, lives as long
-as the session, serves only connections that begin with its token, and does nothing but echo and discard.
-"""
+as the session, serves only connections that begin with its token, and does nothing but echo and discard."""
 
 import errno
 import hmac
@@ -22,9 +21,6 @@ MOST = 16 << 20  # bytes of one measurement of the rate
 IDLE = 5.0  # seconds a client may be silent
 CLIENTS = threading.BoundedSemaphore(256)
 MARKER_FILES: List[str] = []  # to be removed at the end
-
-
-# --- the listener -----------------------------------------------------------------------------------------
 
 
 def listen(address: str, token: str) -> Ports:
@@ -88,9 +84,6 @@ def read_some(connection: socket.socket, count: int) -> bytes:
     if not data:
         raise EOFError
     return data
-
-
-# --- the tester ---------------------------------------------------------------------------------------------
 
 
 def try_targets(targets: List[Dict[str, Any]], patience: float, token: str, mtu: int) -> Attempts:
@@ -183,9 +176,6 @@ def find_path_mtu(target: Dict[str, Any], token: str, mtu: int) -> Optional[int]
                 except (OSError, IndexError):
                     continue
     return None
-
-
-# --- directories ------------------------------------------------------------------------------------------------------
 
 
 def leave_marker_file(directories: List[str], name: str) -> MarkedDirectories:

@@ -1,8 +1,7 @@
 """The import check of an environment, run by its own Python in a fresh process: what is really there and does it work?
 
 Prints one line, ``ipexctl-verify {json}``. Everything else on its outputs is noise of the packages (IPEX warns about
-overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status.
-"""
+overridden kernels: harmless). A package that ends the process takes the line with it: the caller sees the status."""
 
 import importlib
 import json

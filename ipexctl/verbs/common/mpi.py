@@ -23,8 +23,7 @@ def find_hosts_mpi(
     """The MPI that all hosts have for ``wanted`` (``impi``, ``mpich``, ``openmpi`` or a path), or the hosts without it
     and why. ``named`` is the option that asks for it, for messages.
 
-    Raises `UsageError` (exit 4) where hosts have different ones.
-    """
+    Raises `UsageError` (exit 4) where hosts have different ones."""
     query = Command(mpi_launchers.build_query(wanted, read_data("find_mpi.sh")), timeout=_PATIENCE)
 
     def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
@@ -45,8 +44,7 @@ def choose_mpi(option: str, facts: Mapping[str, Facts]) -> tuple[str, str]:
     """What MPI to look for on the hosts for ``--mpi`` (empty: the environment's own), and the option that asks for it:
     ``--mpi``, or that of the install which recorded an MPI of the hosts.
 
-    Raises `UsageError` (exit 4) where the environment's Intel MPI is asked for and it has none.
-    """
+    Raises `UsageError` (exit 4) where the environment's Intel MPI is asked for and it has none."""
     installed = next((fact.installed for fact in facts.values() if fact.installed), None)
     recorded = installed.marker.stack.mpi if installed and installed.marker else None
     program, dialect = (recorded.program or "", recorded.dialect or "") if recorded else ("", "")

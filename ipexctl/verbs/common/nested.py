@@ -4,13 +4,12 @@ what its ranks measured (lines of JSON), and how long it took."""
 import json
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import Event
-from ipexctl.model.json_values import JsonObject
+from ipexctl.model.json_values import JsonObject, Record
 
 T = TypeVar("T")
 
@@ -27,8 +26,7 @@ def run_nested(
 ) -> Generator[Event, None, T]:
     """Shows every event to ``keep`` and passes on those for which it is true; returns the workflow's value.
 
-    What is thrown in, as an interruption, reaches the workflow, which may end its work in order and say how.
-    """
+    What is thrown in, as an interruption, reaches the workflow, which may end its work in order and say how."""
     thrown: BaseException | None = None
     try:
         while True:
@@ -44,8 +42,7 @@ def run_nested(
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class RunMetrics:
+class RunMetrics(Record):
     """``lines``: (host, JSON object) by rank, each rank's in order. ``seconds``: from the start of rank 0 to its end,
     None where that was not seen. ``good``: every rank ended with 0. ``exit``: the code of the run itself, as 130 when
     it was interrupted; how its ranks ended is judged from the events."""

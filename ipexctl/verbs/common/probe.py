@@ -38,8 +38,7 @@ def probe_hosts(
     ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
     and ``workdir=``. ``timeout`` in seconds bounds each question to a host; ``names`` are resolved on every host. The
     text that the facts were parsed from is put into ``bundles``. ``once`` closes each link after its answer, for
-    commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host.
-    """
+    commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host."""
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
 
     def probe_host(link: Link, emit: Emit) -> Facts | Failure:

@@ -30,8 +30,7 @@ def select_hosts(
 
     ``--hosts slurm``, ``pbs`` and ``lsf`` are the allocation of ``environ``. Identity files and known_hosts written as
     relative paths are relative to the hostfile. ``runs`` holds the saved runs, for ``--limit @failed``. Raises
-    `UsageError`; ``.warnings`` holds what should be reported although it is no error.
-    """
+    `UsageError`; ``.warnings`` holds what should be reported although it is no error."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other: give one of them")
     if hosts is not None:
@@ -58,8 +57,7 @@ def _read_hosts(hosts: str, environ: Mapping[str, str], cwd: Path) -> Inventory:
 def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventory:
     """The hosts that ``--limit`` chooses; ``@failed`` in it stands for those that failed in the last saved command.
 
-    Raises `UsageError`.
-    """
+    Raises `UsageError`."""
     if FAILED not in limit:
         return parsing.limit_inventory(inventory, limit)
     command, failed = _last_failed_hosts(runs) if runs else ("", ())

@@ -1,8 +1,6 @@
 """``ipexctl doctor``: look at every host, say what is wrong, on which host, and how to fix it. Only ``--fix`` changes
 anything."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
@@ -47,7 +45,7 @@ def doctor(
     inventory: Inventory,
     context: Context,
     *,
-    ask: Ask | None = None,
+    ask: "Ask | None" = None,
     environ: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Generator[Event, None, None]:
@@ -55,8 +53,7 @@ def doctor(
 
     ``ask`` puts a question to the user, for ``task.fix``. ``environ`` is this machine's, for an install. ``alone`` says
     that nobody uses the links after this command.
-    Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted.
-    """
+    Ends 0 if the hosts are fit, 4 with a finding of level error, 3 if a host could not be reached or trusted."""
     if task.explain is not None:
         text = explain_finding(task.explain, load_catalogue())
         yield Started("doctor", f"explain {task.explain}", ())

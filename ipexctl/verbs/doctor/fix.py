@@ -38,8 +38,7 @@ def fix(
 ) -> Generator[Event, None, tuple[list[AppliedFix], list[Failure]]]:
     """What was done, and what failed. Only hosts with ``facts`` are touched.
 
-    ``ask`` is given a question and says whether it is to be done. ``environ`` is the controller's, for install.
-    """
+    ``ask`` is given a question and says whether it is to be done. ``environ`` is the controller's, for install."""
     fixed: list[AppliedFix] = []
     failed: list[Failure] = []
     for finding in findings:

@@ -26,8 +26,7 @@ def try_imports(
 ) -> Generator[Event, None, dict[str, tuple[str, ...]]]:
     """Host → what went wrong when its Python imported torch and what is installed beside it, empty where all is well.
 
-    Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt.
-    """
+    Hosts that were not tried are left out: those without torch, and (unless ``everywhere``) those without a doubt."""
     all_envs = {name: env for name, fact in facts.items() if (env := fact.installed) and env.exists}
     with_torch = {name: env for name, env in all_envs.items() if "torch" in env.packages}
     envs = {name: env for name, env in with_torch.items() if everywhere or needs_import_check(env)}

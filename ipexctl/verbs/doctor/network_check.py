@@ -29,8 +29,7 @@ def check_network(
 ) -> Generator[Event, None, ConnectivityReport]:
     """Which hosts reach each other. Hosts without Python take no part; a host that is lost during it is left out.
 
-    Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here.
-    """
+    Nothing stays on the hosts: the listeners live as long as the sessions, which are closed here."""
     choices = choose_interfaces(facts)
     pythons = find_pythons({host: facts[host] for host in choices})
     untried = {host: "no Python to try it with" for host in choices if host not in pythons}

@@ -2,8 +2,7 @@
 switched everywhere.
 
 Observe the hosts, choose a release, lock its wheels, inspect each host, plan; then build on one host of each file
-system, import on all, write the marker last, and switch when all are ready.
-"""
+system, import on all, write the marker last, and switch when all are ready."""
 
 import os
 import posixpath
@@ -63,8 +62,7 @@ def install(
 ) -> Generator[events.Event, None, InstallAnswer]:
     """Returns what `Answer` holds. ``environ`` has pip's and uv's settings.
 
-    Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed.
-    """
+    Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed."""
     releases = load_releases()
     python = minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)

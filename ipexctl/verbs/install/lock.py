@@ -112,8 +112,7 @@ def load_or_create_lock(request: LockRequest) -> Generator[Event, None, tuple[St
     """The lock from the cache, or resolved now; and the stack, with the backend gloo if impi was not requested and the
     indexes have no mpi4py.
 
-    Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set.
-    """
+    Raises `UsageError` (exit 4). Writes ``task.lock`` if it is set."""
     task, stack, cache = request.task, request.stack, request.context.cache
     try:
         lock = yield from _create_lock(request)
@@ -194,8 +193,7 @@ def resolve_available(
 ) -> Generator[Event, None, Stack]:
     """As `resolve`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it now.
 
-    They are not asked if the lock of that release is remembered. Raises `UsageError`.
-    """
+    They are not asked if the lock of that release is remembered. Raises `UsageError`."""
     stack = resolve(request, facts, table)
     lock = LockRequest(task, stack, context, environ, limits)
     if not stack.release.oneccl or request.backend != "auto" or request.oneccl or lock.load():

@@ -28,8 +28,7 @@ def switch_environments(
     and those of which that is not known.
 
     Until the first host is confirmed, all go back if one fails; from then on all go forward. A host that has lost the
-    controller between the two asks that first one.
-    """
+    controller between the two asks that first one."""
     yield from job.start_phase("switch")
     partial, names = job.task.partial, [*markers]
     yield from job.request(names, "mark", "mark", Nothing, lambda name: {"marker": to_json(markers[name])})

@@ -37,8 +37,7 @@ def wheels_fetch(
     """Fills ``task.directory``, or one file where its name is that of an archive; wheels already present, byte
     for byte, are not fetched again.
 
-    Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index.
-    """
+    Raises `UsageError` as install does. ``ipexctl install --wheels DIRECTORY`` then needs no index."""
     directory = Path(task.directory)
     one_file = is_archive(directory.name) and not directory.is_dir()
     if directory.exists() and not directory.is_dir() and not one_file:

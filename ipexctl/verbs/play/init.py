@@ -77,8 +77,7 @@ def init(
 ) -> Generator[Event, None, None]:
     """Probes the hosts, asks the open questions (``ask`` None: takes the defaults), and writes both files.
 
-    Raises `UsageError` before any host is contacted if a file exists already or the script does not exist.
-    """
+    Raises `UsageError` before any host is contacted if a file exists already or the script does not exist."""
     scripts = _find_scripts(target.playbook.parent)
     _check_answers(answers, target, scripts, ask)
     yield Started("init", pluralize(len(inventory), "host"), inventory.names)

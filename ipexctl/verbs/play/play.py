@@ -1,8 +1,7 @@
 """``ipexctl play``: a playbook's steps in order, over the same connections.
 
 As in Ansible, a host that fails a step is left out of the later ones and the others go on. Steps whose hosts work
-together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this.
-"""
+together (`run`) are begun only with all of them. ``any_errors_fatal`` and ``max_fail_percentage`` change this."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +31,7 @@ class PlayOptions(Record):
     """Options of a play. With ``dry`` each step only makes its plan; with ``diff`` sync shows differences.
 
     ``hosts`` are those of ``--limit`` (None: all). With ``again`` they are the hosts that failed in the last play: the
-    other hosts still belong to this one, and a step that needs all hosts is not begun without them.
-    """
+    other hosts still belong to this one, and a step that needs all hosts is not begun without them."""
 
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()

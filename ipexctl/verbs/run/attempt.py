@@ -87,8 +87,7 @@ def run_attempts(
     """Runs attempts, ``attempt`` first, until one ends well, is stopped, or no restart is left.
 
     ``make_attempt`` is given the number of the restart and the hosts to leave out: hosts that were lost, if at least
-    ``min_hosts`` others remain; without ``min_hosts`` none is left out.
-    """
+    ``min_hosts`` others remain; without ``min_hosts`` none is left out."""
     without: frozenset[str] = frozenset()
     for restart in range(1, restarts + 2):
         detached = yield from attempt.execute()

@@ -85,8 +85,7 @@ def logs(
 ) -> Workflow:
     """Prints what ranks wrote so far, from the head's files; ``follow`` goes on to the end. Changes nothing.
 
-    Raises `UsageError` where the run has no such rank.
-    """
+    Raises `UsageError` where the run has no such rank."""
     discovered, watcher = yield from _find_watcher("logs", prefix, inventory, context, newest=True)
     if watcher is None:
         return
@@ -107,8 +106,7 @@ def logs(
 def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow:
     """Ends what is left of runs without a keeper (gone, or ended), and removes their directories.
 
-    With a run's id, that run, whatever its state. Reports what could not be ended.
-    """
+    With a run's id, that run, whatever its state. Reports what could not be ended."""
     yield Started("reap", prefix or "", inventory.names)
     survey = yield from find_runs(inventory, context)
     to_remove = _choose_directories(survey, prefix)

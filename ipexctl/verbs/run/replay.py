@@ -21,8 +21,7 @@ _PIECE = 1 << 16  # bytes of a rank's output in one event
 def find_saved_run(runs: Path, word: str) -> Path:
     """The saved run named by ``word``: ``last``, a path, a directory's name or its beginning, or a run's id.
 
-    Raises `UsageError` when none matches, or several do.
-    """
+    Raises `UsageError` when none matches, or several do."""
     path = Path(word).expanduser()
     if (path / EVENTS).is_file():
         return path

@@ -1,8 +1,7 @@
 """``ipexctl run``: probe the hosts, send the script, compute the launch, start it, watch it to its proved end.
 
 The run belongs to its keeper on the head, and this command watches it: Ctrl-C is an order to the keeper, a closed
-terminal is not.
-"""
+terminal is not."""
 
 import logging
 import posixpath
@@ -10,7 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from getpass import getuser
 from pathlib import Path
@@ -36,6 +35,7 @@ from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Launch, Setting
 from ipexctl.model.links import LinkError
 from ipexctl.model.notes import Note
@@ -56,8 +56,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 20.0  # seconds: the first start of an interpreter from a cold network file system
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Record):
     """What a launch is computed from: what was asked, the files read here, and what was found on every host."""
 
     task: Run
@@ -86,8 +85,7 @@ def run(
     """Starts a script on all hosts and watches it to its proved end.
 
     ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit`` instead answers with the
-    launch written for another program, in ``text``. Raises `UsageError`.
-    """
+    launch written for another program, in ``text``. Raises `UsageError`."""
     prepared = yield from prepare(task, inventory, context, environ, dry=dry, emit=emit)
     if prepared is None:
         yield Ended("run", Exit.OK)
@@ -114,8 +112,7 @@ def prepare(
 ) -> Generator[Event, None, Prepared | None]:
     """Reads the files on this machine, probes the hosts and sends the script; None where a host cannot take part.
 
-    Raises `UsageError` before the first event where the task contradicts itself or a file cannot be read.
-    """
+    Raises `UsageError` before the first event where the task contradicts itself or a file cannot be read."""
     script = _find_script(task)
     _check_restarts(task)
     if emit and task.stdin is not None:
@@ -173,8 +170,7 @@ def make_attempt(
 ) -> Attempt:
     """One attempt on all hosts but ``without``, with a name, a nonce and directories of its own, not started.
 
-    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other.
-    """
+    Raises `UsageError` where the ranks do not fit or the hosts cannot reach each other."""
     task, now = prepared.task, context.clock()
     name = f"{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
     identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
@@ -306,8 +302,7 @@ def choose_host_interface(
 ) -> InterfaceChoice:
     """The interface that ``--iface`` or the hostfile (``iface``, or ``ifhn`` by its address) names, else ``choice``.
 
-    Raises `UsageError` (exit 4) if there is none.
-    """
+    Raises `UsageError` (exit 4) if there is none."""
     wanted = iface or host.vars.get("iface") or host.vars.get("ifhn")
     if choice and wanted in (None, choice.name, choice.address):
         return choice

@@ -1,7 +1,6 @@
 """Which runs there are on a cluster, asked of the hosts themselves: from any machine with access."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from ipexctl.act import run_control
 from ipexctl.act.context import Context
@@ -11,14 +10,14 @@ from ipexctl.model.answers import OrphanDirectory
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Event
 from ipexctl.model.hosts import Inventory
+from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Running
 from ipexctl.model.text import printable
 from ipexctl.protocol.messages import RunRow
 from ipexctl.verbs.run.watch import RunWatcher
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveredRun:
+class DiscoveredRun(Record):
     """A run as its head describes it; ``head`` is the host's name in this inventory."""
 
     head: str
@@ -29,8 +28,7 @@ class DiscoveredRun:
         return self.row.state in {"ended", "gone"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunSurvey:
+class RunSurvey(Record):
     """What all hosts that answered keep; ``orphans`` are directories of runs whose guard is gone."""
 
     runs: tuple[DiscoveredRun, ...]
@@ -54,8 +52,7 @@ def find_runs(inventory: Inventory, context: Context) -> Generator[Event, None, 
 
 def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -> DiscoveredRun:
     """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else the only
-    one, or the ``newest``. Raises `UsageError` when there is none, or more than one.
-    """
+    one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
     if prefix is None:
         matches = [run for run in survey.runs if not run.over] or list(survey.runs)[-1 if newest else 0 :]
     else:
@@ -81,8 +78,7 @@ def no_such_run(prefix: str | None, survey: RunSurvey) -> UsageError:
 def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Context) -> RunWatcher:
     """A watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same names.
 
-    Raises `LinkError`.
-    """
+    Raises `LinkError`."""
     about = run_control.describe(context.links.open(inventory[discovered.head]), discovered.row.directory)
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))

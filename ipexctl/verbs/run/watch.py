@@ -39,8 +39,7 @@ class RunWatcher:
     """A watcher of one run.
 
     ``run_dirs`` are the run's directories on the hosts that can be reached, the head's among them; ``detach`` leaves
-    the run as soon as mpirun was started. Afterwards ``run_ended`` and ``interrupted`` say how it ended.
-    """
+    the run as soon as mpirun was started. Afterwards ``run_ended`` and ``interrupted`` say how it ended."""
 
     context: Context
     running: Running
