@@ -38,7 +38,7 @@ def list_ranks(cluster: Cluster, host: str) -> list[int]:
 def test_f1_one_rank_fails_while_the_others_wait(controller: Desk, mpi: Cluster) -> None:
     told = controller("run", "--venv", LIGHT, "--ppn", "2", "--grace", "2", PLAYER, "fail", "3", "5")
     assert told.code == 5, told
-    card = told.out[told.out.rindex("rank 5 on node2 exited with code 3") :]
+    card = told.out[told.out.index("rank 5 on node2 exited with code 3") :]
     for number in range(10, 30):
         assert f"line {number} of the end" in card
     assert "ended by us: 7 ranks" in card
