@@ -53,7 +53,7 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: ipexctl\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode(),
         f"{info}/entry_points.txt": b"[torch.backends]\nimpi_torch = impi_torch:register\n",
     }
-    record = [f"{path},sha256={_digest(text)},{len(text)}" for path, text in contents.items()]
+    record = [f"{path},sha256={_hash_for_record(text)},{len(text)}" for path, text in contents.items()]
     contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as wheel:
@@ -64,6 +64,6 @@ def _pack_wheel(modules: Mapping[str, bytes]) -> tuple[str, bytes]:
     return f"impi_torch-{version}-{_TAG}.whl", out.getvalue()
 
 
-def _digest(data: bytes) -> str:
+def _hash_for_record(data: bytes) -> str:
     """As a wheel's RECORD wants it."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

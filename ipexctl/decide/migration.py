@@ -210,10 +210,10 @@ def _scan_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -
                     pattern = rf"\bpip3?[ ]install\b.*[ '\"]{rule.name.replace('_', '[-_]')}(?![\w-])"
                 if re.search(pattern, line):
                     yield number, rule.name, rule
-    yield from _scan_launches(text, known, table)
+    yield from _find_launch_lines(text, known, table)
 
 
-def _scan_launches(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
+def _find_launch_lines(text: str, known: Sequence[MigrationRule], table: LaunchTable) -> Iterator[Hit]:
     """Launch lines, and the ``ipexctl run`` that does the same; what a batch file says of its job is part of them."""
     job = " ".join(["sbatch", *re.findall(r"^#SBATCH[ \t]+(.*)", text, re.MULTILINE)])
     for match in _LAUNCH.finditer(text):

@@ -25,7 +25,7 @@ from ipexctl.act.ssh.settings import SSHSettings
 from ipexctl.act.transfer.receive import receive_files
 from ipexctl.decide import parsing
 from ipexctl.decide.demux import Demux
-from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_output
+from ipexctl.decide.facts.probe_output import parse_bundle, parse_probe_answer
 from ipexctl.decide.parsing import conditions, playbook
 from ipexctl.decide.planning.fetch import parse_listing
 from ipexctl.decide.planning.sync import parse_remote_tree
@@ -206,7 +206,7 @@ _ASKED = st.builds("{n} asked {q}\n{n} told {q}\t{}\n{n} ended 0 {q}\n".format, 
 
 
 def probe(data: bytes) -> bool:
-    bundle = parse_probe_output(data, NONCE * 4)
+    bundle = parse_probe_answer(data, NONCE * 4)
     return bool(bundle.files or bundle.commands)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import paramiko
 
-from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog, make_lost_error
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog, make_lost_error
 from ipexctl.act.ssh.connect import Dialler
 from ipexctl.act.ssh.paramiko_internals import OutputEvent
 from ipexctl.act.ssh.quoting import OutputSplitter, new_nonce, shell_line, wrap_command
@@ -118,7 +118,7 @@ class SSHChannel(CommandChannel):
 
     def close(self) -> None:
         self._closed = True
-        self._log.end(self._channel.exit_status)
+        self._log.log_end(self._channel.exit_status)
         self._wake.set()
         with suppress(*LOSSES):
             self._channel.close()
@@ -143,13 +143,13 @@ class SSHLink(CommandLink[SSHChannel]):
             transport, notes = self._dialler.dial(self._host, self._set_opening)
         except LinkError:
             if self._closed:
-                raise self._lost_error() from None
+                raise self._make_lost_error() from None
             raise
         with self._lock:
             self._transport, self._notes = transport, tuple(notes)
         if self._closed:
             transport.end()
-            raise self._lost_error()
+            raise self._make_lost_error()
 
     def _set_opening(self, opening: Any) -> None:
         self._opening = opening
@@ -166,7 +166,7 @@ class SSHLink(CommandLink[SSHChannel]):
         shell = wrap_command(shell_line(command), nonce)
         transport = self._transport
         if transport is None:
-            raise self._lost_error()
+            raise self._make_lost_error()
         try:
             raw = transport.open_session(timeout=patience)
             channel = SSHChannel(self._host.name, raw, nonce, CommandLog(self._host.name, command))
@@ -176,7 +176,7 @@ class SSHLink(CommandLink[SSHChannel]):
             hint = "raise MaxSessions in its sshd_config"
             raise LinkError(Failure(self._host.name, Kind.STEP, what, hint, "sessions")) from None
         except (ConnectError, *LOSSES):  # Paramiko raises what ended it again
-            raise self._lost_error(_describe_loss(transport)) from None
+            raise self._make_lost_error(_describe_loss(transport)) from None
         if shell.stdin:
             channel.write(shell.stdin)
         return channel

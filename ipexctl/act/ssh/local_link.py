@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import cast
 
-from ipexctl.act.ssh.collect import CommandChannel, CommandLink, CommandLog
+from ipexctl.act.ssh.command_link import CommandChannel, CommandLink, CommandLog
 from ipexctl.act.ssh.quoting import fit_line, shell_line
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Stream
@@ -94,7 +94,7 @@ class LocalChannel(CommandChannel):
             if self._closed:
                 return
             self._closed = True
-        self._log.end(self.status() if self.ended() else None)
+        self._log.log_end(self.status() if self.ended() else None)
         self._wake.send(b"x")
         with self._reading, self._writing:
             self._selector.close()

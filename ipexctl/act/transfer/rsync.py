@@ -124,7 +124,7 @@ def _run_rsync(
         ending.callback(copier.join, _ENDING)
         ending.callback(stop)  # runs first, so that the thread does not wait for rsync
         most = sum(sizes) + sum(sizes) // 8 + (1 << 20) if sizes else sys.maxsize
-        err = _copy_output(channel, sink, watch, received, most)
+        err = _relay_to_local_rsync(channel, sink, watch, received, most)
         status = 255 if watch.stalled else channel.status()
         sink.close()
         with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ def _open_channel(link: Link, command: Command) -> Channel:
         raise
 
 
-def _copy_output(
+def _relay_to_local_rsync(
     channel: Channel, sink: IO[bytes], watch: StallTimer, received: Callable[[int], None], most: int
 ) -> bytes:
     """Copies the output of the host's rsync to the local one until it ends; returns its error output. Raises

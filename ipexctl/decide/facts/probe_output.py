@@ -115,7 +115,7 @@ def _refuse_bundle(source: str, why: str) -> UsageError:
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
 
-def parse_probe_output(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
+def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: int = CAP) -> ProbeOutput:
     """The bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
     ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""

@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     started: float  # Unix seconds
 
 
-def read_timings(environ: Mapping[str, str]) -> Timings:
+def read_timings_from_environ(environ: Mapping[str, str]) -> Timings:
     """The timings of a run. ``IPEXCTL_TIMINGS`` replaces some of them by a JSON object, for tests that cannot wait."""
     return Timings(**json.loads(environ.get("IPEXCTL_TIMINGS", "{}")))
 

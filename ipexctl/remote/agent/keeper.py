@@ -37,7 +37,7 @@ def main(argv: "List[str]") -> int:
     spec = files.read_spec(directory)
     address = spec.head_spec.address
     try:
-        listener = rpc.bind_free(address, spec.head_spec.ports)
+        listener = rpc.listen_on_free_port(address, spec.head_spec.ports)
     except OSError as error:
         print(KINDS.write(messages.AgentFailed("cannot listen on %s: %s" % (address, error))).decode())
         return 1
@@ -197,7 +197,7 @@ class Keeper:
 
     def free_port(self) -> int:
         head = self.spec.head_spec
-        with rpc.bind_free(head.address, [head.port] * 2 if head.port else head.ports) as probe:
+        with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
             return int(probe.getsockname()[1])
 
     def finish(self, end: "journal.RunEnd") -> None:

@@ -21,7 +21,7 @@ Received = Union[Message, Unreadable]
 GREETS = 1 << 12  # the same of somebody who has not proved itself yet
 
 
-def bind_free(address: str, ports: "Sequence[int]") -> "socket.socket":
+def listen_on_free_port(address: str, ports: "Sequence[int]") -> "socket.socket":
     """A socket that listens on the last free one of the ports from ``ports[0]`` to ``ports[1]``; 0 is any. (MPI takes
     its own from the first on.) Raises OSError."""
     for port in range(ports[1], ports[0] - 1, -1):

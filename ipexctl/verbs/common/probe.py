@@ -9,7 +9,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.data import read_data
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_output
+from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_answer
 from ipexctl.decide.facts.uarch import Uarchs, parse_uarchs
 from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import Failure, Kind
@@ -50,7 +50,7 @@ def probe_hosts(
         ended = context.clock()
         if once:
             link.close()
-        bundle = parse_probe_output(completed.out, nonce, limit=timeout)
+        bundle = parse_probe_answer(completed.out, nonce, limit=timeout)
         if not bundle.commands:
             output = completed.last_words(1)
             what = "the login shell did not run the probe" + (f": {printable(output)}" if output else "")

@@ -23,7 +23,7 @@ from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launc
 from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
-from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
+from ipexctl.decide.launch.run_spec import Identity, read_timings_from_environ, specs
 from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
@@ -140,7 +140,7 @@ def prepare(
         return None
     interfaces = choose_interfaces(facts)
     _log.debug("interfaces: %s; MPI of the hosts: %s; working directories: %s", interfaces, launcher, workdirs)
-    timings = read_timings(environ)
+    timings = read_timings_from_environ(environ)
     return Prepared(
         task, inventory, script, settings, config, facts, workdirs, interfaces, launcher, timings, stdin, notes
     )

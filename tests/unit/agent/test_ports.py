@@ -19,7 +19,7 @@ def ports() -> Iterator[list[int]]:
     for low in range(21000, 30000, 4):
         try:
             for port in range(low, low + 4):
-                rpc.bind_free("127.0.0.1", [port, port]).close()
+                rpc.listen_on_free_port("127.0.0.1", [port, port]).close()
         except OSError:
             continue
         yield [low, low + 3]
@@ -39,13 +39,16 @@ def test_keepers_and_rendezvous_of_two_runs_take_the_last_free_ports(tmp_path: P
 
 
 def test_a_range_without_a_free_port_says_so(ports: list[int]) -> None:
-    with rpc.bind_free("127.0.0.1", [ports[0], ports[0]]), pytest.raises(OSError, match="all ports from"):
-        rpc.bind_free("127.0.0.1", [ports[0], ports[0]])
+    with rpc.listen_on_free_port("127.0.0.1", [ports[0], ports[0]]), pytest.raises(OSError, match="all ports from"):
+        rpc.listen_on_free_port("127.0.0.1", [ports[0], ports[0]])
 
 
 def test_a_connection_that_ended_a_moment_ago_does_not_take_the_port(ports: list[int]) -> None:
     only = [ports[0], ports[0]]
-    with rpc.bind_free("127.0.0.1", only) as listener, socket.create_connection(("127.0.0.1", ports[0])) as caller:
+    with (
+        rpc.listen_on_free_port("127.0.0.1", only) as listener,
+        socket.create_connection(("127.0.0.1", ports[0])) as caller,
+    ):
         listener.accept()[0].close()  # first: TIME_WAIT is here
         assert caller.recv(1) == b""
-    rpc.bind_free("127.0.0.1", only).close()
+    rpc.listen_on_free_port("127.0.0.1", only).close()

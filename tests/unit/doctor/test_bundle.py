@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ipexctl.decide.facts.lscpu import parse_lscpu
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_integer
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_output
+from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle, parse_probe_answer
 from ipexctl.model.errors import UsageError
 from ipexctl.model.json_values import to_json
 from tests.unit.doctor.corpus import uarchs
@@ -32,23 +32,23 @@ def aside(name: str, *lines: str, status: int = 0) -> str:
 def test_what_stands_outside_of_the_frames_is_not_ours() -> None:
     noise = "\x1b[31mWelcome!\x1b[0m\nbegin command date\n1\nend 0\n"
     answer = f"{noise}{framed('command', 'date', '7')}{noise}\n{MARK} done\n{noise}"
-    assert parse_probe_output(answer.encode(), MARK) == ProbeOutput({}, {"date": "7"}, {})
+    assert parse_probe_answer(answer.encode(), MARK) == ProbeOutput({}, {"date": "7"}, {})
 
 
 def test_noise_without_an_end_of_line_does_not_hide_a_frame() -> None:
     answer = f"stty: not a tty{framed('command', 'date', '7')}\n{MARK} done\n"
-    assert parse_probe_output(answer.encode(), MARK).commands == {"date": "7"}
+    assert parse_probe_answer(answer.encode(), MARK).commands == {"date": "7"}
 
 
 def test_a_frame_inside_of_an_answer_with_another_mark_is_text() -> None:
     forged = framed("command", "date", "9").replace(MARK, "f" * 32)
     answer = framed("command", "ps", forged) + f"\n{MARK} done\n"
-    assert parse_probe_output(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
+    assert parse_probe_answer(answer.encode(), MARK).commands == {"ps": forged.rstrip("\n") + "\n"}
 
 
 def test_many_small_files_come_as_lines_with_their_paths() -> None:
     body = "cpu0/topology/core_id:0\n/proc/a:x:y\n/proc/a:z\n/proc/empty:"
-    found = parse_probe_output((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
     assert found.files == {"/sys/cpu0/topology/core_id": "0\n", "/proc/a": "x:y\nz\n", "/proc/empty": "\n"}
 
 
@@ -59,7 +59,7 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
         + framed("command", "date", "a\0b")
         + f"{MARK} asked venv\n\n{MARK} begin command env\nX=1"
     )
-    found = parse_probe_output(answer.encode(), MARK, limit=3)
+    found = parse_probe_answer(answer.encode(), MARK, limit=3)
     assert found.unread == {
         "df": "timed out after 3 s",
         "getent": "malformed: longer than 256 KiB: 'so\\nmuch\\n'",
@@ -74,7 +74,7 @@ def test_items_that_were_killed_cut_or_binary_are_named_and_kept() -> None:
 def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> None:
     inner = aside("getent", "a\t10.0.0.1", "b\t10.0.0.2")
     body = f"/proc/a:x{inner}y\n{inner}/proc/b:z"
-    found = parse_probe_output((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_answer((framed("grep", "/sys", body) + f"\n{MARK} done\n").encode(), MARK)
     assert found.files == {"/proc/a": "xy\n", "/proc/b": "z\n"}
     assert found.commands == {"getent": 2 * "a\t10.0.0.1\nb\t10.0.0.2\n"}
     assert found.unread == {}
@@ -82,25 +82,25 @@ def test_what_is_said_aside_may_stand_within_a_line_and_leaves_no_trace() -> Non
 
 def test_one_who_does_not_end_is_missed_though_others_answered_the_same_question() -> None:
     answer = f"{MARK} asked python -V\n" + aside("python -V", "/usr/bin/python3\tPython 3.12.1") + f"\n{MARK} done\n"
-    found = parse_probe_output(answer.encode(), MARK, limit=7)
+    found = parse_probe_answer(answer.encode(), MARK, limit=7)
     assert found.unread == {"python -V": "timed out after 7 s"}
     assert found.commands == {"python -V": "/usr/bin/python3\tPython 3.12.1\n"}
 
 
 def test_no_answer_is_told_from_a_short_one() -> None:
-    assert parse_probe_output(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
+    assert parse_probe_answer(b"This account is not available.\n", MARK).unread == {"probe": "no answer"}
 
 
 def test_processes_that_cannot_be_killed_are_named() -> None:
-    found = parse_probe_output((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
+    found = parse_probe_answer((framed("command", "left", "4711 df\n") + f"\n{MARK} done\n").encode(), MARK)
     assert found.unread == {"process 4711 df": "could not be killed"}
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_can_be_unframed(noise: bytes) -> None:
     answer = noise + framed("command", "date", "1").encode() + noise + f"\n{MARK} done\n".encode() + noise
-    assert parse_probe_output(answer, MARK).commands == {"date": "1"}
-    parse_probe_output(noise, MARK)
+    assert parse_probe_answer(answer, MARK).commands == {"date": "1"}
+    parse_probe_answer(noise, MARK)
 
 
 FILES = [

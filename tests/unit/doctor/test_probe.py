@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_output
+from ipexctl.decide.facts.probe_output import ProbeOutput, build_probe_command, parse_probe_answer
 from ipexctl.model.commands import Command
 from ipexctl.model.facts import Facts
 from ipexctl.model.json_values import to_json
@@ -46,7 +46,7 @@ def ask(
         timeout=30,
         check=True,
     )
-    return parse_probe_output(done.stdout, NONCE, limit=limit)
+    return parse_probe_answer(done.stdout, NONCE, limit=limit)
 
 
 def facts(bundle: ProbeOutput) -> Facts:
@@ -107,7 +107,7 @@ def test_nothing_but_a_shell_and_its_kernel_still_tells_what_matters(tmp_path: P
         timeout=30,
         check=True,
     )
-    told = facts(parse_probe_output(done.stdout, NONCE))
+    told = facts(parse_probe_answer(done.stdout, NONCE))
     assert told.cpus_online
     assert told.mem_total_kb
     assert told.distribution

@@ -11,7 +11,7 @@ from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
 from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.environment import parse_user_env
-from ipexctl.decide.launch.run_spec import Identity, read_timings, specs
+from ipexctl.decide.launch.run_spec import Identity, read_timings_from_environ, specs
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
 from ipexctl.model.hosts import Host
@@ -502,8 +502,8 @@ def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> N
 
 
 def test_timings_are_those_of_the_protocol_unless_a_test_gives_others() -> None:
-    assert read_timings({}) == Timings()
-    assert read_timings({"IPEXCTL_TIMINGS": '{"quiet": 4}'}) == Timings(quiet=4)
+    assert read_timings_from_environ({}) == Timings()
+    assert read_timings_from_environ({"IPEXCTL_TIMINGS": '{"quiet": 4}'}) == Timings(quiet=4)
 
 
 def test_secrets_are_neither_in_the_plan_nor_in_its_json() -> None:

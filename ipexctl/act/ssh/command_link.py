@@ -33,7 +33,7 @@ class CommandLog:
         self._ended = False
         _log.debug("%s: starts: %s", host, self._line)
 
-    def end(self, status: int | None) -> None:
+    def log_end(self, status: int | None) -> None:
         """``status`` is None or negative where the end of the command was not seen. Only the first call counts."""
         if not self._ended:
             self._ended = True
@@ -144,14 +144,14 @@ class CommandLink(Link, Generic[AnyChannel]):
             if not isinstance(error, LinkError):
                 self._stop(channel)
             if self._closed:
-                raise self._lost_error() from None
+                raise self._make_lost_error() from None
             raise
         finally:
             with self._lock:
                 self._running.discard(channel)
             channel.close()
         if self._closed:
-            raise self._lost_error()
+            raise self._make_lost_error()
         return completed
 
     def stream(self, command: Command) -> AnyChannel:
@@ -179,7 +179,7 @@ class CommandLink(Link, Generic[AnyChannel]):
             self._stop(channel)
             channel.close()
         if not channel or self._closed:
-            raise self._lost_error()
+            raise self._make_lost_error()
         return channel
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class CommandLink(Link, Generic[AnyChannel]):
             self._stop(channel)
         self._disconnect()
 
-    def _lost_error(self, what: str = "the connection was lost") -> LinkError:
+    def _make_lost_error(self, what: str = "the connection was lost") -> LinkError:
         return make_lost_error(self._host.name, "the link was closed" if self._closed else what)
 
 
