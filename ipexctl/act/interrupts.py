@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +22,7 @@ class Interrupts:
         self._waiting: list[int] = []
         self._raising = False
         self._deferring = False
+        self._held_until = 0.0  # monotonic
 
     def install(self) -> None:
         """Takes over the process's signals; a SIGHUP that is ignored (nohup) stays ignored."""
@@ -31,6 +33,8 @@ class Interrupts:
     def arrive(self, number: int, _frame: FrameType | None = None) -> None:
         """Takes a signal: raises it where that is allowed, else keeps it for those who wait for it."""
         self.arrived = True
+        if time.monotonic() < self._held_until:
+            return
         if self._raising and not self._deferring:
             self._raising = False
             raise Interrupted(number)
@@ -60,3 +64,12 @@ class Interrupts:
             yield
         finally:
             self._deferring = before
+
+    @contextmanager
+    def holding(self, seconds: float) -> Iterator[None]:
+        """For so long at most, signals count for nothing: what they ask for is being done. A storm of Ctrl-C is one."""
+        self._held_until = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._held_until = 0.0

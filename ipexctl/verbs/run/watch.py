@@ -22,6 +22,8 @@ from ipexctl.protocol.messages import KillRun, StopRun
 from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.nested import run_nested
 
+_STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
+
 
 @contextmanager
 def naming_run(run: str) -> Iterator[None]:
@@ -56,6 +58,7 @@ class RunWatcher:
     backlog: int = 0  # bytes of output that were read since the run's end was
     backlog_at: float = 0.0  # monotonic: when that was told
     refusals: int = 0  # of the backlog, by Ctrl-C
+    refused_at: float = -_STORM  # monotonic: when that was last
     timings: Timings = Timings()  # noqa: RUF009
 
     @property
@@ -120,8 +123,9 @@ class RunWatcher:
         if now >= self.backlog_at + 5.0:
             self.backlog_at = now
             yield Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
-        if taken := self.context.interrupts.take():
-            self.refusals += 1
+        taken = self.context.interrupts.take()
+        if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
+            self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
             again = f"ipexctl attach {self.running.run} reads it" if self.refusals > 1 else "again to leave it there"
             yield Message(f"the run has ended; the rest of its output is on the head ({again})", "warning", code="left")
@@ -194,7 +198,8 @@ class RunWatcher:
 
     def prove_ended(self, *, keep: bool = False) -> Generator[Event, None, None]:
         """Ends what is left of the run on every host and removes its directories; with ``keep`` the head's stays, which
-        holds the ranks' output. A signal ends the search: hosts not searched yet are reported as unknown."""
+        holds the ranks' output. A signal after some seconds ends the search: hosts not searched yet are reported as
+        unknown."""
         keeping = self.head.host.name if keep else ""
         run_dirs = {run_dir.host.name: run_dir for run_dir in self.run_dirs.values()}
         survivors: dict[str, tuple[int, ...]] = {}  # by host; of every host that was searched
@@ -204,8 +209,13 @@ class RunWatcher:
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
         sweeping = run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
+        taken = self.context.interrupts.take()
+        while self.context.interrupts.take():
+            pass  # of the same storm
+        self.interrupted = self.interrupted or taken
         try:  # `CleanupChecked` names the hosts that do not answer
-            yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
+            with self.context.interrupts.holding(_STORM):
+                yield from run_nested(sweeping, lambda event: not isinstance(event, HostFailed))
         except Interrupted as interrupted:
             self.interrupted = interrupted
         left = {name: pids for name, pids in survivors.items() if pids}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ipexctl.act.context import Context
+from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.run_control import Frame, RemoteRunDir
 from ipexctl.act.ssh import Links
-from ipexctl.model.errors import Exit
+from ipexctl.model.errors import Exit, Interrupted
 from ipexctl.model.events import Event, Message
 from ipexctl.model.hosts import Host
 from ipexctl.model.launch import Running
@@ -23,19 +24,20 @@ REST = [Frame(frames.OUT, b"a line\n")] * 3
 
 
 class Scripted(RunWatcher):
-    """Reads these frames; None is a Ctrl-C just before the next."""
+    """Reads these frames; None is a Ctrl-C just before the next, long after the last one, "again" one at once."""
 
-    script: tuple[Frame | None, ...] = ()
+    script: tuple[Frame | str | None, ...] = ()
 
     def _read_frames(self, *, once: bool = False) -> Generator[Frame | None, None, None]:
         for frame in self.script:
-            if frame is None:
+            if not isinstance(frame, Frame):
+                self.refused_at -= 0.0 if frame == "again" else 100.0
                 self.context.interrupts.arrive(signal.SIGINT)
             else:
                 yield frame
 
 
-def watch(tmp_path: Path, *script: Frame | None) -> tuple[Scripted, list[Event], bool]:
+def watch(tmp_path: Path, *script: Frame | str | None) -> tuple[Scripted, list[Event], bool]:
     links = Links(connect_timeout=1.0, accept_new=False, ask=None)
     head = RemoteRunDir(Host("node0", "node0"), "/runs/r1", "python3")
     running = Running("r1", "node0", ("node0",), {}, "train.py")
@@ -69,3 +71,18 @@ def test_the_second_ctrl_c_leaves_the_rest_on_the_head_and_is_130(tmp_path: Path
     assert detached, "or the directory with the rest would be removed"
     assert (watcher.run_ended, int(watcher.exit)) == (None, 130)
     assert "ipexctl attach r1" in str(events[-1])
+
+
+def test_a_storm_of_ctrl_c_is_one(tmp_path: Path) -> None:
+    storm = [each for frame in REST for each in (frame, "again")]
+    watcher, events, detached = watch(tmp_path, OVER, None, *storm, Frame(frames.END))
+    assert (detached, watcher.refusals, codes(events)) == (False, 1, ["backlog", "left"])
+
+
+def test_signals_count_for_nothing_while_what_they_ask_for_is_done() -> None:
+    interrupts = Interrupts()
+    with interrupts.raising(), interrupts.holding(60.0):
+        interrupts.arrive(signal.SIGINT)
+    assert interrupts.take() is None
+    with interrupts.raising(), interrupts.holding(0.0), pytest.raises(Interrupted):
+        interrupts.arrive(signal.SIGINT)
