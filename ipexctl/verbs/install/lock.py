@@ -99,9 +99,14 @@ class LockRequest(Record):
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
     def load(self) -> Lock | None:
-        """The lock of an earlier equal request, if it may be used."""
-        remembered = self.task.remembered_lock and not self.task.upgrade
-        return packages.load_lock(self.context.cache, self.inputs) if remembered else None
+        """The lock of an earlier equal request, if it may be used: also of the one that made the environment."""
+        if self.task.upgrade or not self.task.remembered_lock:
+            return None
+        lock = packages.load_lock(self.context.cache, self.inputs)
+        if lock is None and self.base:
+            first = packages.load_lock(self.context.cache, replace(self, base=None).inputs)
+            lock = first if first and first.id == self.base.id else None
+        return lock
 
     def may_use_gloo(self, error: UsageError) -> bool:
         """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
