@@ -33,13 +33,13 @@ class Frame(Record):
     function: str
 
     @property
-    def library(self) -> str:
+    def path_in_library(self) -> str:
         """The file's name in the library it belongs to; "" for the user's own code."""
         match = _LIBRARY.search(self.file) or _STANDARD.search(self.file)
         return next(filter(None, match.groups()), self.file) if match else ""
 
     def __str__(self) -> str:
-        return f"{self.library or self.file.rpartition('/')[2]}:{self.line} {self.function}"
+        return f"{self.path_in_library or self.file.rpartition('/')[2]}:{self.line} {self.function}"
 
 
 Stack = tuple[Frame, ...]  # innermost first
@@ -101,7 +101,7 @@ def group_stacks(stacks: Sequence[RankStack]) -> tuple[StackGroup, ...]:
 
 def _describe_position(frames: Stack) -> str:
     """``torch/distributed/distributed_c10d.py:2810 all_reduce ← train.py:88 step``: innermost, and the user's."""
-    own = next((frame for frame in frames if not frame.library), None)
+    own = next((frame for frame in frames if not frame.path_in_library), None)
     first = frames[0]
     return str(first) if own in (None, first) else f"{first} ← {own}"
 

@@ -82,7 +82,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         self_addresses=resolved.get(hostname or "", ()),
         names=resolved,
         interfaces=system.read_interfaces(bundle),
-        ssh_address=system.parse_ssh_address(environ.get("SSH_CONNECTION")),
+        ssh_address=system.parse_own_ssh_address(environ.get("SSH_CONNECTION")),
         user=environ.get("user"),
         home=environ.get("HOME"),
         shell=environ.get("SHELL"),

@@ -106,7 +106,7 @@ def _count_bits(mask: str) -> int | str:
         return "?"
 
 
-def parse_ssh_address(connection: str | None) -> str | None:
+def parse_own_ssh_address(connection: str | None) -> str | None:
     """SSH_CONNECTION is: client, its port, our address, our port."""
     words = (connection or "").split()
     address = parse_interface(words[2].partition("%")[0]) if len(words) == 4 else None
