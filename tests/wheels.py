@@ -254,6 +254,17 @@ class Index:
             reply(handler, 404, b"no")
 
 
+def require_login(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
+    """`Misbehave` of an index that lets in only user:geheim."""
+    if handler.headers.get("Authorization", "").startswith("Basic dXNlcjpnZWhlaW0="):
+        return False
+    handler.send_response(401)
+    handler.send_header("WWW-Authenticate", 'Basic realm="wheels"')
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+    return True
+
+
 def reply(handler: BaseHTTPRequestHandler, status: int, data: bytes, kind: str = "text/html") -> None:
     handler.send_response(status)
     handler.send_header("Content-Type", kind)

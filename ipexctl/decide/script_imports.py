@@ -1,6 +1,6 @@
 """The modules that a script certainly imports, and what brings them. It is parsed and never run.
 
-What is not certain is not said: an import on a condition, or in a script that changes how modules are found."""
+Only what is certain is reported, not an import on a condition, or in a script that changes how modules are found."""
 
 import ast
 import re

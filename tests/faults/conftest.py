@@ -7,6 +7,9 @@ A case's tests are marked ``fault("A1")`` and named ``test_a1_…``; all of them
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from tests.faults.cases import load
 from tests.faults.checks import COUNTS, Broken, Checks
 
 CASES = load()
+ODD = 2222  # the port of a second sshd
 CASE, TOLL = "fault", "fault toll"  # properties of reports, which travel from the workers
 
 
@@ -141,3 +145,35 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(f"{code:4} {case.title}: {outcome.get(code, 'not tried')}")
     counts = ", ".join(f"{tolls[count]} {count}" for count in COUNTS)
     terminalreporter.line(f"faults survived {len(survived)} of {len(CASES)}: {counts}")
+
+
+@pytest.fixture
+def odd_sshd(mpi: Cluster, new_controller: Callable[..., Desk], tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    """``odd_sshd(4, "MaxStartups 2:100:3")``: a controller whose hosts' sshd has these lines, listed so many times."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def make(entries: int, *lines: str) -> Desk:
+        config = mpi.read("node0", "/etc/ssh/sshd_config").decode().replace("Port 22", f"Port {ODD}")
+        config = config.replace("PidFile /run/sshd.pid", "PidFile none")
+        hosts, known = [], []
+        for host in mpi.names:
+            mpi.write(host, "/etc/ssh/odd_config", (config + "\n".join(lines) + "\n").encode())
+            words = [*mpi.entrance(host), "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/odd_config"]
+            begun.append(
+                subprocess.Popen(words, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
+            )
+            known.append(f"[{mpi.address(host)}]:{ODD} {mpi.host_key(host)}")
+            for n in range(entries):
+                more = f"port={ODD} user=root key={mpi.key} known_hosts={tmp_path}/odd_known"
+                hosts.append(f"{host}{f'-{n}' if n else ''} address={mpi.address(host)} {more}")
+        (tmp_path / "odd_known").write_text("\n".join(known) + "\n")
+        (tmp_path / "odd_hosts").write_text("\n".join(hosts) + "\n")
+        time.sleep(0.5)  # until all listen
+        return new_controller("odd", hostfile=tmp_path / "odd_hosts")
+
+    yield make
+    for process in begun:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for host in mpi.names:
+        mpi.exec(host, ["rm", "-f", "/etc/ssh/odd_config"])

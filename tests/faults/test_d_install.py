@@ -24,7 +24,7 @@ from tests import wheels
 from tests.cluster import Cluster
 from tests.e2e.desk import Desk, Started, Told
 from tests.faults.checks import expect
-from tests.wheels import Built, Index
+from tests.wheels import Built, Index, require_login
 
 SHARE = "/root/.local/share/ipexctl"
 VENV = f"{SHARE}/env"
@@ -292,16 +292,7 @@ def test_d5_an_index_that_gets_nowhere_is_named_without_its_password(
 
 @pytest.mark.fault("D5")
 def test_d5_an_index_that_wants_a_login_gets_it_and_nobody_else_sees_it(site: Site) -> None:
-    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
-        if handler.headers.get("Authorization", "").startswith("Basic dXNlcjpnZWhlaW0="):
-            return False
-        handler.send_response(401)
-        handler.send_header("WWW-Authenticate", 'Basic realm="wheels"')
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-        return True
-
-    site.index.misbehave = misbehave
+    site.index.misbehave = require_login
     expect(site("2.8.0", *FEW), 4, "401")
     site.index.url = site.index.url.replace("://", "://user:geheim@")
     told = site("2.8.0", *FEW, "--wheels-from", "controller")

@@ -186,11 +186,15 @@ def test_f11_a_port_between_hosts_is_blocked(controller: Desk, mpi: Cluster) -> 
 @pytest.mark.fault("F11")
 def test_f11_hosts_that_may_not_log_in_to_each_other_need_not(controller: Desk, mpi: Cluster) -> None:
     """No host has a key: the launcher's programs are started by the guards."""
-    done = mpi.exec("node0", ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", mpi.address("node2")])
+    address = mpi.address("node2")
+    mpi.write("node0", "/root/known", f"{address} {mpi.host_key('node2')}\n".encode())
+    options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "UserKnownHostsFile=/root/known"]
+    done = mpi.exec("node0", ["ssh", *options, address, "true"])
     assert done.returncode == 255
+    assert "Permission denied" in done.stderr
     told = controller("run", *ON, ACTOR, "say")
     assert told.code == 0, told
-    mpi.exec("node0", ["rm", "-f", "/root/.ssh/known_hosts"])
+    mpi.exec("node0", ["rm", "-f", "/root/known"])
 
 
 @pytest.fixture

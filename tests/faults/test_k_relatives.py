@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,39 +20,6 @@ RUN = ("run", *ON)
 Start = Callable[..., Started]
 NewController = Callable[..., Desk]
 TICKS = b"".join(b"tick %d\n" % n for n in range(40))
-ODD = 2222  # the port of a second sshd
-
-
-@pytest.fixture
-def odd_sshd(mpi: Cluster, new_controller: NewController, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    """``odd_sshd(4, "MaxStartups 2:100:3")``: a controller whose hosts' sshd has these lines, listed so many times."""
-    begun: list[subprocess.Popen[bytes]] = []
-
-    def make(entries: int, *lines: str) -> Desk:
-        config = mpi.read("node0", "/etc/ssh/sshd_config").decode().replace("Port 22", f"Port {ODD}")
-        config = config.replace("PidFile /run/sshd.pid", "PidFile none")
-        hosts, known = [], []
-        for host in mpi.names:
-            mpi.write(host, "/etc/ssh/odd_config", (config + "\n".join(lines) + "\n").encode())
-            words = [*mpi.entrance(host), "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/odd_config"]
-            begun.append(
-                subprocess.Popen(words, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True)
-            )
-            known.append(f"[{mpi.address(host)}]:{ODD} {mpi.host_key(host)}")
-            for n in range(entries):
-                more = f"port={ODD} user=root key={mpi.key} known_hosts={tmp_path}/odd_known"
-                hosts.append(f"{host}{f'-{n}' if n else ''} address={mpi.address(host)} {more}")
-        (tmp_path / "odd_known").write_text("\n".join(known) + "\n")
-        (tmp_path / "odd_hosts").write_text("\n".join(hosts) + "\n")
-        time.sleep(0.5)  # until all listen
-        return new_controller("odd", hostfile=tmp_path / "odd_hosts")
-
-    yield make
-    for process in begun:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for host in mpi.names:
-        mpi.exec(host, ["rm", "-f", "/etc/ssh/odd_config"])
 
 
 @pytest.mark.fault("K1")

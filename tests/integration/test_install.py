@@ -45,7 +45,7 @@ from ipexctl.verbs.install.lock import LockRequest, load_or_create_lock
 from ipexctl.verbs.install.uninstall import uninstall
 from ipexctl.verbs.install.wheels import wheels_fetch
 from tests import wheels
-from tests.wheels import Index, dribbling, reply, serving
+from tests.wheels import Index, dribbling, reply, require_login, serving
 
 ROOT = Path(__file__).parents[2]
 WISH = {"torch": "2.8.0", "track": "native", "backend": "gloo"}  # what any CPU that can run the tests can hold
@@ -511,16 +511,7 @@ def test_an_index_that_never_gets_anywhere_ends_within_the_limit(bench: Bench, i
 def test_an_index_that_wants_a_login_gets_the_one_in_its_url_and_no_message_shows_it(
     bench: Bench, index: Index
 ) -> None:
-    def misbehave(path: str, client: str, handler: BaseHTTPRequestHandler) -> bool:
-        if handler.headers.get("Authorization", "").startswith("Basic dXNlcjpnZWhlaW0="):
-            return False
-        handler.send_response(401)
-        handler.send_header("WWW-Authenticate", 'Basic realm="wheels"')
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-        return True
-
-    index.misbehave = misbehave
+    index.misbehave = require_login
     refused = bench.play(index)
     assert refused.exit == Exit.STEP
     assert "401" in str(refused.refusal)

@@ -507,7 +507,8 @@ def test_a_host_behind_a_jump_host_that_closes_at_once_is_its_own_trouble(server
         links = Links(config=jumping(tmp_path, jump, "127.0.0.1"), connect_timeout=5)
         found = failure(links, server.host(port=port))
         assert found.code == "banner"
-        assert found.what == f"connection closed before a banner came, {len(tries)} times (127.0.0.1:{port})"
+        times = len(tries) - 1, len(tries)  # the deadline may come before the answer to the last one
+        assert found.what in [f"connection closed before a banner came, {n} times (127.0.0.1:{port})" for n in times]
         assert len(tries) > 1, "as for a host without a jump host: a busy sshd closes connections before they begin"
         assert links.open(server.host(vars={"known_hosts": str(server.known_hosts)})).run(UNAME).ok
         links.close()

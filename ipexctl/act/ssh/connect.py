@@ -22,7 +22,7 @@ from ipexctl.act.ssh.hostkeys import KnownHosts, fingerprint, format_known_host,
 from ipexctl.act.ssh.keys import Keys, UnusableKey
 from ipexctl.act.ssh.settings import Settings, SSHSettings
 from ipexctl.act.ssh.tcp import open_tcp
-from ipexctl.act.ssh.transport import LOSSES, ConnectError, Transport, abort
+from ipexctl.act.ssh.transport import LOSSES, ConnectError, ShedError, Transport, abort
 from ipexctl.model.errors import Failure, Kind
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import Record
@@ -94,7 +94,7 @@ class Dialler:
 
     def _connect(self, attempt: _Attempt) -> Transport:
         command, jump = attempt.settings.command, attempt.settings.jump
-        pause, tries = 0.1, 0
+        pause, tries, closed = 0.1, 0, EOFError()
         while True:
             try:
                 if command:
@@ -106,10 +106,14 @@ class Dialler:
                 return self._log_in(sock, attempt)
             except EOFError as error:
                 # A busy sshd closes connections at random before they begin (MaxStartups): try again, later.
-                pause, tries = pause * 2 + random.random() * 0.2, tries + 1
+                pause, tries, closed = pause * 2 + random.random() * 0.2, tries + 1, error
                 if time.monotonic() + pause > attempt.deadline or pause > 3:
-                    raise _explain_shedding(str(error), tries, attempt) from None
+                    raise _explain_shedding(error, tries, attempt) from None
                 time.sleep(pause)
+            except ConnectError as error:
+                if tries and error.code in ("banner", "timeout"):  # the last try had little time: it is no reason
+                    raise _explain_shedding(closed, tries, attempt) from None
+                raise
 
     def _start_proxy_command(self, command: str) -> socket.socket:
         """Starts a ProxyCommand in a shell, as OpenSSH does; returns a socket to it."""
@@ -244,7 +248,7 @@ def _open_jump_channel(jump: Transport, name: str, attempt: _Attempt) -> paramik
     try:
         return jump.open_channel("direct-tcpip", (settings.address, settings.port), ("", 0), timeout=attempt.left)
     except paramiko.ChannelException as error:
-        if error.code == 1:  # said alike of all hosts behind it
+        if error.code == 1:  # the same for all hosts behind it
             raise ConnectError("jump", f"jump host {name} forbids forwarding", "AllowTcpForwarding there") from None
         why = printable(str(error.text), 80).lower()
         raise ConnectError("no-route", f"jump host {name} cannot reach {settings.at}: {why}") from None
@@ -287,12 +291,11 @@ def _verify_host_key(
     raise ConnectError("host-key-unknown", f"unknown host key {shown_key}{why}", hint)
 
 
-def _explain_shedding(said: str, tries: int, attempt: _Attempt) -> ConnectError:
-    """Of a server that closed each connection before it began, with its words or without."""
+def _explain_shedding(error: EOFError, tries: int, attempt: _Attempt) -> ConnectError:
+    """Why a server closed each connection before it began: by a limit that it names, or without a word."""
     hint = "fewer at once (-j 4), or raise MaxStartups and PerSourcePenalties in its sshd_config"
-    if said:
-        limit = "penalty for this address" if said.startswith("Not allowed") else "connection limit"
-        what = f"refused by the server's {limit} {tries} times: it says '{said}' ({attempt.settings.at})"
+    if isinstance(error, ShedError):
+        what = f"refused by the server's {error.limit} {tries} times: it says '{error.words}' ({attempt.settings.at})"
         return ConnectError("shed", what, hint)
     what = f"connection closed before a banner came, {tries} times ({attempt.settings.at})"
     return ConnectError("banner", what, f"if its sshd is busy: {hint}")
@@ -305,7 +308,7 @@ def _explain_session_end(transport: Transport, attempt: _Attempt) -> Exception:
         return ConnectError(error.code, f"{error.what} ({settings.at})")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return transport.explain_incompatible(error, settings.pattern)
-    if isinstance(error, EOFError) and str(error):
+    if isinstance(error, ShedError):
         return error
     if transport.is_active() or time.monotonic() > transport.deadline - _GRACE:
         late = attempt.late_error

@@ -34,7 +34,8 @@ _LISTS = {
 }
 
 _WINDOW = 4 << 20  # bytes a host may send ahead on one channel: enough for 1 Gbit/s at 30 ms
-_SHED = (b"Exceeded MaxStartups", b"Not allowed at this time")  # what sshd says in place of a banner
+# What sshd sends in place of a banner, and the limit that it has reached (sshd.c, srclimit.c; it has no codes).
+_SHED = {b"Exceeded MaxStartups": "connection limit", b"Not allowed at this time": "penalty for this address"}
 _BANNER = 16 << 10  # bytes looked through for the banner
 _TICK = 2.4  # seconds: how often an idle transport looks at its clock; hundreds of them do
 _KEEPALIVE = 7.0  # seconds of silence before a keepalive; three unanswered mean that the host is lost
@@ -45,6 +46,14 @@ _log = logging.getLogger("ipexctl.ssh")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # Paramiko logs what it raises; each caller reports it once
 _log.setLevel(logging.CRITICAL)
+
+
+class ShedError(EOFError):
+    """The server closed the connection before it began, because of its ``limit``; ``words`` are its own."""
+
+    def __init__(self, limit: str, words: str) -> None:
+        super().__init__(words)
+        self.limit, self.words = limit, words
 
 
 class Transport(QuietTransport):
@@ -150,8 +159,9 @@ def _await_banner(sock: socket.socket, deadline: float) -> None:
         if any(line.startswith(b"SSH-") for line in lines[:-1]):
             sock.settimeout(_TICK)  # whoever waits has a deadline of his own, and `end` wakes all
             return
-        if data.startswith(_SHED) and b"\n" in data:
-            raise EOFError(printable(lines[0].decode("ascii", "replace").strip(), 60))
+        limit = next((limit for words, limit in _SHED.items() if data.startswith(words)), "")
+        if limit and b"\n" in data:
+            raise ShedError(limit, printable(lines[0].decode("ascii", "replace").strip(), 60))
         if not data or len(data) >= _BANNER or (len(data) == len(seen) and left <= 0):
             seen = data or seen
             if seen:

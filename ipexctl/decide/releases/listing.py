@@ -65,7 +65,7 @@ def describe_mpi(release: StackRelease, table: ReleaseTable) -> str:
 def format_releases(entry: Sequence[ListedRelease], taken: StackRelease | None = None) -> str:
     """Columns for a terminal of 80, the newest release first; ``taken`` is marked."""
     head = ("torch", "ipex", "oneccl", "Python", "CPU", "MPI", "")
-    numbers: dict[str, int] = {}  # of the reasons: each is told once, below
+    numbers: dict[str, int] = {}  # of the reasons: each is printed once, below
     lines, wanted = [head], (taken.torch, taken.ipex, taken.oneccl) if taken else None
     for release in reversed(entry):
         mark = "?" if release.unconfirmed else ""

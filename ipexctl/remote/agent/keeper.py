@@ -84,9 +84,7 @@ class Keeper:
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
             ready = self.selector.select(self.spec.timings.tick)
-            awaited = self.run.launched and self.run.launcher_ended is None
-            if self.launcher and awaited and self.launcher.poll() is not None:  # before what came of it
-                self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
+            self.notice_launcher_end()
             for key, _ in ready:
                 key.data(key.fileobj)
             now = time.monotonic()
@@ -98,6 +96,11 @@ class Keeper:
             last = now
             self.do_periodic_work(now)
         self.journal.close()
+
+    def notice_launcher_end(self) -> None:
+        awaited = self.run.launched and self.run.launcher_ended is None
+        if self.launcher and awaited and self.launcher.poll() is not None:
+            self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
@@ -277,6 +280,7 @@ class Keeper:
             self.monitor.ended(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
             self.monitor.sign(message.rank, now)
+        self.notice_launcher_end()  # before what came of it
         self.handle(keeper_state.FromGuard(host, message))
 
     def store_output(self, fd: int) -> None:

@@ -149,11 +149,17 @@ def _enter(run: "Run", state: "State", deadline: float = 0.0) -> "Run":
     return run._replace(state=state, deadline=deadline)
 
 
+def _launcher_killed(run: "Run") -> bool:
+    """Then it has taken its ranks' wrappers along. SIGPIPE is a dead proxy's doing."""
+    status = run.launcher_status or 0
+    return status < 0 and status != -signal.SIGPIPE
+
+
 def _stop(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
     """The polite stop; the first reason stays."""
     if run.state not in BEFORE_THE_END:
         return run, ()
-    by_us = reason != Reason.LOST or (run.launcher_status or 0) < 0  # a killed mpirun takes them along
+    by_us = reason != Reason.LOST or _launcher_killed(run)
     notes = tuple(Note(end._replace(by_us=by_us)) for end in run.unwitnessed)
     run = run._replace(reason=reason, detail=detail, unwitnessed=(), stopped_at=now.clock)
     stopped = _enter(run, State.STOPPING, now.steady + run.spec.timings.grace)
@@ -291,7 +297,7 @@ def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step"
     if not run.launched:
         return run, ()
     run = run._replace(launcher_ended=now.steady, launcher_status=ended.status)
-    if ended.status >= 0 or ended.status == -signal.SIGPIPE or run.state is not State.RUNNING:  # a dead proxy's doing
+    if run.state is not State.RUNNING or not _launcher_killed(run):
         return run, ()
     known = -ended.status in list(signal.Signals)
     name = signal.Signals(-ended.status).name if known else "signal %d" % -ended.status
@@ -379,6 +385,7 @@ def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") 
         run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
     within = run.clocks[host].within or 0.0
     before = run.stopped_at is not None and end.at < run.stopped_at - within  # reported late, ended by itself
+    before = before and not (end.lost and _launcher_killed(run))
     after = run.doubt is not None and end.at > run.doubt.since + within
     end = end._replace(by_us=not (running or before) or after or end.unheard)
     if end.status == 0 or end.by_us or alone:

@@ -29,11 +29,11 @@ def explain_preload_failure(path: str) -> str:
 # What a rank does: MPI from its first to its last call, through the library of this name.
 RANK = """
 import ctypes, sys
-said, size = ctypes.create_string_buffer(8192), ctypes.c_int()
+version, size = ctypes.create_string_buffer(8192), ctypes.c_int()
 if sys.argv[1]:
     mpi = ctypes.CDLL(sys.argv[1])
-    mpi.MPI_Init(None, None), mpi.MPI_Get_library_version(said, ctypes.byref(size)), mpi.MPI_Finalize()
-print("ipexctl-rank " + said.value.decode("utf-8", "replace").split(chr(10))[0])
+    mpi.MPI_Init(None, None), mpi.MPI_Get_library_version(version, ctypes.byref(size)), mpi.MPI_Finalize()
+print("ipexctl-rank " + version.value.decode("utf-8", "replace").split(chr(10))[0])
 """
 ALONE = {"openmpi": ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"]}  # others are Hydra's
 
@@ -44,10 +44,10 @@ def start_rank(mpiexec: str, dialect: str, library: str) -> str:
     env = dict(os.environ, I_MPI_FABRICS="shm", OMPI_MCA_btl="self,vader")
     completed = subprocess.run(argv, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, timeout=60)
     lines = completed.stdout.decode("utf-8", "replace").strip().splitlines()
-    said = [line.partition("ipexctl-rank")[2] for line in lines if "ipexctl-rank" in line]
-    if completed.returncode or not said:
+    versions = [line.partition("ipexctl-rank")[2] for line in lines if "ipexctl-rank" in line]
+    if completed.returncode or not versions:
         raise OSError("status %d: %s" % (completed.returncode, " / ".join(lines[-3:])))
-    return said[0].strip()
+    return versions[0].strip()
 
 
 def count_same(base: str, target: str) -> int:

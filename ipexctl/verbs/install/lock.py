@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -105,8 +105,12 @@ class LockRequest(Record):
         lock = packages.load_lock(self.context.cache, self.inputs)
         if lock is None and self.base:
             first = packages.load_lock(self.context.cache, replace(self, base=None).inputs)
-            lock = first if first and first.id == self.base.id else None
+            lock = first if first and first.id == self.base.id and not self.unremoved(first.packages) else None
         return lock
+
+    def unremoved(self, packages: Iterable[str]) -> list[str]:
+        """Those of these packages that ``--without`` names."""
+        return sorted({canonicalize_name(name) for name in self.task.without} & {*packages})
 
     def may_use_gloo(self, error: UsageError) -> bool:
         """Whether Gloo will do: impi was not requested, and the indexes answered that they have no mpi4py."""
@@ -240,8 +244,8 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
         reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
         hint = _BASE_HINT if base else suggest_sources(stack.release) if down and intel else error.hint
         raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
-    if needed := {canonicalize_name(name) for name in task.without} & {wheel.name for wheel in wheels}:
-        reasons = [f"{name} is needed by other packages of the environment" for name in sorted(needed)]
+    if needed := request.unremoved(wheel.name for wheel in wheels):
+        reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)
     confusion = sources.find_confusion()

@@ -151,7 +151,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def end_proxy(self, host: str) -> None:
         self.mail.append(FromGuard(host, messages.ProxyEnded(self.now.clock, "")))
 
-    @rule(status=st.integers(0, 255))
+    @rule(status=st.integers(-15, 255))
     @precondition(lambda self: self.run.launched)
     def end_launcher(self, status: int) -> None:
         self.feed(LauncherEnded(status))

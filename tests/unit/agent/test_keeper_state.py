@@ -173,6 +173,19 @@ def test_a_killed_wrapper_is_recorded_when_it_is_known_by_whom() -> None:
     assert history.run.reason == Reason.LOST
 
 
+def test_a_killed_mpirun_is_the_cause_also_where_a_wrapper_that_it_took_along_is_reported_late() -> None:
+    history = History().started().feed(FromGuard("a", messages.Pong(CLOCK, CLOCK)))
+    history.after(0.2, LauncherEnded(-9)).feed(FromGuard("a", RankEnded(1, "a", lost=True, at=CLOCK + 0.1)))
+    assert (history.run.reason, history.run.detail) == (Reason.LOST, "mpirun on a was killed by SIGKILL")
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, True)]
+
+
+def test_a_mpirun_that_died_of_a_dead_proxy_is_no_cause() -> None:
+    history = History().started().ends(1, lost=True).feed(LauncherEnded(-13)).after(1.5)
+    assert history.run.detail == "the wrapper of rank 1 on a was killed"
+    assert [(end.rank, end.by_us) for end in history.records(RankEnded)] == [(1, False)]
+
+
 def test_a_lost_host_is_disconnected_and_ends_the_run() -> None:
     history = History().started().feed(GuardLost("b", "its guard ended"))
     assert Disconnect("b") in history.actions
@@ -286,7 +299,7 @@ inputs = st.one_of(
     st.builds(GuardConnected, hosts, times),
     st.builds(GuardLost, hosts, st.just("gone")),
     st.builds(FromGuard, hosts, from_guards),
-    st.builds(LauncherEnded, st.integers(0, 255)),
+    st.builds(LauncherEnded, st.integers(-15, 255)),
     st.builds(Tick, st.booleans()),
     st.builds(messages.StopRun, st.just("why")),
     st.builds(messages.KillRun, st.just("why")),
