@@ -21,7 +21,7 @@ from ipexctl.data import read_data
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events
-from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, worst
+from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
 from ipexctl.show import sinks
@@ -103,8 +103,8 @@ def replay_run(word: str, options: OutputOptions) -> Exit:
         screen = make_screen(options, console)
         with console.interrupts.raising():
             for stamped in read_saved_run(directory):
-                folding.take(stamped)
-                screen.take(stamped)
+                folding.handle_event(stamped)
+                screen.handle_event(stamped)
         report = folding.report()
         screen.close(replace(report, saved=str(directory)))
         return report.exit
@@ -188,7 +188,7 @@ class Delivery:
         thrown = failure
         while True:
             try:
-                thrown = thrown or (self._interrupts.take() if self._interrupts.pending else None)
+                thrown = thrown or (self._interrupts.pop_pending() if self._interrupts.pending else None)
                 with self._interrupts.raising():
                     event = workflow.throw(thrown) if thrown else next(workflow)
             except StopIteration:
@@ -202,7 +202,7 @@ class Delivery:
 
     def _open_record(self, runs: Path) -> None:
         def warn(text: str) -> None:
-            self._screen.take(Stamped(time.time(), Message(text, "warning")))
+            self._screen.handle_event(Stamped(time.time(), Message(text, "warning")))
 
         self._record = Record(runs, self._verb, time.time(), trouble=warn)
         self._log.keep_in(self._record.directory)
@@ -218,7 +218,7 @@ class Delivery:
         for sink in tuple(self._sinks):
             try:
                 for stamped in exact if sink is self._record else masked:  # a rank's own file has what the rank wrote
-                    sink.take(stamped)
+                    sink.handle_event(stamped)
             except Exception as error:
                 self._sinks.remove(sink)
                 self._broken.append(sink)
@@ -245,7 +245,7 @@ class Delivery:
                 sink.close(closing)
             except Exception as error:
                 described = described or describe_error(error, self._log, self._verb)
-                exit = worst([exit, Exit.INTERNAL])
+                exit = choose_exit([exit, Exit.INTERNAL])
         if described:
             sinks.print_refusal(described, self._err)
         if isinstance(failure, Interrupted):
@@ -259,10 +259,10 @@ def _choose_exit(
     """The exit code of what ended a workflow before its end, or that of the report."""
     causes = report.causes if report else ()
     if described and described.exit is not Exit.INTERNAL:  # as hosts that cannot hold what is asked
-        return worst([described.exit, *(cause for cause in causes if cause != Exit.LOST)])
+        return choose_exit([described.exit, *(cause for cause in causes if cause != Exit.LOST)])
     ended = described or failure
     if isinstance(ended, UsageError | Interrupted):
-        return worst([ended.exit, *(cause for cause in causes if cause == Exit.RESIDUE)])
+        return choose_exit([ended.exit, *(cause for cause in causes if cause == Exit.RESIDUE)])
     return report.exit if report else Exit.INTERNAL
 
 

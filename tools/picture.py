@@ -59,15 +59,15 @@ def picture(
         first = stamped.at if first is None else first
         if at is not None and stamped.at - first > at:
             break
-        board.take(stamped)
+        board.handle_event(stamped)
         failures.note(stamped.event, stamped.at)
         if isinstance(stamped.event, e.Answer):
             dry = is_dry(stamped.event.value)
-            for item in screens.answer(stamped.event.value) if at is None else ():
+            for item in screens.format_answer(stamped.event.value) if at is None else ():
                 console.print(item)
     if at is not None:
         console.print(view.frame(width, height, max(board.at, (first or 0.0) + at)))
-    for line in typeset.failures(failures.take()) if at is None else ():
+    for line in typeset.failures(failures.pop_due()) if at is None else ():
         console.print(line)
     for item in screens.format_ending(report, dry=dry) if at is None and report else ():
         console.print(item)
@@ -80,7 +80,7 @@ def draw_saved_run(directory: Path, *, width: int = 100, height: int = 24, at: f
     events = list(read_saved_run(directory))
     folding = Folding()
     for stamped in events:
-        folding.take(stamped)
+        folding.handle_event(stamped)
     title = f"ipexctl replay {directory.name}"
     return picture(events, width=width, height=height, at=at, title=title, report=folding.report())
 

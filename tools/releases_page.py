@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ipexctl.decide.releases.listing import describe_mpi
-from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.table import ReleaseTable, parse_table
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts, Python
@@ -100,6 +100,6 @@ def _decide(request: StackRequest, python: str, level: str, table: ReleaseTable)
         pythons=(Python("python3", python),),
     )
     try:
-        return resolve(request, {"": host}, table).name.rpartition(",")[0]
+        return resolve_stack(request, {"": host}, table).name.rpartition(",")[0]
     except UsageError as refusal:
         return "no: " + "; ".join(refusal.reasons)

@@ -40,7 +40,7 @@ class Interrupts:
             raise Interrupted(number)
         self._waiting.append(number)
 
-    def take(self) -> Interrupted | None:
+    def pop_pending(self) -> Interrupted | None:
         """The oldest signal that is waiting."""
         return Interrupted(self._waiting.pop(0)) if self._waiting else None
 

@@ -37,30 +37,29 @@ class RemoteRunDir(Record):
     directory: str
     python: str
 
-    def agent(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
+    def build_command(self, role: str, *words: str, timeout: float = 30.0, run: str = "") -> Command:
         env = {paths.RUN_ENV: run} if run else {}
         return Command((f"{self.directory}/{ROLE}", role, *words), env=env, timeout=timeout, cwd="/")
 
-    def script(self, *words: str) -> bytes:
+    def build_agent(self, *words: str) -> bytes:
         """A program that is the agent with these words first."""
         agent = shlex.join((f"{self.directory}/{AGENT}", *words))
         return f'#!/bin/sh\np={shlex.quote(self.python)}; {_PYTHON} {agent} "$@"\n'.encode()
 
 
-def prepare(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
-    """Puts the run's directory on a host: specification (with the ranks' environment, 0600), agent, shim, hooks, and
-    for rank 0 its ``stdin``.
+def create_run_dir(link: Link, site: RemoteRunDir, spec: run_spec.RunSpec, stdin: bytes = b"") -> None:
+    """Creates the run's directory: specification (0600: ranks' environment), agent, shim, hooks, rank 0's ``stdin``.
 
     Raises `LinkError` when the host cannot be reached or the directory cannot be made safely."""
-    files = {SPEC: run_spec.write(spec), AGENT: agent.build_archive(), ROLE: site.script()}
-    files |= {SHIM: site.script(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
+    files = {SPEC: run_spec.encode_spec(spec), AGENT: agent.build_archive(), ROLE: site.build_agent()}
+    files |= {SHIM: site.build_agent(Role.SHIM, site.directory)} | ({STDIN: stdin} if stdin and 0 in spec.ranks else {})
     files |= {f"{HOOKS}/{name}": data for name, data in agent.read_hooks().items()}
     write_files(link, files, site.directory, modes={SHIM: 0o700, ROLE: 0o700})
 
 
 def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
     """Starts the keeper on the head; its port. Raises `LinkError`."""
-    done = link.run(site.agent(Role.KEEPER, site.directory, run=run))
+    done = link.run(site.build_command(Role.KEEPER, site.directory, run=run))
     problem = "the run's keeper did not start"
     answer = _read_answer(link, done, problem, messages.KeeperListening, messages.AgentFailed)
     if isinstance(answer, messages.AgentFailed):
@@ -71,7 +70,7 @@ def start_keeper(link: Link, site: RemoteRunDir, run: str) -> int:
 def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: int) -> None:
     """Starts the guard on a host. Raises `LinkError`: BUSY when another run holds the host, UNREACHABLE when no packet
     from there gets to the head, STEP when its keeper does not take part."""
-    done = link.run(site.agent(Role.GUARD, site.directory, address, str(port), run=run))
+    done = link.run(site.build_command(Role.GUARD, site.directory, address, str(port), run=run))
     refusals = (messages.HostBusy, messages.AgentFailed, messages.KeeperUnreachable)
     answer = _read_answer(link, done, "its guard did not start", messages.GuardReady, *refusals)
     if isinstance(answer, messages.HostBusy):
@@ -88,7 +87,7 @@ def start_guard(link: Link, site: RemoteRunDir, run: str, address: str, port: in
 
 def send_order(link: Link, site: RemoteRunDir, order: messages.StopRun | messages.KillRun) -> bool:
     """Gives the keeper an order; False when it is gone."""
-    return link.run(site.agent(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
+    return link.run(site.build_command(Role.ORDER, site.directory, KINDS.write(order).decode())).ok
 
 
 def find_leftover_processes(
@@ -116,13 +115,13 @@ def list_runs_on_head(link: Link) -> messages.RunListing:
     return _read_answer(link, done, "its runs cannot be listed", messages.RunListing)
 
 
-def describe(link: Link, directory: str) -> messages.RunDescription:
+def read_run_description(link: Link, directory: str) -> messages.RunDescription:
     """What a watcher must know of the run in this directory of its head. Raises `LinkError`."""
     done = link.run(Command((f"{directory}/{ROLE}", Role.SHOW, directory), timeout=20.0))
     return _read_answer(link, done, "the run cannot be read", messages.RunDescription)
 
 
-def remove(link: Link, site: RemoteRunDir) -> None:
+def remove_run_dir(link: Link, site: RemoteRunDir) -> None:
     """Takes the run's directory away (only one that holds a run's specification or agent, or what was to become them);
     a guard that writes its last word there meanwhile is waited for."""
     link.run(replace(script_command("remove_run.sh", site.directory, SPEC, ROLE, AGENT, PART), timeout=30.0))
@@ -145,7 +144,7 @@ LOST, BACK, GAVE_UP = "lost", "back", "gave-up"
 
 class Frame(Record):
     """A piece of the run's files, of one of the kinds of `protocol.frames`; or one of the follower's own about its link
-    (LOST and BACK; GAVE_UP ends it) and about bytes that are gone (`frames.missing`: how many)."""
+    (LOST and BACK; GAVE_UP ends it) and about bytes that are gone (`frames.get_missing_kind`: how many)."""
 
     kind: str
     data: bytes = b""
@@ -169,7 +168,7 @@ class RunFollower:
         self._thread = threading.Thread(target=self._body, name="watch", daemon=True)
         self._thread.start()
 
-    def take(self, timeout: float) -> Frame | None:
+    def read_frame(self, timeout: float) -> Frame | None:
         """The next frame, or None after ``timeout`` seconds without one."""
         try:
             return self._frames.get(timeout=timeout)
@@ -186,7 +185,7 @@ class RunFollower:
     def close(self) -> None:
         self._over.set()
         while self._thread.is_alive():
-            self.take(0.05)
+            self.read_frame(0.05)
 
     def _body(self) -> None:
         try:
@@ -221,7 +220,7 @@ class RunFollower:
     def _connect(self) -> Iterator[Frame]:
         words = [str(offset) for offset in self.offsets]
         link = self._context.links.open(self._site.host)
-        command = self._site.agent(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
+        command = self._site.build_command(Role.WATCH, self._site.directory, *words, *self._once, timeout=0)
         with link.stream(command) as channel:
             # Of its own, so that a screen that stands still does not look like a controller that is gone.
             threading.Thread(target=_keep_alive, args=(channel, self._timings.beat), name="beat", daemon=True).start()
@@ -239,7 +238,7 @@ class RunFollower:
                     if frame.kind in self._offsets:
                         missing = frame.offset - self._offsets[frame.kind]
                         if missing > 0:  # the oldest was dropped, under the run's cap
-                            yield Frame(frames.missing(frame.kind), b"%d" % missing)
+                            yield Frame(frames.get_missing_kind(frame.kind), b"%d" % missing)
                         self._offsets[frame.kind] = frame.offset + len(frame.data)
                     yield Frame(frame.kind, frame.data)
 

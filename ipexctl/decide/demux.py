@@ -24,7 +24,7 @@ class Demux:
     def __init__(self, nonce: str, stream: str = "o") -> None:
         self.stream = stream
         self._opening, self._frame_opening = frames.opening(nonce), frames.frame_opening(nonce)
-        self._tag, self._frame = frames.match_tag(nonce), frames.match_frame(nonce)
+        self._tag, self._frame = frames.compile_tag_pattern(nonce), frames.compile_frame_pattern(nonce)
         self._held = b""  # what may be the beginning of a tag
         self._rank: int | None = None
         self._fresh = True  # at the start of a line

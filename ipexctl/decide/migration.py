@@ -84,7 +84,7 @@ def format_report(uses: Sequence[ScriptUse], file: str) -> str:
     return "\n".join([*lines, "", f"{pluralize(len(uses), 'place')}: {', '.join(names)}"])
 
 
-def compare(host: str, runs: Sequence[ComparedRun]) -> Comparison:
+def compare_runs(host: str, runs: Sequence[ComparedRun]) -> Comparison:
     """How many times as fast the second run is as the first: by the samples a second that both scripts print (JSON
     lines with ``samples_per_s``), else by their whole time. None when one of them did not end well."""
     if len(runs) == 2 and all(run.good for run in runs):

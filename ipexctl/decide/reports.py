@@ -9,7 +9,7 @@ from statistics import median
 
 from ipexctl.decide.diagnosis.known_errors import KnownErrors, diagnose
 from ipexctl.model import events as e
-from ipexctl.model.errors import Exit, Failure, Kind, worst
+from ipexctl.model.errors import Exit, Failure, Kind, choose_exit
 from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.json_values import copy_fields
@@ -52,7 +52,7 @@ class Folding:
         self._ends: dict[int, tuple[float, e.RankEnded]] = {}
         self._delays: dict[str, float] = {}  # host → least of (stamp − the host's own time) seen
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event, self._at = stamped.event, stamped.at
         match event:
             case e.Output(rank=rank, stream=stream, data=data):
@@ -142,8 +142,8 @@ class Folding:
         return CommandReport(
             verb=self._verb,
             title=self._title,
-            exit=worst(causes),
-            ok=worst(causes) is Exit.OK,
+            exit=choose_exit(causes),
+            ok=choose_exit(causes) is Exit.OK,
             causes=tuple(sorted(set(causes) - {Exit.OK})),
             started=self._started or 0.0,
             ended=self._at,

@@ -26,7 +26,7 @@ class RunLog:
         self._labels = {label.encode(): host.encode() for label, host in running.labels.items()}
         self._nonce = nonce
         self._demux = {stream: Demux(nonce, stream) for stream in (frames.OUT, frames.ERR)}
-        self._missing_kinds = {frames.missing(stream): stream for stream in self._demux}
+        self._missing_kinds = {frames.get_missing_kind(stream): stream for stream in self._demux}
         self._lines: dict[tuple[int | None, str], Lines] = {}
         self._journal = b""
         self._stacks: list[e.RankStack] = []

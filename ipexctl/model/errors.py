@@ -11,7 +11,7 @@ from ipexctl.model.json_values import JsonObject, Record
 
 
 class Exit(IntEnum):
-    """How a command ends. With several causes the order is 8, 70, signal, 6, 5, 4, 3, 7, 9 (`worst`)."""
+    """How a command ends. With several causes the order is 8, 70, signal, 6, 5, 4, 3, 7, 9 (`choose_exit`)."""
 
     OK = 0
     INPUT = 2
@@ -32,7 +32,7 @@ _ORDER = (Exit.RESIDUE, Exit.INTERNAL, Exit.HUP, Exit.INT, Exit.TERM, Exit.LOST,
           Exit.BUSY, Exit.RECORD, Exit.INPUT)  # fmt: skip
 
 
-def worst(codes: Sequence[Exit]) -> Exit:
+def choose_exit(codes: Sequence[Exit]) -> Exit:
     """The one exit code that stands for several causes."""
     return next((code for code in _ORDER if code in codes), Exit.OK)
 

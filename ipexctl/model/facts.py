@@ -13,7 +13,7 @@ from ipexctl.model.stack import InstallMarker
 OLDEST_PYTHON = "3.6"  # on hosts: what `remote` and `protocol` are written for; a test runs them with it
 
 
-def cpu_list(cpus: Iterable[int]) -> str:
+def format_cpus(cpus: Iterable[int]) -> str:
     """CPU numbers in the kernel's list form: (0, 1, 2, 8) is "0-2,8"."""
     parts: list[list[int]] = []
     for cpu in sorted(set(cpus)):
@@ -29,7 +29,7 @@ def _parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
 
 
-Cpus = Annotated[tuple[int, ...], TextForm(cpu_list, _parse_cpu_list)]
+Cpus = Annotated[tuple[int, ...], TextForm(format_cpus, _parse_cpu_list)]
 Words = Annotated[frozenset[str], TextForm(lambda words: " ".join(sorted(words)), lambda text: frozenset(text.split()))]
 Reason = Annotated[Note, TextForm(lambda note: note.text, lambda text: Note("", text))]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TypeVar
 
-from ipexctl.model.facts import Cpus, cpu_list
+from ipexctl.model.facts import Cpus, format_cpus
 from ipexctl.model.json_values import JsonRecord, Record, copy_fields
 from ipexctl.model.notes import Note
 from ipexctl.model.stack import Dialect
@@ -215,9 +215,9 @@ def _format_lines(launch: Launch) -> list[str]:
                 str(place.rank),
                 place.host,
                 str(place.local),
-                cpu_list(place.nodes) or "-",
-                cpu_list(place.cpus) or "any",
-                cpu_list(place.workers) or "-",
+                format_cpus(place.nodes) or "-",
+                format_cpus(place.cpus) or "any",
+                format_cpus(place.workers) or "-",
                 f"{nodes[place.host].interface} {nodes[place.host].address}",
             )
             for place in launch.places

@@ -9,7 +9,7 @@ def printable(text: str, limit: int = 80) -> str:
 
     Format characters (bidirectional overrides, zero-width ones) and separators count as unprintable; bytes that were
     not UTF-8 (surrogates, as Python decodes file names) are shown as the byte they were."""
-    shown = "".join(char if char.isprintable() else escape(char) for char in text[: limit + 1])
+    shown = "".join(char if char.isprintable() else escape_char(char) for char in text[: limit + 1])
     return shown if len(text) <= limit else shown[:limit] + "…"
 
 
@@ -42,12 +42,12 @@ def looks_secret(name: str) -> bool:
     return re.search(SECRET_NAME, name, re.IGNORECASE) is not None
 
 
-def without_secrets(text: str) -> str:
+def strip_credentials(text: str) -> str:
     """A message without user names and passwords in its URLs."""
     return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
 
 
-def escape(char: str) -> str:
+def escape_char(char: str) -> str:
     """A character as its escape: that of the byte where it was not UTF-8."""
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:

@@ -12,7 +12,7 @@ from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filen
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.model.json_values import Record
-from ipexctl.model.text import printable, without_secrets
+from ipexctl.model.text import printable, strip_credentials
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{,250}\.whl")  # no separator, no character that needs an escape
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -52,8 +52,8 @@ class Wheel(Record):
             if self.size < 0:
                 raise ValueError("its size is negative")
         except (ValueError, InvalidVersion) as error:
-            what = printable(f"{self.name} {self.version}", 200)
-            raise ValueError(f"{what} is not a wheel to trust: {without_secrets(printable(str(error), 300))}") from None
+            what = printable(f"{self.name} {self.version}", 200) + " is not a wheel to trust"
+            raise ValueError(f"{what}: {strip_credentials(printable(str(error), 300))}") from None
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "version", str(Version(self.version)))
 

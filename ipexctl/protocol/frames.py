@@ -19,7 +19,7 @@ JOURNAL, OUT, ERR, ALIVE, END = "j", "o", "e", "t", "z"
 ENDED, GONE, NOW = b"end", b"gone", b"now"
 
 
-def missing(kind: str) -> str:
+def get_missing_kind(kind: str) -> str:
     """The kind of what stands for bytes that are gone: how many."""
     return "missing-" + kind
 
@@ -85,21 +85,21 @@ def frame_tail(stream: str, length: int) -> bytes:
     return b"%s%d\x02" % (stream.encode(), length)
 
 
-def tag_of(nonce: str, rank: int) -> bytes:
+def build_tag(nonce: str, rank: int) -> bytes:
     return b"%s:%d\x02" % (opening(nonce), rank)
 
 
-def match_tag(nonce: str) -> "Pattern[bytes]":
+def compile_tag_pattern(nonce: str) -> "Pattern[bytes]":
     """Group 1 is the rank."""
     return re.compile(re.escape(opening(nonce)) + rb":(\d{1,12})\x02")
 
 
-def match_frame(nonce: str) -> "Pattern[bytes]":
+def compile_frame_pattern(nonce: str) -> "Pattern[bytes]":
     """Groups: rank, stream, length."""
     return re.compile(re.escape(opening(nonce)) + rb"=(\d{1,9})([oe])(\d{1,9})\x02")
 
 
-def match_rank(nonce: str) -> "Pattern[bytes]":
+def compile_rank_pattern(nonce: str) -> "Pattern[bytes]":
     """The rank of a tag or of a frame, which may still be cut off after its stream."""
     return re.compile(re.escape(opening(nonce)) + rb"[:=](\d+)[\x02oe]")
 

@@ -224,6 +224,6 @@ Record = Union[
 KINDS: "Kinds[Record]" = Kinds(Record)
 
 
-def write(record: "Record") -> bytes:
+def encode_record(record: "Record") -> bytes:
     """One line."""
     return KINDS.write(record) + b"\n"

@@ -7,7 +7,7 @@ from ipexctl.protocol.journal import RankEnded, RankNote, RankStack, RankStage, 
 from ipexctl.protocol.run_spec import NodeSpec
 from ipexctl.protocol.timings import Timings
 
-# The greeting of every connection to the keeper; `seal.Greeting` and `seal.prove` say what is in it.
+# The greeting of every connection to the keeper; `seal.Greeting` and `seal.compute_proof` say what is in it.
 Challenge = NamedTuple("Challenge", [("challenge", str)])
 # ``role`` is one of `paths.Role`; ``clock`` Unix seconds.
 Hello = NamedTuple("Hello", [("nonce", str), ("role", str), ("name", str), ("clock", float), ("proof", str)])

@@ -74,5 +74,5 @@ class RunSpec(NamedTuple):
         return self.head
 
 
-def write(spec: "RunSpec") -> bytes:
+def encode_spec(spec: "RunSpec") -> bytes:
     return json.dumps(encode(spec)).encode()

@@ -25,14 +25,14 @@ class Greeting(NamedTuple):
     clock: float
 
 
-def prove(token: str, side: str, greeting: "Greeting") -> str:
+def compute_proof(token: str, side: str, greeting: "Greeting") -> str:
     """What shows that this side of a connection knows the token."""
     return _derive(token, "proof", side, greeting).hex()
 
 
-def believe(token: str, side: str, greeting: "Greeting", proof: str) -> bool:
+def verify_proof(token: str, side: str, greeting: "Greeting", proof: str) -> bool:
     """Whether ``proof``, which may be any text, is that of this side."""
-    return hmac.compare_digest(proof.encode("utf-8", "surrogatepass"), prove(token, side, greeting).encode())
+    return hmac.compare_digest(proof.encode("utf-8", "surrogatepass"), compute_proof(token, side, greeting).encode())
 
 
 class Seals:

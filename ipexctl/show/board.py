@@ -12,7 +12,7 @@ from ipexctl.model import events as e
 from ipexctl.model.errors import Failure
 from ipexctl.model.events import Stamped
 from ipexctl.show.line_buffer import drop_overwritten, from_latest
-from ipexctl.show.sanitise import boundary, decode, visible, without_colours
+from ipexctl.show.sanitise import decode, escape, find_decodable_end, strip_colours
 
 _RECENT = 1 << 13  # bytes of whole lines kept of each rank
 _OPEN = 1 << 12  # bytes kept of a line that has not ended
@@ -93,8 +93,8 @@ class RankView:
         pieces = self.recent.removesuffix(b"\n").split(b"\n") if self.recent else []
         if len(self.recent) >= _RECENT and len(pieces) > 1:
             pieces = pieces[1:]
-        lines = [shown(line) for line in pieces[-most:]]
-        lines += [text for held in self.open.values() if (text := shown(held))]
+        lines = [format_line(line) for line in pieces[-most:]]
+        lines += [text for held in self.open.values() if (text := format_line(held))]
         return lines[-most:]
 
     @property
@@ -104,10 +104,10 @@ class RankView:
         return lines[-1] if lines else ""
 
 
-def shown(line: bytes) -> str:
+def format_line(line: bytes) -> str:
     """A line as the screen may hold it: its latest state, harmless, colours and tabs gone."""
     state = drop_overwritten(line)
-    return visible(without_colours(decode(state[: boundary(state)]))).replace("\t", "    ")
+    return escape(strip_colours(decode(state[: find_decodable_end(state)]))).replace("\t", "    ")
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Board:
         self._window = 0.0
         self._budget = _LOOKED_AT
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         self.at = max(self.at, at)
         match event:
@@ -183,10 +183,10 @@ class Board:
             case e.Stalled(ranks=ranks, kind=kind):
                 self.suspects = frozenset(() if kind == "all" else ranks)
             case e.StallCompared(ranks=ranks, text=text):
-                self.stall = [*self.stall[:1], *map(visible, text.splitlines())]
+                self.stall = [*self.stall[:1], *map(escape, text.splitlines())]
                 self.suspects = frozenset(ranks) or self.suspects
             case e.Message(code="stalled", text=text):
-                self.stall = [visible(text)]
+                self.stall = [escape(text)]
             case e.Message(code="resumed"):
                 self.stall, self.suspects = [], frozenset()
             case e.Message(code="stop" | "kill" as code):
@@ -195,7 +195,7 @@ class Board:
                 rank_view = self._rank(rank, host)
                 rank_view.stage, rank_view.at = stage, at
             case e.LauncherOutput(data=data):
-                self.launcher.extend(shown(line) for line in data.splitlines()[-5:])
+                self.launcher.extend(format_line(line) for line in data.splitlines()[-5:])
             case e.RankEnded(rank=rank, host=host):
                 rank_view = self._rank(rank, host)
                 rank_view.ended, rank_view.at = event, at
@@ -238,7 +238,7 @@ class Board:
             if not key:
                 continue
             if key not in self.odd:
-                self.odd[key] = Odd(shown(line[:400]))
+                self.odd[key] = Odd(format_line(line[:400]))
                 if len(self.odd) > _UNUSUAL:
                     self.odd.popitem(last=False)
             self.odd[key].ranks.add(event.rank)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 Bars = Sequence[tuple[str, float | None, str]]  # label, value or None, what stands there instead
 
 
-def draw(template: str, title: str, groups: Mapping[str, Bars], unit: str) -> str:
+def draw_chart(template: str, title: str, groups: Mapping[str, Bars], unit: str) -> str:
     """The picture's text. Groups stand below each other, each with a scale of its own."""
     import jinja2
 

@@ -49,16 +49,16 @@ def encode(stamped: Stamped) -> dict[str, object]:
     return line
 
 
-def dumps(line: Any) -> str:
+def dumps(value: Any) -> str:
     """JSON in printable ASCII only: safe on a terminal too, whatever the strings hold."""
     try:
-        text = json.dumps(line, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
     except ValueError:  # NaN and infinity are not JSON; a fact may hold one
-        text = json.dumps(_finite(line), allow_nan=False)
+        text = json.dumps(_finite(value), allow_nan=False)
     return text.replace("\x7f", "\\u007f")
 
 
-def document(value: Any, depth: int = 2) -> Iterator[str]:
+def format_document(value: Any, depth: int = 2) -> Iterator[str]:
     """One JSON document, laid out for people down to ``depth``: below that each value is one line, which is what the
     encoder does at full speed, and a document of hundreds of hosts is never whole in memory."""
     value = json_items(value) if depth else value
@@ -72,7 +72,7 @@ def document(value: Any, depth: int = 2) -> Iterator[str]:
         yield f"{start}\n{pad}"
         if named:
             yield f"{dumps(str(key))}: "
-        yield from document(value[key] if named else key, depth - 1)
+        yield from format_document(value[key] if named else key, depth - 1)
         start = ","
     yield f"\n{pad[2:]}{'}' if named else ']'}"
 
@@ -91,21 +91,21 @@ _FORMER_EVENTS = {"said": "message", "found": "finding-reported", "launcher-said
                   "proved": "cleanup-checked", "excused": "failures-ignored"}  # fmt: skip
 
 
-def decode(line: JsonObject) -> Stamped:
+def decode(record: JsonObject) -> Stamped:
     """The event of one object. Keys that are not known are left aside. Raises `DamagedRecordError`."""
-    name = str(line.get("event"))
+    name = str(record.get("event"))
     cls = _CLASSES.get(_FORMER_EVENTS.get(name, name))
     if cls is None:
         raise DamagedRecordError(f"no event is called {name!r}")
-    at = line.get("at")
+    at = record.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise DamagedRecordError("at is not a number")
     if cls is Answer:
-        return Stamped(at, Answer(_read_answer(line)))
+        return Stamped(at, Answer(_read_answer(record)))
     keys = {name: _KEYS.get(name, name) for name in _FIELDS[cls]}
-    keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in line}
-    values = {name: line[key] for name, key in keys.items() if key in line}
-    exact = {key: line[f"{key}_base64"] for key in values if f"{key}_base64" in line}
+    keys |= {name: former for name, former in _FORMER_FIELDS.items() if name in keys and keys[name] not in record}
+    values = {name: record[key] for name, key in keys.items() if key in record}
+    exact = {key: record[f"{key}_base64"] for key in values if f"{key}_base64" in record}
     try:
         data = {key: base64.b64decode(cast(str, coded), validate=True) for key, coded in exact.items()}
     except (ValueError, TypeError):
@@ -113,12 +113,12 @@ def decode(line: JsonObject) -> Stamped:
     return Stamped(at, replace(_read(cls, values), **data))
 
 
-def _read_answer(line: JsonObject) -> AnyAnswer:
+def _read_answer(record: JsonObject) -> AnyAnswer:
     """The answer as its type; that of another version stays as it was written."""
-    value = line.get("value")
+    value = record.get("value")
     if not isinstance(value, dict):
         raise DamagedRecordError("value is not an object")
-    kind = ANSWERS.get(str(line.get("kind")))
+    kind = ANSWERS.get(str(record.get("kind")))
     if kind is None:
         return UnknownAnswer(value)
     return cast(AnyAnswer, _read(kind, value))

@@ -24,7 +24,7 @@ _ROOM = 16  # cells for the hosts of a row
 _STACK = (("torch", "torch"), ("intel-extension-for-pytorch", "ipex"), ("oneccl-bind-pt", "ccl"), ("impi-rt", "impi"))
 
 
-def doctor(answer: DoctorAnswer) -> list[RenderableType]:
+def format_doctor(answer: DoctorAnswer) -> list[RenderableType]:
     """Equal hosts share a row, the commonest first; what differs from it is marked ``≠``."""
     rows = group_pairs((_format_host_row(entry.facts), entry.host) for entry in answer.hosts if entry.facts)
     unprobed = [entry.host for entry in answer.hosts if not entry.facts]

@@ -1,6 +1,6 @@
 """The lines of one stream of one rank, whatever the pieces, for the eye (the record keeps the bytes)."""
 
-from ipexctl.show.sanitise import boundary, decode, visible, without_colours
+from ipexctl.show.sanitise import decode, escape, find_decodable_end, strip_colours
 
 LIMIT = 1 << 16  # bytes of one line held at most; a longer one is shown in pieces
 MORE = "…"  # marks both sides of a cut
@@ -48,19 +48,19 @@ class Lines:
     def _cut(self, line: bytes, done: list[str]) -> bytes:
         """Adds what is too long to ``done``, in pieces; returns the rest."""
         while len(line) > LIMIT:
-            cut = boundary(line[:LIMIT])
+            cut = find_decodable_end(line[:LIMIT])
             done.append(self._text(line[:cut]) + MORE)
             line, self._continued = line[cut:], True
         return line
 
     def _text(self, line: bytes) -> str:
-        return (MORE if self._continued else "") + visible(without_colours(decode(line)))
+        return (MORE if self._continued else "") + escape(strip_colours(decode(line)))
 
     @property
     def current(self) -> str:
         """The unfinished line as it stands, without a character that is not complete yet."""
         line = drop_overwritten(self._held)
-        return visible(without_colours(decode(line[: boundary(line)])))
+        return escape(strip_colours(decode(line[: find_decodable_end(line)])))
 
     @property
     def redraws(self) -> bool:
@@ -68,7 +68,7 @@ class Lines:
 
     def release(self) -> list[str]:
         """The unfinished line as far as it came, for one that has not grown for a while. Its rest will be marked."""
-        end = boundary(self._held)
+        end = find_decodable_end(self._held)
         colour = self._held.rfind(b"\x1b", max(end - 24, 0), end)
         end = colour if colour >= 0 and b"m" not in self._held[colour:end] else end  # it is not complete yet
         done = [self._text(self._held[:end])] if end else []

@@ -1,7 +1,7 @@
 """The live screen on a terminal: the state of `Board`, drawn ten times a second by a thread of its own.
 
-`take` only notes what happened, so that a slow or stopped terminal never slows a run; what happened too fast to be seen
-is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside."""
+`handle_event` only notes what happened, so that a slow or stopped terminal never slows a run; what happened too fast
+to be seen is counted as skipped. Rich is given `Text` of harmless strings and nothing else that came from outside."""
 
 import atexit
 import os
@@ -23,7 +23,7 @@ from rich.text import Text
 from ipexctl.model import events as e
 from ipexctl.model.answers import is_dry
 from ipexctl.model.events import Stamped
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.reports import CommandReport
 from ipexctl.model.text import pluralize
@@ -32,7 +32,7 @@ from ipexctl.show.board import Board, HostView, RankView
 from ipexctl.show.keys import Keys
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import one_line, visible
+from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, text
 
 _SILENT = 30.0  # seconds without a sign after which a rank's silence is shown
@@ -132,7 +132,7 @@ class View:
 
     def _host_rows(self, hosts: list[HostView], width: int, now: float) -> RenderableType:
         grid = Table.grid(padding=(0, 1, 0, 0))
-        names = min(max((cell_len(visible(host.name or _HERE)) for host in hosts), default=0), 24)
+        names = min(max((cell_len(escape(host.name or _HERE)) for host in hosts), default=0), 24)
         bar = 20 if width >= 60 and any(host.state == "busy" and host.total > 0 for host in hosts) else 0
         for cells_wide in (1, names, *([bar] if bar else []), max(width - names - bar - 5, 8)):
             grid.add_column(width=cells_wide, no_wrap=True, overflow="ellipsis")
@@ -280,7 +280,7 @@ class View:
 
     def _odd_lines(self, most: int) -> list[Text]:
         # Lines that few ranks printed say more than those of all, and new ones more than old ones.
-        odd = [(cpu_list(line.ranks), line.text, line.count) for line in self.board.odd.values()][-most:]
+        odd = [(format_cpus(line.ranks), line.text, line.count) for line in self.board.odd.values()][-most:]
         odd += [("mpirun", line, 1) for line in list(self.board.launcher)[-2:]]
         label = min(max((len(who) for who, _, _ in odd), default=0), 16)
         lines = [
@@ -302,7 +302,7 @@ class View:
 
 
 def _summarise_numbers(group: list[RankView]) -> str:
-    return cpu_list(rank.rank for rank in group)
+    return format_cpus(rank.rank for rank in group)
 
 
 def _make_row(*parts: Part) -> Text:
@@ -329,7 +329,7 @@ def _justify_ends(width: int, left: str, right: str) -> Text:
 
 
 def _draw_rule(name: str, width: int) -> Text:
-    name = visible(name)
+    name = escape(name)
     return _make_row((f"─ {name} " + "─" * max(width - cell_len(name) - 3, 0), QUIET))
 
 
@@ -369,13 +369,13 @@ class Live:
         self._still = False
         self._headed = True
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event = stamped.event
         with self._lock:
             if self.error is not None:
                 raise self.error
             self._last = (stamped.at, time.monotonic())
-            self._board.take(stamped)
+            self._board.handle_event(stamped)
             self._failures.note(event, self._last[1])
             match event:
                 case e.Message(text=message, level=level, host=host):
@@ -392,7 +392,7 @@ class Live:
                     self._show_failures()
                     if isinstance(event, e.Answer):
                         self._dry = is_dry(event.value)
-                        self._above += screens.answer(event.value)
+                        self._above += screens.format_answer(event.value)
         if self._thread is None and not self._stop.is_set():
             atexit.register(self.close)  # the cursor comes back whatever happens
             if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTSTP) == 0:
@@ -415,11 +415,11 @@ class Live:
             self._show_failures()
             if report:
                 self._above += [*screens.format_ending(report, dry=self._dry), *screens.format_saved_path(report)]
-        typeset.put(self._console, self._out, self._above)
+        typeset.print_items(self._console, self._out, self._above)
         self._out.flush()
 
     def _show_failures(self) -> None:
-        if failures := self._failures.take():
+        if failures := self._failures.pop_due():
             self._show(typeset.failures(failures))
 
     def _show(self, lines: list[Line]) -> None:
@@ -454,7 +454,7 @@ class Live:
                 while self._leave.is_set() and not self._stop.wait(self.RATE):
                     pass
         except Exception as error:
-            self.error = error  # raised by `take`
+            self.error = error  # raised by `handle_event`
 
     def _press(self) -> None:
         self._view.keys = self._keys.open().active

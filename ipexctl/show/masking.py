@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ipexctl.model import events as e
-from ipexctl.model.text import SECRET_NAME, looks_secret, without_secrets
+from ipexctl.model.text import SECRET_NAME, looks_secret, strip_credentials
 
 MASK = "***"
 _LEAST = 6  # characters of a value: shorter ones are words that stand elsewhere, too
@@ -34,7 +34,7 @@ def mask(text: str, values: Iterable[str] = ()) -> str:
         text = text.replace(value, MASK)
     lower = text.lower()
     if "://" in lower:
-        text = without_secrets(text)
+        text = strip_credentials(text)
     if any(hint in lower for hint in _HINTS):  # most texts have none, and the patterns are slow
         text = _AUTHORIZATION.sub(r"\1 ***", _NAMED.sub(r"\1***", text))
     return _TOKEN.sub(MASK, text) if "_" in text or "-" in text else text

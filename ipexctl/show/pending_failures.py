@@ -32,7 +32,7 @@ class PendingFailures:
         """Whether they are to be shown now, although others may follow."""
         return bool(self._failures) and not self._explained and at - self._since >= SETTLE
 
-    def take(self) -> list[Failure]:
+    def pop_due(self) -> list[Failure]:
         """Those to be shown, once."""
         failures, self._failures = self._failures, []
         return failures

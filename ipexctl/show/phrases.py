@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import PhaseStarted
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.grouping import group_pairs
 from ipexctl.model.text import format_size
-from ipexctl.show.sanitise import visible, visible_lines
+from ipexctl.show.sanitise import escape, escape_lines
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)\Z", re.DOTALL)
 
@@ -22,11 +22,11 @@ def format_amount(done: int, total: int, unit: str) -> str:
             if done >= total
             else f"{100 * done // total} % ({_format_fraction(done, total, unit)})"
         )
-    return format_size(done) if unit == "B" else f"{done} {visible(unit.removesuffix('s') if done == 1 else unit)}"
+    return format_size(done) if unit == "B" else f"{done} {escape(unit.removesuffix('s') if done == 1 else unit)}"
 
 
 def _format_fraction(done: int, total: int, unit: str) -> str:
-    return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {visible(unit)}"
+    return f"{format_size(done)} of {format_size(total)}" if unit == "B" else f"{done} of {total} {escape(unit)}"
 
 
 def short_amount(done: int, total: int, unit: str) -> str:
@@ -34,11 +34,11 @@ def short_amount(done: int, total: int, unit: str) -> str:
     if total <= 0:
         return format_amount(done, total, unit)
     share = f"{100 * done // total} %" if done < total else "all"
-    return f"{share} of {format_size(total) if unit == 'B' else f'{total} {visible(unit)}'}"
+    return f"{share} of {format_size(total) if unit == 'B' else f'{total} {escape(unit)}'}"
 
 
 def format_phase(phase: PhaseStarted) -> str:
-    return visible(f"step {phase.number}{f' of {phase.of}' if phase.of else ''}: {phase.title}")
+    return escape(f"step {phase.number}{f' of {phase.of}' if phase.of else ''}: {phase.title}")
 
 
 def format_pace(done: int, total: int, unit: str, seconds: float) -> str:
@@ -68,7 +68,7 @@ def format_clock(seconds: float) -> str:
 
 def format_ranks(numbers: Sequence[int]) -> str:
     """``rank 5``, ``ranks 0-3,7``."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(numbers)}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
 def format_hosts(names: Iterable[str], most: int = 6) -> str:
@@ -90,12 +90,12 @@ def format_hosts(names: Iterable[str], most: int = 6) -> str:
 def _format_range(key: tuple[str, str, int], numbers: list[int]) -> str:
     head, tail, width = key
     if not numbers:
-        return visible(head)
+        return escape(head)
     if len(numbers) == 1:
-        return visible(f"{head}{numbers[0]:0{width}d}{tail}")
-    spans = (span.split("-") for span in cpu_list(numbers).split(","))
+        return escape(f"{head}{numbers[0]:0{width}d}{tail}")
+    spans = (span.split("-") for span in format_cpus(numbers).split(","))
     inner = ",".join("-".join(f"{int(end):0{width}d}" for end in span) for span in spans)
-    return visible(f"{head}[{inner}]{tail}")
+    return escape(f"{head}[{inner}]{tail}")
 
 
 def signal_name(number: int) -> str:
@@ -117,7 +117,7 @@ def format_failures(every: Iterable[Failure]) -> list[tuple[str, list[str], str 
     lines: list[tuple[str, list[str], str | None]] = []
     for (kind, _, bare, hint), members in groups.items():
         whats = {member.what for member in members}
-        first, *more = visible_lines(whats.pop() if len(whats) == 1 else bare)
+        first, *more = escape_lines(whats.pop() if len(whats) == 1 else bare)
         lines.append((_format_subject(kind, [member.host for member in members if member.host]) + first, more, hint))
     return lines
 
@@ -138,16 +138,16 @@ def failure_lines(every: Iterable[Failure]) -> list[str]:
 
 
 def hint_lines(hint: str, width: int = 0) -> list[str]:
-    first, *more = visible_lines(hint)
+    first, *more = escape_lines(hint)
     lines = fold_line(f"  hint: {first}", width, 8, copied=True)
     return [*lines, *(part for line in more for part in fold_line(f"        {line}", width, 8, copied=True))]
 
 
 def refusal_lines(refused: UsageError, width: int = 0) -> list[str]:
     """One sentence, the reasons one per line, at most one hint. With a ``width``, lines are broken as `folded` does."""
-    lines = [part for line in visible_lines(refused.sentence) for part in fold_line(line, width)]
+    lines = [part for line in escape_lines(refused.sentence) for part in fold_line(line, width)]
     for reason in refused.reasons:
-        lines += [part for line in visible_lines(reason) for part in fold_line(f"  {line}", width, 4)]
+        lines += [part for line in escape_lines(reason) for part in fold_line(f"  {line}", width, 4)]
     return [*lines, *hint_lines(refused.hint, width)] if refused.hint else lines
 
 

@@ -23,7 +23,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject, parse_json
 from ipexctl.model.reports import CommandReport, LostOutput
 from ipexctl.show import event_json
-from ipexctl.show.sanitise import visible
+from ipexctl.show.sanitise import escape
 
 EVENTS, PLAN, REPORT, RANKS = "events.jsonl", "plan.txt", "report.json", "ranks"
 MARK = b"\n[ipexctl: "  # begins the line in a rank's file that says how many bytes are missing there
@@ -47,7 +47,7 @@ def make_private(directory: Path) -> None:
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
         except OSError as error:
-            raise UsageError(f"{visible(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
+            raise UsageError(f"{escape(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
     status, why, hint = directory.lstat(), "", None
     if not stat.S_ISDIR(status.st_mode):
         why = "is not a directory"
@@ -57,7 +57,7 @@ def make_private(directory: Path) -> None:
         why = f"is writable by others (mode {stat.S_IMODE(status.st_mode):04o})"
         hint = f"chmod go-w {shlex.quote(str(directory))}"
     if why:
-        what = f"{visible(str(directory))} {why}: nothing of ipexctl is kept there"
+        what = f"{escape(str(directory))} {why}: nothing of ipexctl is kept there"
         raise UsageError(what, exit=Exit.STEP, hint=hint)
     if status.st_mode & 0o077:
         directory.chmod(0o700)
@@ -96,9 +96,9 @@ def open_directory(runs: Path, verb: str, at: float) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(f"{visible(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
+            raise UsageError(f"{escape(str(path))} cannot be made: {_describe_error(error)}", exit=Exit.STEP) from None
         return path
-    raise UsageError(f"{visible(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
+    raise UsageError(f"{escape(str(runs))} already holds too many runs of this minute", exit=Exit.STEP)
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Record:
         self._documents_lost: list[str] = []
         self._closed = False
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event = stamped.event
         if type(event) is e.Output:
             self._output(stamped.at, event)
@@ -183,7 +183,7 @@ class Record:
         for file in self._files.values():
             self._mark(file)
         if report is not None:
-            self._document(REPORT, "".join(event_json.document(report)).encode() + b"\n")
+            self._document(REPORT, "".join(event_json.format_document(report)).encode() + b"\n")
         for number in (*self._open.values(), self._at, self._ranks):
             os.close(number)
 
@@ -352,7 +352,7 @@ class Record:
     def _report(self, why: str, text: str = "was changed by another program{}: {}") -> None:
         if why not in self._reported:
             self._reported.add(why)
-            self._trouble("the run's record " + text.format(f" in {visible(str(self.directory))}", why))
+            self._trouble("the run's record " + text.format(f" in {escape(str(self.directory))}", why))
 
 
 def list_saved_runs(runs: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import Cleanup, RankOutcome, RunOutcome
 from ipexctl.model.text import pluralize
 from ipexctl.show import phrases
-from ipexctl.show.sanitise import one_line, visible, visible_lines, without_colours
+from ipexctl.show.sanitise import escape, escape_lines, one_line, strip_colours
 from ipexctl.show.tables import Rows
 from ipexctl.show.typeset import QUIET, STRONG, WARN, Line, grid, labelled, outcome, sentences, text, whole
 
@@ -56,7 +56,7 @@ def _first_failure(rank: RankOutcome, run: RunOutcome) -> list[RenderableType]:
     who = f"rank {rank.rank} on {rank.host} {describe_rank_end(rank)}"
     items: list[RenderableType] = [outcome(False, (who, STRONG), f" after {after}{first}")]
     output = (rank.traceback or rank.tail).strip("\n") or rank.error
-    lines = visible_lines(without_colours(output))[-_LAST_WORDS:]
+    lines = escape_lines(strip_colours(output))[-_LAST_WORDS:]
     if lines and lines != [""]:
         items += whole("\n".join(lines), 2)
     if len(lines) > _SEEN:
@@ -115,7 +115,7 @@ def _format_ranks(ranks: Sequence[RankOutcome]) -> RenderableType:
 
 def _get_last_line(rank: RankOutcome) -> str:
     lines = [line for line in rank.tail.replace("\r", "\n").split("\n") if line.strip()]
-    return visible(without_colours(lines[-1])) if lines else ""
+    return escape(strip_colours(lines[-1])) if lines else ""
 
 
 def format_cleanup_proof(run: str, cleanup: Cleanup) -> list[RenderableType]:

@@ -6,7 +6,7 @@ here knows markup: carry the result in `rich.text.Text`, never in a markup strin
 
 import re
 
-from ipexctl.model.text import escape
+from ipexctl.model.text import escape_char
 
 _PLAIN = bytes([9, 10, *range(0x20, 0x7F)])
 
@@ -35,7 +35,7 @@ def is_harmless(text: str) -> bool:
     return _UNSAFE_IN_LINES.search(text) is None
 
 
-def without_colours(text: str) -> str:
+def strip_colours(text: str) -> str:
     """A text without its plain colours (SGR). To be made harmless after that: what the removal brings together, as in
     ``\\x1b[\\x1b[0m31m``, may be a sequence itself."""
     return _SGR.sub("", text) if "\x1b[" in text else text
@@ -46,7 +46,7 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def boundary(data: bytes) -> int:
+def find_decodable_end(data: bytes) -> int:
     """How many of these bytes can be decoded now: all but the beginning of a character that is not complete yet."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
@@ -58,16 +58,16 @@ def boundary(data: bytes) -> int:
     return len(data)
 
 
-def visible(text: str) -> str:
+def escape(text: str) -> str:
     r"""One line, harmless. A newline inside is shown as ``\x0a``: split lines first."""
-    return text if _UNSAFE.search(text) is None else _UNSAFE.sub(lambda match: escape(match.group()), text)
+    return text if _UNSAFE.search(text) is None else _UNSAFE.sub(lambda match: escape_char(match.group()), text)
 
 
 def one_line(value: object) -> str:
     """Any value as one harmless line."""
-    return visible(" ".join(str(value).splitlines()))
+    return escape(" ".join(str(value).splitlines()))
 
 
-def visible_lines(text: str) -> list[str]:
+def escape_lines(text: str) -> list[str]:
     r"""A text of several lines (a traceback, last words), harmless line by line. CR LF counts as one end."""
-    return [visible(line.removesuffix("\r")) for line in text.split("\n")]
+    return [escape(line.removesuffix("\r")) for line in text.split("\n")]

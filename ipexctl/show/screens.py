@@ -10,14 +10,14 @@ from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, LostOutput
 from ipexctl.model.text import format_size, pluralize
 from ipexctl.show import phrases, typeset
-from ipexctl.show.hosts_screen import doctor
+from ipexctl.show.hosts_screen import format_doctor
 from ipexctl.show.run_screen import format_cleanup_proof, format_run_card, format_runs
 from ipexctl.show.tables import format_any_answer
 from ipexctl.show.typeset import BAD, GOOD, QUIET, STRONG, WARN, Line, Part, grid, labelled, outcome, text, whole
 
 
-def answer(value: a.AnyAnswer) -> list[RenderableType]:
-    """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`ending`)."""
+def format_answer(value: a.AnyAnswer) -> list[RenderableType]:
+    """The screen of an answer; of a dry run, its plan. The card of a run is made from the report (`format_ending`)."""
     match value:
         case a.PlayAnswer():
             return format_play_steps(value.steps, dry=bool(value.dry))
@@ -28,15 +28,15 @@ def answer(value: a.AnyAnswer) -> list[RenderableType]:
         case a.SyncAnswer() | a.FetchAnswer() | a.WheelsAnswer() | a.InstallAnswer() if value.dry:
             return whole(value.plan or "")
         case a.DoctorAnswer():
-            return doctor(value)
+            return format_doctor(value)
         case a.ExplainAnswer():
             return typeset.paragraphs(value.text)
         case a.InstallAnswer():
-            return install(value)
+            return format_install(value)
         case a.CommandAnswer():
             return format_command_outputs(value.hosts)
         case a.VerifyAnswer():
-            return verified(value)
+            return format_verify(value)
         case a.PsAnswer():
             return format_runs(value)
         case a.SyncAnswer() | a.FetchAnswer():
@@ -81,7 +81,7 @@ def format_lost_output(output: LostOutput) -> list[RenderableType]:
     return [Line(text(("! ", WARN), f"not stored: {', '.join([*parts, *output.files])} ({output.why})"), 2)]
 
 
-def install(value: a.InstallAnswer) -> list[RenderableType]:
+def format_install(value: a.InstallAnswer) -> list[RenderableType]:
     """Which stack the hosts have now, and on which of them that changed. Failures are shown by themselves."""
     items: list[RenderableType] = []
     if stack := value.stack:
@@ -145,7 +145,7 @@ def _format_amount(transfer: a.SyncedHost | a.FetchedHost) -> str:
 _NOTHING = "nothing there"
 
 
-def verified(value: a.VerifyAnswer) -> list[RenderableType]:
+def format_verify(value: a.VerifyAnswer) -> list[RenderableType]:
     """Which stack each host has, by its name; hosts with the same one share a line. Failures are shown by
     themselves."""
     groups: dict[tuple[str, bool], list[str]] = {}

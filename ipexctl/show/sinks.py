@@ -16,11 +16,11 @@ from ipexctl.show.line_buffer import LIMIT, Lines
 from ipexctl.show.pending_failures import PendingFailures
 from ipexctl.show.phrases import failure_lines, format_amount, format_pace, format_phase, refusal_lines
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import decode, is_harmless, is_plain, visible, visible_lines, without_colours
+from ipexctl.show.sanitise import decode, escape, escape_lines, is_harmless, is_plain, strip_colours
 
 
 class Sink(Protocol):
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         """One event. Never raises because a reader, a terminal or a disk failed."""
 
     def close(self, report: CommandReport | None = None) -> None:
@@ -56,7 +56,7 @@ class Plain:
         self._dry = False
         self._closed = False
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event, at = stamped.event, stamped.at
         if type(event) is e.Output:
             self._output(event, at)
@@ -67,35 +67,35 @@ class Plain:
         match event:
             case e.Started(title=title):
                 if title:
-                    self._print(*visible_lines(title))
+                    self._print(*escape_lines(title))
             case e.Message(text=text, level=level, host=host):
                 mark = "warning: " if level == "warning" else ""
-                self._print(*(_format_host_mark(host) + mark + line for line in visible_lines(text)))
+                self._print(*(_format_host_mark(host) + mark + line for line in escape_lines(text)))
             case e.Progress(host=host, step=step, done=done, total=total, unit=unit, detail=detail):
                 since, skipped = self._moved.setdefault(host, (at, done))
                 if at - self._shown_at.setdefault(host, at) >= self.BAR:
                     self._shown_at[host] = at
                     pace = format_pace(done - skipped, total - skipped, unit, at - since)
-                    now = "".join(f" {word}" for word in (pace, visible(detail)) if word)
-                    self._print(f"{_format_host_mark(host)}{visible(step)}: {format_amount(done, total, unit)}{now}")
+                    now = "".join(f" {word}" for word in (pace, escape(detail)) if word)
+                    self._print(f"{_format_host_mark(host)}{escape(step)}: {format_amount(done, total, unit)}{now}")
             case e.PhaseStarted():
                 self._print(format_phase(event))
             case e.StepStarted(host=host):
                 self._shown_at[host] = at
                 self._moved.pop(host, None)
             case e.StepEnded(host=host, step=step, outcome=outcome, detail=detail):
-                words = "\n  ".join(visible_lines(detail))
-                self._print(f"{_format_host_mark(host)}{visible(step)}: {outcome}{f': {words}' if words else ''}")
+                words = "\n  ".join(escape_lines(detail))
+                self._print(f"{_format_host_mark(host)}{escape(step)}: {outcome}{f': {words}' if words else ''}")
             case e.Answer(value=value):
                 self._dry = is_dry(value)
                 self._show_failures()
-                self._result(lambda screens: screens.answer(value))
+                self._result(lambda screens: screens.format_answer(value))
             case e.RunStarted(run=run, head=head, ranks=ranks):
                 self._width = len(str(max(len(ranks) - 1, 0)))
                 self._prefixes.clear()
-                self._print(visible(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
+                self._print(escape(f"run {run}: {pluralize(len(ranks), 'rank')}, started from {head}"))
             case e.LauncherOutput(data=data):
-                lines = visible_lines(without_colours(decode(data.rstrip(b"\n"))))
+                lines = escape_lines(strip_colours(decode(data.rstrip(b"\n"))))
                 self._print(*("mpirun│" + line for line in lines))
             case e.RankEnded(rank=rank):
                 self._flush(rank)
@@ -113,7 +113,7 @@ class Plain:
         if report:
             self._result(lambda screens: screens.format_ending(report, dry=self._dry))
             if report.saved:
-                self._print(f"saved in {visible(report.saved)}")
+                self._print(f"saved in {escape(report.saved)}")
         self._out.flush()
         self._err.flush()
 
@@ -122,7 +122,7 @@ class Plain:
             from ipexctl.show import screens, typeset
 
             self._err.flush()
-            typeset.put(typeset.console(self._out), self._out, build(screens))
+            typeset.print_items(typeset.console(self._out), self._out, build(screens))
 
     def _output(self, event: e.Output, at: float) -> None:
         key, data = (event.rank, event.stream), event.data
@@ -133,7 +133,7 @@ class Plain:
         if self._raw or (whole and is_plain(data)):
             self._pass(key, prefix, data, event.partial)
             return
-        if whole and is_harmless(text := without_colours(decode(data))):
+        if whole and is_harmless(text := strip_colours(decode(data))):
             self._show(key, prefix, text[:-1].split("\n"))
             return
         lines = self._lines.setdefault(key, Lines())
@@ -168,7 +168,7 @@ class Plain:
     def _prefix(self, rank: int, host: str) -> str:
         prefix = self._prefixes.get(rank)
         if prefix is None:
-            prefix = f"{rank:>{self._width}}│" if self._label == "rank" else f"[{rank} {visible(host)}] "
+            prefix = f"{rank:>{self._width}}│" if self._label == "rank" else f"[{rank} {escape(host)}] "
             self._prefixes[rank] = prefix
         return prefix
 
@@ -185,7 +185,7 @@ class Plain:
         self._err.flush()
 
     def _show_failures(self) -> None:
-        if failures := self._failures.take():
+        if failures := self._failures.pop_due():
             self._print(*failure_lines(failures))
 
 
@@ -194,7 +194,7 @@ _PASSING = (e.HostFailed, e.StepStarted, e.StepEnded, e.Progress, e.FactsRead, e
 
 
 def _format_host_mark(host: str) -> str:
-    return f"[{visible(host)}] " if host else ""
+    return f"[{escape(host)}] " if host else ""
 
 
 class JsonLines:
@@ -204,7 +204,7 @@ class JsonLines:
         self._out = out
         self._closed = False
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         self._out.send(event_json.dumps(event_json.encode(stamped)).encode() + b"\n")
         self._out.flush()
 
@@ -222,11 +222,11 @@ class _Quiet:
         self._out, self._err = out, err
         self._messages = Plain(err, err, results=False)
 
-    def take(self, stamped: Stamped) -> None:
+    def handle_event(self, stamped: Stamped) -> None:
         event = stamped.event
         notable = isinstance(event, e.Message) and (event.level == "warning" or event.code == "goes-on")
         if notable or isinstance(event, e.HostFailed):
-            self._messages.take(stamped)
+            self._messages.handle_event(stamped)
 
     def close(self, report: CommandReport | None = None) -> None:
         self._messages.close()
@@ -246,8 +246,8 @@ class Answering(_Quiet):
         self._answer: AnyAnswer | None = None
         self._closed = False
 
-    def take(self, stamped: Stamped) -> None:
-        super().take(stamped)
+    def handle_event(self, stamped: Stamped) -> None:
+        super().handle_event(stamped)
         if isinstance(stamped.event, e.Answer):
             self._answer = stamped.event.value
 
@@ -259,7 +259,7 @@ class Answering(_Quiet):
         if report is not None and "hosts" not in value:
             value = {**json_items(report), **(json_items(report.run) if report.run else {}), **value}
         if value:
-            for piece in event_json.document(value.get(self._only, value)):
+            for piece in event_json.format_document(value.get(self._only, value)):
                 self._out.send(piece.encode())
             self._out.send(b"\n")
         super().close(report)
@@ -268,7 +268,7 @@ class Answering(_Quiet):
 class Bare(_Quiet):
     """A rank's bytes as it wrote them, nothing added: its output to ``out``, its errors to ``err``, where we talk."""
 
-    def take(self, stamped: Stamped) -> None:
-        super().take(stamped)
+    def handle_event(self, stamped: Stamped) -> None:
+        super().handle_event(stamped)
         if isinstance(event := stamped.event, e.Output):
             (self._out if event.stream == "out" else self._err).send(event.data)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import phrases
-from ipexctl.show.sanitise import one_line, visible
+from ipexctl.show.sanitise import escape, one_line
 from ipexctl.show.typeset import QUIET, Line, labelled, lines, text
 
 
@@ -21,7 +21,7 @@ def format_any_answer(value: JsonObject) -> list[RenderableType]:
         if isinstance(inner, list | tuple) and inner and all(isinstance(row, Mapping) for row in inner):
             items.append(Rows(inner))
         elif inner not in (None, "", [], {}, ()):
-            single[visible(key.replace("_", " "))] = flatten_value(inner)
+            single[escape(key.replace("_", " "))] = flatten_value(inner)
     room = max(map(phrases.count_cells, single), default=0) + 1
     named = [
         labelled("" if index else name, line, room=room)

@@ -13,7 +13,7 @@ from rich.text import Text
 from ipexctl.model.errors import Failure
 from ipexctl.show import phrases
 from ipexctl.show.pipe import Pipe
-from ipexctl.show.sanitise import visible, visible_lines
+from ipexctl.show.sanitise import escape, escape_lines
 
 Part = str | tuple[str, str]  # words, perhaps with a Rich style
 
@@ -22,12 +22,12 @@ GOOD, BAD, WARN, QUIET, STRONG = "green", "bold red", "yellow", "dim", "bold"
 
 def text(*parts: Part) -> Text:
     """Words in a row, harmless whatever they hold."""
-    return Text.assemble(*(visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) for part in parts))
+    return Text.assemble(*(escape(part) if isinstance(part, str) else (escape(part[0]), part[1]) for part in parts))
 
 
 def block(words_: str, style: str = "") -> Text:
     """Several lines, harmless."""
-    return Text("\n".join(visible_lines(words_)), style=style)
+    return Text("\n".join(escape_lines(words_)), style=style)
 
 
 class Line:
@@ -83,7 +83,7 @@ _READABLE = 100  # cells: longer lines of prose are hard to read
 
 def message(words_: str, *mark: Part) -> list[Line]:
     """A message of ipexctl: a sentence, or several lines that are laid out already."""
-    lines = visible_lines(words_)
+    lines = escape_lines(words_)
     return [Line(text(*mark, line), 2, whole=len(lines) > 1) for line in lines]
 
 
@@ -98,7 +98,7 @@ def failures(every: Iterable[Failure]) -> list[Line]:
 
 
 def lines(words_: str) -> list[str]:
-    return visible_lines(words_.rstrip("\n"))
+    return escape_lines(words_.rstrip("\n"))
 
 
 def console(pipe: Pipe, width: int | None = None) -> Console:
@@ -113,7 +113,7 @@ def console(pipe: Pipe, width: int | None = None) -> Console:
     )
 
 
-def put(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
+def print_items(screen: Console, pipe: Pipe, items: Iterable[RenderableType]) -> None:
     """Prints, without blanks at the ends of lines."""
     with screen.capture() as captured:
         for item in items:

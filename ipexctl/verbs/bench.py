@@ -70,7 +70,7 @@ def bench(
             bench_report.MODES[mode]: [(row.name, row.host, row.why or "") for row in rows if row.mode == mode]
             for mode in modes
         }
-        plot.write_text(chart.draw(read_data("chart.j2"), title, groups, "samples/s"), encoding="utf-8")
+        plot.write_text(chart.draw_chart(read_data("chart.j2"), title, groups, "samples/s"), encoding="utf-8")
         notes.append(f"drawn in {plot}")
     text = bench_report.format_rows(rows, title, notes)
     yield Answer(BenchAnswer(task.model, task.size, task.batch, rows, tuple(notes), text))

@@ -74,4 +74,4 @@ def _compare(
         exit = metrics.exit
         if not metrics.good:
             break
-    return migration.compare(head.name, rows), exit
+    return migration.compare_runs(head.name, rows), exit

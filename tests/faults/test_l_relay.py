@@ -109,7 +109,7 @@ def test_l2_a_line_that_is_added_to_the_greeting_is_not_executed(kept: Kept) -> 
     stop = KINDS.write(messages.StopRun("theirs")) + b"\n"
     relay = Relay(kept.port, lambda data: data + stop if b"Hello" in data else data)
     link = rpc.connect("127.0.0.1", relay.port, TOKEN, "tell", "test", 5.0)
-    until(lambda: not list(link.take()) and not link.open)
+    until(lambda: not list(link.receive()) and not link.open)
     assert link.tampered
     assert kept.state().state == "gathering"
     assert b"MessageIgnored" in (kept.directory / "journal.jsonl").read_bytes()

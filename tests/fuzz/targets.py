@@ -121,7 +121,7 @@ _YAML_HOSTS = st.builds(
 
 
 def hostfile(data: bytes) -> bool:
-    return bool(parsing.parse(decode(data), "hosts"))
+    return bool(parsing.parse_inventory(decode(data), "hosts"))
 
 
 def host_list(data: bytes) -> bool:
@@ -129,7 +129,7 @@ def host_list(data: bytes) -> bool:
 
 
 def inventory(data: bytes) -> bool:
-    return bool(parsing.parse(decode(data), "hosts.yml"))
+    return bool(parsing.parse_inventory(decode(data), "hosts.yml"))
 
 
 def allocation(data: bytes) -> bool:
@@ -181,7 +181,7 @@ _STEPS = st.one_of(
 
 
 def read_playbook(data: bytes) -> bool:
-    return bool(playbook.parse(decode(data), "play.yaml", base="/", variables={"x": "1"}, strict=False))
+    return bool(playbook.parse_playbook(decode(data), "play.yaml", base="/", variables={"x": "1"}, strict=False))
 
 
 def when(data: bytes) -> bool:
@@ -286,11 +286,14 @@ _TAGGED = joined(
 )
 _RECORDS: SearchStrategy[str] = st.one_of(
     st.builds(
-        lambda *parts: decode(journal.write(journal.RankEnded(*parts))), st.integers(0, 9), NAMES, st.integers(0, 255)
+        lambda *parts: decode(journal.encode_record(journal.RankEnded(*parts))),
+        st.integers(0, 9),
+        NAMES,
+        st.integers(0, 255),
     ),
-    st.builds(lambda pid: decode(journal.write(journal.KeeperStarted(pid))), st.integers(1, 1 << 22)),
-    st.builds(lambda *parts: decode(journal.write(journal.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES),
-    st.builds(lambda *parts: decode(journal.write(journal.RunEnd(*parts))), NAMES, st.just("done"), NAMES),
+    st.builds(lambda pid: decode(journal.encode_record(journal.KeeperStarted(pid))), st.integers(1, 1 << 22)),
+    st.builds(lambda *parts: decode(journal.encode_record(journal.RankStage(*parts))), st.integers(0, 9), NAMES, NAMES),
+    st.builds(lambda *parts: decode(journal.encode_record(journal.RunEnd(*parts))), NAMES, st.just("done"), NAMES),
     st.builds(
         lambda kind, more: json.dumps({**more, "kind": kind}) + "\n",
         st.sampled_from(sorted(journal.KINDS.types)),
@@ -345,11 +348,11 @@ def wires() -> Iterator[tuple[rpc.Wire, socket.socket]]:
 def wire_before_proof(data: bytes) -> bool:
     """A stranger gets no role, whatever he says."""
     with wires() as (wire, theirs):
-        rpc.challenge(wire)
+        rpc.send_challenge(wire)
         theirs.sendall(data[: rpc.GREETS * 2])
         theirs.shutdown(socket.SHUT_WR)
-        received = [*wire.take()]
-        assert not any(rpc.believe(wire, message, TOKEN) for message in received)
+        received = [*wire.receive()]
+        assert not any(rpc.verify_caller(wire, message, TOKEN) for message in received)
         return bool(received)
 
 
@@ -362,7 +365,7 @@ def wire_after_proof(data: bytes) -> bool:
         lines = data.split(b"\n")[:20]
         theirs.sendall(b"".join(sender.seal(line) + b"\n" for line in lines)[:60000] + data[:200])
         theirs.shutdown(socket.SHUT_WR)
-        received = [*wire.take()]
+        received = [*wire.receive()]
         assert len(received) <= len(lines) + 1
         return bool(received)
 

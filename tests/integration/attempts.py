@@ -16,7 +16,7 @@ from ipexctl.act.ssh import Links
 from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
-from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.events import CleanupChecked, Event, Output, RankEnded, RankStage
 from ipexctl.model.facts import Facts
@@ -71,14 +71,14 @@ def starting(runtime: Runtime, place: Path) -> Iterator[Start]:
         task = Run(script=script, args=args, **{"ppn": 1, "grace": 2.0, **settings})
         identity = Identity(secrets.token_hex(8), secrets.token_hex(16), "tester", time.time())
         launch = build_launch(task, run, identity.nonce, hosts, stations, script, {})
-        told = specs(launch, task, identity, timings)
+        told = build_run_specs(launch, task, identity, timings)
         sites = {host.name: RemoteRunDir(host, stations[host.name].directory, runtime.python) for host in hosts}
         made.append(Attempt(task, launch, identity, sites, told, context, stdin))
         return made[-1]
 
     yield start
     for attempt in made:
-        procs.kill_marked(procs.of_run(attempt.launch.run), 0)
+        procs.kill_marked(procs.format_run_mark(attempt.launch.run), 0)
     context.links.close()
 
 
@@ -116,6 +116,6 @@ def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
-    alive = [str(process) for process in procs.find_living(procs.of_run(attempt.launch.run))]
+    alive = [str(process) for process in procs.find_living(procs.format_run_mark(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.orphans.items()]
     return [*unproved, *proof.unchecked, *there, *alive]

@@ -46,7 +46,7 @@ def line(pid: int) -> list[bytes]:
 
 def find(attempt: Attempt, word: bytes) -> int:
     """The process of the run whose command line has this word."""
-    for process in procs.find_living(procs.of_run(attempt.launch.run)):
+    for process in procs.find_living(procs.format_run_mark(attempt.launch.run)):
         if any(word in part for part in line(process.pid)[:8]):
             return process.pid
     raise AssertionError(f"no process with {word!r}")
@@ -175,7 +175,7 @@ def test_a_second_ctrl_c_while_looking_for_what_is_left_says_what_is_not_known(s
     assert proof.unchecked
     folding = Folding()
     for event in events:
-        folding.take(Stamped(time.time(), event))
+        folding.handle_event(Stamped(time.time(), event))
     assert folding.report().exit is Exit.RESIDUE
 
 
@@ -215,7 +215,7 @@ def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start, a
 
 
 def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_is_dead(start: Start) -> None:
-    probe = procs.group_of("probe", secrets.token_hex(4))
+    probe = procs.create_group("probe", secrets.token_hex(4))
     if not probe:
         pytest.skip("control groups of version 2 cannot be made here")
     procs.remove_group(probe)
@@ -227,7 +227,7 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     events += list(story)
     assert left_behind(attempt, events) == []
     assert not [pid for pid in set(procs.list_processes()) - before if seconds.encode() in line(pid)]
-    assert procs.groups_of(attempt.launch.run) == []
+    assert procs.find_groups(attempt.launch.run) == []
 
 
 @pytest.mark.parametrize("who", [b"mpiexec.hydra", b"hydra_pmi_proxy", b"shim", b"keeper", b"guard"])
@@ -309,7 +309,7 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     events = list(run_alone(attempt))
     assert not of(RunEnded, events)
     until_when = time.monotonic() + 15.0
-    mark = procs.of_run(attempt.launch.run)
+    mark = procs.format_run_mark(attempt.launch.run)
     while procs.find_living(mark) and time.monotonic() < until_when:
         time.sleep(0.2)
     assert procs.find_living(mark) == []

@@ -164,7 +164,7 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
     cluster, _ = sick
     saved = tmp_path / "bundles"
     from ipexctl.model.tasks import Doctor
-    from ipexctl.verbs.doctor.doctor import recorded
+    from ipexctl.verbs.doctor.doctor import check_recorded
 
     words = [
         "import sys; sys.path.insert(0, sys.argv[1])",
@@ -184,7 +184,7 @@ def test_a_look_that_is_saved_is_judged_again_without_hosts(sick: tuple[Cluster,
     assert [file.name for file in files] == [f"node{n}.json" for n in range(6)]
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     assert Doctor(recorded=tuple(map(str, files)))
-    events = list(recorded({file.stem: file.read_text() for file in files}))
+    events = list(check_recorded({file.stem: file.read_text() for file in files}))
     found = {
         (event.finding.code, host)
         for event in events

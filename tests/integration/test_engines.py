@@ -101,7 +101,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
 
 def find(attempt: Attempt, names: tuple[str, ...]) -> int:
     """The process of the run whose program or first word has one of these names, before any suffix of Debian's."""
-    for process in procs.find_living(procs.of_run(attempt.launch.run)):
+    for process in procs.find_living(procs.format_run_mark(attempt.launch.run)):
         try:
             words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
         except OSError:

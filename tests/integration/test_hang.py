@@ -126,7 +126,7 @@ def test_stages_come_in_order(start: Start) -> None:
 def report(events: Iterable[Event]) -> CommandReport:
     folding = Folding(lambda: parse_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
-        folding.take(Stamped(time.time() + number / 1000, event))
+        folding.handle_event(Stamped(time.time() + number / 1000, event))
     return folding.report()
 
 
@@ -156,7 +156,7 @@ def test_a_known_error_is_told_with_the_command_that_helps(start: Start) -> None
     result = report(run_alone(start("import")))
     assert result.run.diagnosis.fix == "ipexctl install --with no_such_package"
     shown = io.BytesIO()
-    typeset.put(typeset.console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
+    typeset.print_items(typeset.console(Pipe(shown), 80), Pipe(shown), screens.format_ending(result))
     assert b"ipexctl install --with no_such_package" in shown.getvalue()
 
 
@@ -208,9 +208,9 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
     until_when = time.monotonic() + 5
-    while procs.find_living(procs.of_run(attempt.launch.run)) and time.monotonic() < until_when:
+    while procs.find_living(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:
         time.sleep(0.1)
-    assert procs.find_living(procs.of_run(attempt.launch.run)) == []
+    assert procs.find_living(procs.format_run_mark(attempt.launch.run)) == []
 
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start: Start, memory_group: Path) -> None:

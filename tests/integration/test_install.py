@@ -27,7 +27,7 @@ from ipexctl.act.packages.sources import Limits, Sources
 from ipexctl.act.ssh.local_link import LocalLink
 from ipexctl.decide.launch.mpi_launchers import switch_launcher
 from ipexctl.decide.launch.tuning import choose_preloads
-from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.runtime import Runtime, build_runtime
 from ipexctl.model.errors import Exit, Kind, UsageError
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, StepEnded
@@ -408,7 +408,7 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
     if torch == "1.10.0" and "avx512f" not in Path("/proc/cpuinfo").read_text(errors="replace"):
         pytest.skip("IPEX 1.10 wants AVX-512, which this CPU does not have")
     bench.python = interpreter(python)
-    stack = resolve(StackRequest(torch=torch, backend="ccl"), {}, load_releases())
+    stack = resolve_stack(StackRequest(torch=torch, backend="ccl"), {}, load_releases())
     assert (stack.release.module, stack.release.oneccl) == (module, binding)
     doubles = [
         wheels.torch(torch),
@@ -462,7 +462,7 @@ def test_a_row_whose_own_index_is_down_is_refused_with_that_index_and_the_ways_t
         wheels.numpy(),
         wheels.wheel("setuptools", "80.0", {}),
     ]
-    wished = resolve(StackRequest(), {}, load_releases())
+    wished = resolve_stack(StackRequest(), {}, load_releases())
     closed = "http://127.0.0.1:9/simple"
     stack = replace(wished, indexes=tuple(replace(one, url=closed) for one in wished.indexes))
     context = Context(Here({}), bench.path / "state", bench.path / "cache")

@@ -18,8 +18,8 @@ import pytest
 from ipexctl.act.packages.resolve import find_uv, resolve_wheels
 from ipexctl.act.packages.sources import Limits, read_pip_settings
 from ipexctl.data import read_data
-from ipexctl.decide.releases.resolve import resolve
-from ipexctl.decide.releases.table import minor_version, parse_table, parse_version
+from ipexctl.decide.releases.resolve import resolve_stack
+from ipexctl.decide.releases.table import get_minor_version, parse_table, parse_version
 from ipexctl.model.errors import UsageError
 from ipexctl.model.stack import StackRelease, StackRequest
 from ipexctl.model.toml import parse_toml
@@ -136,8 +136,8 @@ def test_the_pins_of_every_row_go_together_and_bring_what_the_table_says_they_br
     """Requires-Dist and Requires-Python, as the resolver of install reads them, on the newest Python of each row."""
 
     def locked(row: StackRelease) -> dict[str, str]:
-        stack = resolve(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
-        assert (stack.release.torch, stack.release.ipex, minor_version(stack.python)) == (
+        stack = resolve_stack(StackRequest(torch=row.torch, ipex=row.ipex or None, backend="gloo"), {}, TABLE)
+        assert (stack.release.torch, stack.release.ipex, get_minor_version(stack.python)) == (
             row.torch,
             row.ipex,
             stack.python,

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.probe_output import ProbeOutput
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from tests.machines.page import Page, Source, flags_of, numa_nodes, online, present
 
 _CPU = "/sys/devices/system/cpu"
@@ -113,9 +113,9 @@ def render_sysfs(page: Page) -> dict[str, str]:
     last = max(page.cpus.possible, max(cpu.number for cpu in everything) + 1) - 1
     on = {cpu.number for cpu in running}
     files = {
-        f"{_CPU}/online": cpu_list(tuple(on)),
-        f"{_CPU}/offline": cpu_list(tuple(set(range(last + 1)) - on)),
-        f"{_CPU}/present": cpu_list(tuple(cpu.number for cpu in everything)),
+        f"{_CPU}/online": format_cpus(tuple(on)),
+        f"{_CPU}/offline": format_cpus(tuple(set(range(last + 1)) - on)),
+        f"{_CPU}/present": format_cpus(tuple(cpu.number for cpu in everything)),
         f"{_CPU}/possible": f"0-{last}",
     }
     masks = "masks" in page.quirks  # kernels before 2.6.26
@@ -132,16 +132,16 @@ def render_sysfs(page: Page) -> dict[str, str]:
         if masks:
             files[f"{topology}/thread_siblings"] = cpu_mask(shared[cpu.number])
         else:
-            files[f"{topology}/thread_siblings_list"] = cpu_list(shared[cpu.number])
+            files[f"{topology}/thread_siblings_list"] = format_cpus(shared[cpu.number])
     for node, cpus in numa_nodes(page).items():
         if masks:
             files[f"{_NODE}/node{node}/cpumap"] = cpu_mask(cpus)
         else:
-            files[f"{_NODE}/node{node}/cpulist"] = cpu_list(cpus)
+            files[f"{_NODE}/node{node}/cpulist"] = format_cpus(cpus)
     efficient = tuple(cpu.number for cpu in running if cpu.efficient)
     if efficient and "no-core-types" not in page.quirks:  # since 5.13, with its performance counters
-        files["/sys/devices/cpu_atom/cpus"] = cpu_list(efficient)
-        files["/sys/devices/cpu_core/cpus"] = cpu_list(tuple(cpu.number for cpu in running if not cpu.efficient))
+        files["/sys/devices/cpu_atom/cpus"] = format_cpus(efficient)
+        files["/sys/devices/cpu_core/cpus"] = format_cpus(tuple(cpu.number for cpu in running if not cpu.efficient))
     return {path: f"{text}\n" for path, text in files.items()}
 
 
@@ -197,8 +197,8 @@ def lscpu_fields(page: Page) -> list[tuple[int, str, str]]:
         (1, "CPU op-mode(s)", "32-bit, 64-bit"),
         (1, "Byte Order", "Little Endian"),
         (0, "CPU(s)", str(len(running) + len(off))),
-        (1, "On-line CPU(s) list", cpu_list(tuple(cpu.number for cpu in running))),
-        *([(1, "Off-line CPU(s) list", cpu_list(tuple(off)))] if off else []),
+        (1, "On-line CPU(s) list", format_cpus(tuple(cpu.number for cpu in running))),
+        *([(1, "Off-line CPU(s) list", format_cpus(tuple(off)))] if off else []),
         (0, "Vendor ID", processor.vendor),
         (1, "Model name", processor.name),
         (2, "CPU family", str(processor.family)),
@@ -214,7 +214,7 @@ def lscpu_fields(page: Page) -> list[tuple[int, str, str]]:
             else []
         ),
         *([(0, "NUMA node(s)", str(len(nodes)))] if nodes else []),
-        *[(1, f"NUMA node{node} CPU(s)", cpu_list(cpus)) for node, cpus in nodes.items()],
+        *[(1, f"NUMA node{node} CPU(s)", format_cpus(cpus)) for node, cpus in nodes.items()],
     ]
     if processor.arch != "x86_64":
         fields = [field for field in fields if field[1] not in ("CPU op-mode(s)", "CPU family", "Flags")]

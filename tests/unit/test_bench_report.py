@@ -73,7 +73,7 @@ def test_a_rate_that_is_no_number_is_none() -> None:
 
 def test_the_picture_is_xml_with_a_bar_for_each_number_whatever_the_labels() -> None:
     bars_of = {"training": [("fp32", 10.0, ""), ("bf\x1b16", 20.0, ""), ("IPEX", None, "none")]}
-    picture = chart.draw(read_data("chart.j2"), "BERT <&>", bars_of, "x/s")
+    picture = chart.draw_chart(read_data("chart.j2"), "BERT <&>", bars_of, "x/s")
     root = ET.fromstring(picture)
     bars = [float(bar.get("width", "0")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
     assert len(bars) == 2

@@ -115,20 +115,20 @@ def test_the_make_targets_named_exist() -> None:
 
 def test_the_readmes_hostfile_is_read() -> None:
     (text,) = blocks(ROOT / "README.md", "hostfile")
-    hosts = parsing.parse(text, "hostfile")
+    hosts = parsing.parse_inventory(text, "hostfile")
     assert len(hosts) == 9
     assert hosts.head.name == "node0"
 
 
 def test_the_readmes_playbook_is_read() -> None:
     (text,) = blocks(ROOT / "README.md", "yaml")
-    play = playbook.parse(text, "playbook.yaml", base=str(ROOT), environ={}, variables={})
+    play = playbook.parse_playbook(text, "playbook.yaml", base=str(ROOT), environ={}, variables={})
     assert [step.action for step in play.steps] == ["doctor", "install", "run"]
 
 
 @pytest.mark.parametrize("file", PLAYBOOKS, ids=name)
 def test_every_ready_made_playbook_is_read_and_told_of(file: Path) -> None:
-    play = playbook.parse(file.read_text("utf-8"), file.name, base=str(file.parent), environ={}, variables={})
+    play = playbook.parse_playbook(file.read_text("utf-8"), file.name, base=str(file.parent), environ={}, variables={})
     for step in play.steps:
         for path in (getattr(step.task, "script", None), getattr(step.task, "source", None)):
             assert path is None or (ROOT / "playbooks" / path).exists()

@@ -44,7 +44,7 @@ def answers(events: Iterable[Event]) -> Iterator[AnyAnswer]:
 
 def real_answers(directory: Path) -> Iterator[AnyAnswer]:
     (directory / "p.yaml").write_text("steps: [{doctor: }]")
-    book = playbook.parse("steps: [{doctor: , tags: [x], when: sockets > 1}]", "p.yaml")
+    book = playbook.parse_playbook("steps: [{doctor: , tags: [x], when: sockets > 1}]", "p.yaml")
     yield from answers(hosts(INVENTORY))
     yield from answers(stacks())
     yield from answers(stacks_why(StackRequest()))
@@ -76,5 +76,5 @@ def test_a_report_has_the_keys_of_its_schema_and_comes_back_equal(fails: int | N
     report = fold(streams.run(2, fails=fails))
     schema = schema_of("report")
     assert {*schema["required"]} <= to_json(report).keys() <= schema["properties"].keys()
-    (tmp_path / REPORT).write_text("".join(event_json.document(report)))
+    (tmp_path / REPORT).write_text("".join(event_json.format_document(report)))
     assert read_report(tmp_path) == report

@@ -24,7 +24,7 @@ def lab(directory: Path) -> Lab:
 @pytest.mark.parametrize("name", ["lab", "my state", "it's#1=here"])
 def test_the_hostfile_says_all_that_reading_needs(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
-    first, second = parsing.parse(act.format_hostfile(lab(place)), "hostfile").hosts
+    first, second = parsing.parse_inventory(act.format_hostfile(lab(place)), "hostfile").hosts
     assert (first.name, first.address, first.port, first.user) == ("lab0", "127.0.0.1", 40001, "ann")
     assert first.key == second.key == str(place / "id_ed25519")
     assert first.vars["venv"] == second.vars["venv"] == str(place / "env")

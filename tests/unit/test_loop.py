@@ -127,7 +127,7 @@ def test_an_exception_in_a_screen_ends_with_70_and_the_workflow_in_order(
         if isinstance(stamped.event, StepEnded):
             raise TypeError("planted")
 
-    monkeypatch.setattr(Plain, "take", draw_step)
+    monkeypatch.setattr(Plain, "handle_event", draw_step)
     assert run_command(workflow, acting=True) is Exit.INTERNAL
     assert ended == [True]
     (saved,) = (state / "runs").iterdir()

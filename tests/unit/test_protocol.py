@@ -82,9 +82,10 @@ def test_no_line_raises(line: bytes) -> None:
 
 def test_a_specification_is_read_as_it_was_written() -> None:
     spec = SPEC._replace(timings=Timings(*(seconds * 0.01 for seconds in Timings())))
-    assert codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec))) == spec
+    assert codec.decode(run_spec.RunSpec, codec.load_object(run_spec.encode_spec(spec))) == spec
+    damaged = spec._replace(timings=Timings(grace="soon"))  # type: ignore[arg-type]
     with pytest.raises(codec.DamagedError, match="timings: grace"):
-        codec.decode(run_spec.RunSpec, codec.load_object(run_spec.write(spec._replace(timings=Timings(grace="soon")))))  # type: ignore[arg-type]
+        codec.decode(run_spec.RunSpec, codec.load_object(run_spec.encode_spec(damaged)))
 
 
 @pytest.mark.parametrize("key", ["x", "", "-1", "\u00b2", "9" * 5000])
@@ -139,9 +140,9 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
     lines = [
         b'{"what": "rank"}\n',
         b"\xff rubbish\n",
-        journal.write(journal.RankEnded(1, "b", 3, at=2.0)),
+        journal.encode_record(journal.RankEnded(1, "b", 3, at=2.0)),
         b'{"kind": "RankEnded", "rank": "one"}\n',
-        journal.write(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0)),
+        journal.encode_record(journal.RunEnd("r1", "rank", "rank 1 on b failed", at=3.0)),
     ]
     events = [event for line in lines for event in log.read(frames.JOURNAL, line)] + list(log.end())
     assert [event.level for event in events if isinstance(event, Message)] == ["warning"]
@@ -154,7 +155,7 @@ def test_a_damaged_journal_is_told_once_and_the_rest_of_it_is_read() -> None:
 def test_a_rank_killed_for_lack_of_memory_says_so_as_a_type_and_in_words() -> None:
     log = RunLog("n0nce", RUNNING)
     record = journal.RankEnded(1, "b", None, 9, oom=journal.Memory(1, 3, 4))
-    (ended,) = log.read(frames.JOURNAL, journal.write(record))
+    (ended,) = log.read(frames.JOURNAL, journal.encode_record(record))
     assert isinstance(ended, RankEnded)
     assert ended.oom == OutOfMemory(3, 4)
     assert ended.error == "killed by the kernel: out of memory: 3 B of 4 B of its control group"
@@ -195,7 +196,7 @@ def read_journal(data: bytes, piece: int = 1 << 20) -> tuple[RunLog, list[Event]
     ids=lambda line: repr(line[:30]),
 )
 def test_a_line_that_is_no_record_is_said_and_counted_and_the_rest_is_read(line: bytes) -> None:
-    good = journal.write(journal.RankEnded(1, "b", status=0, at=2.0))
+    good = journal.encode_record(journal.RankEnded(1, "b", status=0, at=2.0))
     _, events = read_journal(good + line + b"\n" + line + b"\n" + good, piece=1 << 16)
     assert len([event for event in events if isinstance(event, RankEnded)]) == 2
     assert [event.code for event in events if isinstance(event, Message)] == ["journal"], "at once, and once"
@@ -245,11 +246,11 @@ def odd(kind: Any) -> st.SearchStrategy[Any]:
 
 @given(st.lists(st.one_of([odd(kind) for kind in journal.KINDS.types.values()]), max_size=6))
 def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) -> None:
-    _, events = read_journal(b"".join(map(journal.write, records)))
+    _, events = read_journal(b"".join(map(journal.encode_record, records)))
     stream = [Stamped(1.0 + number, event) for number, event in enumerate([*events, Ended("run", Exit.OK)])]
     for sink in (Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO())), Live(Pipe(io.BytesIO()), Pipe(io.BytesIO()))):
         for stamped in stream:
-            sink.take(stamped)
+            sink.handle_event(stamped)
         sink.close(fold(stream))
 
 
@@ -259,7 +260,7 @@ def test_where_there_is_no_space_is_told_with_need_and_free(tmp_path: Path) -> N
     assert free > 0
     log = RunLog("n0nce", RUNNING)
     record = journal.Unstored("/scratch/\x1brun", need, 4096)
-    (message,) = log.read(frames.JOURNAL, journal.write(record))
+    (message,) = log.read(frames.JOURNAL, journal.encode_record(record))
     assert isinstance(message, Message)
     assert message.text == (
         "no space left in /scratch/\\x1brun (need 1.0 MiB, 4.0 KiB free): output is lost and counted, the run goes on"

@@ -234,9 +234,9 @@ def test_the_report_is_json_with_every_host_and_rank() -> None:
 
 def test_a_folding_can_be_asked_while_it_grows() -> None:
     folding = Folding()
-    folding.take(Stamped(1.0, STARTED))
+    folding.handle_event(Stamped(1.0, STARTED))
     assert folding.report().exit is Exit.LOST
-    folding.take(Stamped(2.0, e.Ended("run", Exit.OK)))
+    folding.handle_event(Stamped(2.0, e.Ended("run", Exit.OK)))
     assert folding.report().exit is Exit.OK
 
 

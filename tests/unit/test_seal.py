@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.protocol.seal import CALLER, KEEPER, SEAL, Greeting, Seals, believe, prove
+from ipexctl.protocol.seal import CALLER, KEEPER, SEAL, Greeting, Seals, compute_proof, verify_proof
 
 TOKEN = "t" * 64
 GREETING = Greeting("c" * 32, "n" * 32, "guard", "b", 1.5)
@@ -61,16 +61,16 @@ def test_a_line_that_is_sent_back_does_not_open() -> None:
 )
 def test_a_line_of_another_connection_does_not_open(change: dict[str, str]) -> None:
     assert opened(sealed(greeting=GREETING._replace(**change)))[0] is None  # type: ignore[arg-type]
-    assert not believe(TOKEN, CALLER, GREETING._replace(**change), prove(TOKEN, CALLER, GREETING))  # type: ignore[arg-type]
+    assert not verify_proof(TOKEN, CALLER, GREETING._replace(**change), compute_proof(TOKEN, CALLER, GREETING))  # type: ignore[arg-type]
 
 
 def test_who_does_not_know_the_token_is_not_believed() -> None:
-    assert believe(TOKEN, CALLER, GREETING, prove(TOKEN, CALLER, GREETING))
+    assert verify_proof(TOKEN, CALLER, GREETING, compute_proof(TOKEN, CALLER, GREETING))
     assert opened(sealed(token="u" * 64))[0] is None
-    for proof in ("", "é", "\ud800", prove("u" * 64, CALLER, GREETING), prove(TOKEN, KEEPER, GREETING)):
-        assert not believe(TOKEN, CALLER, GREETING, proof)
+    for proof in ("", "é", "\ud800", compute_proof("u" * 64, CALLER, GREETING), compute_proof(TOKEN, KEEPER, GREETING)):
+        assert not verify_proof(TOKEN, CALLER, GREETING, proof)
 
 
 def test_words_moved_between_role_and_name_are_another_greeting() -> None:
     shifted = GREETING._replace(role="guar", name="db")
-    assert prove(TOKEN, CALLER, shifted) != prove(TOKEN, CALLER, GREETING)
+    assert compute_proof(TOKEN, CALLER, shifted) != compute_proof(TOKEN, CALLER, GREETING)

@@ -20,7 +20,7 @@ import urllib3
 from ipexctl.act.packages.sources import Limits, Sources, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.text import without_secrets
+from ipexctl.model.text import strip_credentials
 from ipexctl.model.wheels import Wheel
 
 Tell = Callable[[int, int, str], None]  # (bytes done, bytes in all or 0, file name)
@@ -279,7 +279,7 @@ def _describe_error(error: Exception) -> str:
     ):
         if word in text:
             return reason
-    return without_secrets(text)[:200]
+    return strip_credentials(text)[:200]
 
 
 def read_unpacked_size(path: Path) -> int:

@@ -26,7 +26,7 @@ from ipexctl.act.private_files import write_private
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.json_values import Record, parse_json, to_json
-from ipexctl.model.text import without_secrets
+from ipexctl.model.text import strip_credentials
 from ipexctl.model.toml import parse_toml
 from ipexctl.model.wheels import Lock, Wheel, parse_wheel_name
 
@@ -180,7 +180,7 @@ def _cpu_seconds(pid: int) -> int:
 
 def read_uv_errors(text: str) -> list[str]:
     """The lines of uv's errors, without secrets and the branches of its tree."""
-    return [line for raw in without_secrets(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
+    return [line for raw in strip_credentials(text).splitlines() if (line := raw.strip(" ×├─▶╰│\t"))]
 
 
 def strip_prefix(line: str) -> str:
@@ -189,7 +189,7 @@ def strip_prefix(line: str) -> str:
 
 
 def _explain_uv_error(what: str, errors: str, sources: Sources) -> UsageError:
-    text = without_secrets(errors)
+    text = strip_credentials(errors)
     lines = [strip_prefix(line) for line in read_uv_errors(text)]
     where = ", ".join(sources.list_names())
     closed = next((line for line in lines if "could not be queried" in line), "")

@@ -13,7 +13,7 @@ SLOW_LINK = 0.3  # the same between hosts, where measurements vary more
 FIGURES = {"fp32": "fp32 matrix products", "bf16": "bf16 matrix products", "memory": "memory bandwidth"}
 
 
-def better(first: HostSpeed, second: HostSpeed) -> HostSpeed:
+def merge_best_figures(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     """Of a host that was measured twice: the better of each figure, and the larger spread."""
     both = (first, second)
     rates = {name: [rate for speed in both if (rate := getattr(speed, name)) is not None] for name in FIGURES}
@@ -22,7 +22,7 @@ def better(first: HostSpeed, second: HostSpeed) -> HostSpeed:
     return replace(second, **best, spread=spread)
 
 
-def rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+def pair_hosts_in_rounds(hosts: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
     """A ring of pairs, in rounds in which no host takes part twice: so each host is measured with two others."""
     count = len(hosts)
     if count < 2:

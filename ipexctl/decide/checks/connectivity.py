@@ -56,7 +56,7 @@ class ConnectivityReport(Record):
         )
 
 
-def plan(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
+def plan_connections(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[str, ...]]:
     """The hosts each host connects to: all; beyond 32 hosts its neighbours in a ring and the head (the head: all)."""
     if everyone or len(hosts) <= ALL_PAIRS:
         return {host: tuple(other for other in hosts if other != host) for host in hosts}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.facts.cpu import find_numa_domains
 from ipexctl.decide.facts.isa import BELOW, ORDER, find_isa_level
-from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.text import format_size, pluralize
 
 _FAST_BF16 = ("AMX_FP16", "AMX", "AVX512_FP16", "AVX512_BF16")
@@ -79,7 +79,7 @@ def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
     """What keeps a run from using all CPUs of a host, or from using them all alike."""
     allowed, online = fact.cpus_allowed, fact.logical_online
     if allowed is not None and online and len(allowed) < online:
-        yield CheckHit("CPU005", host, {"allowed": len(allowed), "online": online}, f"allowed: {cpu_list(allowed)}")
+        yield CheckHit("CPU005", host, {"allowed": len(allowed), "online": online}, f"allowed: {format_cpus(allowed)}")
     usable = len(allowed or fact.cpus_online or ())
     if (quota := fact.cgroup_cpus) is not None and (not usable or quota < usable):
         values = {"quota": f"{quota:g}", "online": usable or "more", "threads": max(1, int(quota))}
@@ -87,9 +87,9 @@ def check_usable_cpus(host: str, fact: Facts) -> Iterator[CheckHit]:
     if fact.governor in ("powersave", "conservative"):
         yield CheckHit("CPU007", host, {"governor": fact.governor})
     if fact.cpus_offline:
-        yield CheckHit("CPU008", host, {}, cpu_list(fact.cpus_offline))
+        yield CheckHit("CPU008", host, {}, format_cpus(fact.cpus_offline))
     if fact.hybrid:
-        fast, slow = cpu_list(fact.hybrid["p_cpus"]), cpu_list(fact.hybrid["e_cpus"])
+        fast, slow = format_cpus(fact.hybrid["p_cpus"]), format_cpus(fact.hybrid["e_cpus"])
         yield CheckHit("CPU009", host, {}, f"performance CPUs {fast}, efficiency CPUs {slow}")
     if len(nodes := fact.numa or ()) > 1:
         details = [f"node {node.id} has no CPUs" for node in nodes if not node.cpus]

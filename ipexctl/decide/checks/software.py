@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
-from ipexctl.decide.releases.table import minor_version, parse_version, public_version
+from ipexctl.decide.releases.table import get_minor_version, get_public_version, parse_version
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
 from ipexctl.model.stack import StackRelease
@@ -61,7 +61,7 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
     needed = f"it exists for {ordered[0]} to {ordered[-1]}" if ordered else "it exists for none"
     fit: dict[str, set[str]] = {}
     for host, fact in cluster.facts.items():
-        minors = {minor_version(python.version) for python in fact.pythons if python.usable and python.version}
+        minors = {get_minor_version(python.version) for python in fact.pythons if python.usable and python.version}
         if minors & known:
             fit[host] = minors & known
         elif fact.pythons or (cluster.live and not fact.unread):
@@ -94,13 +94,13 @@ def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("STK006", host, {"venv": installed.venv, "what": what})
             continue
         names = ((name, packages[package]) for name, package in _STACK.items() if package in packages)
-        stacks[host] = " ".join(f"{name} {public_version(version)}" for name, version in names)
-        if ipex is not None and minor_version(ipex) != minor_version(torch):
-            wanted = [release.torch for release in cluster.table.releases if release.ipex == public_version(ipex)]
-            values = {"torch": torch, "ipex": ipex, "wanted": [f"{minor_version(ipex)}.0", *wanted][-1]}
+        stacks[host] = " ".join(f"{name} {get_public_version(version)}" for name, version in names)
+        if ipex is not None and get_minor_version(ipex) != get_minor_version(torch):
+            wanted = [release.torch for release in cluster.table.releases if release.ipex == get_public_version(ipex)]
+            values = {"torch": torch, "ipex": ipex, "wanted": [f"{get_minor_version(ipex)}.0", *wanted][-1]}
             yield CheckHit("STK001", host, values)
-        elif oneccl is not None and minor_version(oneccl) != minor_version(torch):
-            wanted = [release.torch for release in cluster.table.releases if release.oneccl == public_version(oneccl)]
+        elif oneccl is not None and get_minor_version(oneccl) != get_minor_version(torch):
+            wanted = [r.torch for r in cluster.table.releases if r.oneccl == get_public_version(oneccl)]
             yield CheckHit("STK005", host, {"torch": torch, "oneccl": oneccl, "wanted": [torch, *wanted][-1]})
     usual = find_majority(stacks)
     for host, stack in stacks.items():
@@ -113,7 +113,7 @@ def needs_import_check(installed: Installed) -> bool:
     held = installed.packages
     torch = held.get("torch")
     others = [held[name] for name in (_IPEX, _ONECCL) if name in held]
-    fits = torch is not None and {minor_version(version) for version in others} <= {minor_version(torch)}
+    fits = torch is not None and {get_minor_version(version) for version in others} <= {get_minor_version(torch)}
     return not installed.marker or bool(others and not fits)
 
 
@@ -132,9 +132,9 @@ def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
     if "undefined symbol" in message:
         for name in (_IPEX, _ONECCL):
             built = packages.get(name)
-            if built and minor_version(built) != minor_version(torch):
+            if built and get_minor_version(built) != get_minor_version(torch):
                 name = name.replace("-", "_")
-                return f"torch {torch} under {name} {built}, which was built for torch {minor_version(built)}"
+                return f"torch {torch} under {name} {built}, which was built for torch {get_minor_version(built)}"
         return f"parts of it were built for another torch than {torch}"
     for word, meaning in (
         ("GLIBCXX_", "its libstdc++ is too old"),

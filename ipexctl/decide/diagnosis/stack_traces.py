@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ipexctl.model.events import RankStack, Stalled
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.json_values import Record
 from ipexctl.model.text import join_names
 
@@ -171,7 +171,7 @@ def _split_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], Stack
 
 
 def _name_ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'' if len(numbers) == 1 else 's'} {cpu_list(numbers)}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
 def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def read_config(text: str, source: str) -> AccelerateConfig:
     problems = InputErrors(source)
     root = yaml_nodes.read_yaml_node(text, source, problems)
     if root is not None and not isinstance(root, yaml_nodes.Map):
-        problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.kind(root)}")
+        problems.add(root.origin, f"an Accelerate configuration must be a mapping, not {yaml_nodes.name_kind(root)}")
     scalars = _list_scalars(root) if isinstance(root, yaml_nodes.Map) else {}
 
     def read(path: str, default: str = "") -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from ipexctl.decide.launch.placement import require_equal_ppn
 from ipexctl.decide.parsing.yaml_nodes import quote_yaml
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch, NodePlan, Setting
 from ipexctl.model.tasks import Run
 
@@ -47,7 +47,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
         require_equal_ppn(launch, sentence, "give --ppn, or use --emit sh")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
-        "quote": shlex.quote, "cpu_list": cpu_list, "words": shlex.join, "split_words": shlex.split,
+        "quote": shlex.quote, "cpu_list": format_cpus, "words": shlex.join, "split_words": shlex.split,
         "json": json.dumps, "file_name": lambda text: re.sub(r"[^\w.-]", "-", text) or "run",
         # Kubernetes puts variables in place of $(NAME); $$ is a dollar before a parenthesis.
         "pod_word": lambda text: quote_yaml(text.replace("$(", "$$(")), "limit_word": partial(_limit_word, launch),

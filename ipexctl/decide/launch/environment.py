@@ -8,7 +8,7 @@ from ipexctl.decide.checks.network import InterfaceChoice
 from ipexctl.decide.launch import tuning
 from ipexctl.decide.releases.runtime import Runtime
 from ipexctl.model.errors import Origin, UsageError
-from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.json_values import Record
 from ipexctl.model.launch import Preload, RankPlacement, Setting
 from ipexctl.model.stack import Dialect
@@ -121,7 +121,7 @@ def build_rank_env(
     if run.backend == "ccl" and dialect == "openmpi":
         env |= {"CCL_LOCAL_RANK": str(place.local), "CCL_LOCAL_SIZE": str(of_host)}
     if run.backend == "impi" and place.workers:
-        env["IMPI_TORCH_WORKER_CORES"] = cpu_list(place.workers)
+        env["IMPI_TORCH_WORKER_CORES"] = format_cpus(place.workers)
     return {name: value for name, value in env.items() if name not in run.user_env}
 
 

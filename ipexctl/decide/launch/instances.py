@@ -10,7 +10,7 @@ from dataclasses import replace
 from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.launch.placement import Cores, find_usable_cores, take_in_turn
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.hosts import Host
 from ipexctl.model.tasks import Run
 
@@ -55,7 +55,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
     if task.cpus is not None:
         wanted = parse_cpu_list(task.cpus) or ()
         message = f"--cpus {task.cpus}: {host} does not allow CPU"
-        _require_numbers(wanted, allowed, message, f"this login may use CPUs {cpu_list(tuple(allowed)) or 'unknown'}")
+        _require_numbers(wanted, allowed, message, f"this login may use CPUs {format_cpus(allowed) or 'unknown'}")
         cores = replace(cores, cpus=tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted))
     elif task.logical_cores:
         first = dict(cores.cpus)
@@ -66,7 +66,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
     if task.numa is not None:
         requested, known = parse_cpu_list(task.numa) or (), {node for _, node in cores.cpus}
         message = f"--numa {task.numa}: {host} has no usable cores in NUMA node"
-        where = cpu_list(tuple(known)) or "no known node"
+        where = format_cpus(tuple(known)) or "no known node"
         _require_numbers(requested, known, message, f"usable cores are in {where}")
         cores = replace(cores, cpus=tuple((cpu, node) for cpu, node in cores.cpus if node in requested))
     return cores
@@ -74,7 +74,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
 
 def _require_numbers(requested: Iterable[int], known: set[int], message: str, reason: str) -> None:
     if missing := tuple(number for number in requested if number not in known):
-        raise UsageError(f"{message} {cpu_list(missing)}", reasons=[reason], exit=Exit.STEP)
+        raise UsageError(f"{message} {format_cpus(missing)}", reasons=[reason], exit=Exit.STEP)
 
 
 def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tuple[tuple[str, int], ...]:

@@ -29,7 +29,7 @@ def read_timings_from_environ(environ: Mapping[str, str]) -> Timings:
     return Timings(**json.loads(environ.get("IPEXCTL_TIMINGS", "{}")))
 
 
-def specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timings()) -> dict[str, RunSpec]:
+def build_run_specs(launch: Launch, task: Run, identity: Identity, timings: Timings = Timings()) -> dict[str, RunSpec]:
     """Host → its specification. A specification holds only its host's environment; the head's also how to start mpirun.
     The user's timings replace those of ``timings``."""
     timings = timings._replace(

@@ -16,7 +16,7 @@ __all__ = ["SCHEDULERS", "limit_inventory", "parse", "parse_allocation", "parse_
 _GROUP_LINE = re.compile(r"""(?:[A-Za-z_][^\s:]*|"[^"]*"|'[^']*')\s*:\s*(#.*)?""")
 
 
-def parse(text: str, source: str) -> Inventory:
+def parse_inventory(text: str, source: str) -> Inventory:
     """A hostfile or inventory in whatever dialect it is written; raises `UsageError` with every error in it."""
     problems = InputErrors(source)
     text = text.removeprefix("\ufeff")

@@ -65,7 +65,7 @@ class _Part(Record):
 
 
 @cache
-def names() -> Mapping[str, Kind]:
+def list_condition_names() -> Mapping[str, Kind]:
     """Every name that may be used, and what it is."""
     kinds: dict[str, Kind] = {**_HOST_NAMES}
     by_type: tuple[tuple[str, Kind], ...] = (("bool", "truth"), ("int", "number"), ("float", "number"), ("str", "text"))
@@ -166,9 +166,9 @@ def _compile_name(node: ast.expr, name: str) -> "_Part":
 
     if name in ORDER:
         return _Part(node, "isa", lambda _: name)
-    if name not in names():
-        raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names(), *ORDER])}")
-    return _Part(node, names()[name], read)
+    if name not in (names := list_condition_names()):
+        raise _ConditionError(node, f"there is no fact '{printable(name)}'{suggest_nearest(name, [*names, *ORDER])}")
+    return _Part(node, names[name], read)
 
 
 def _compile_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> Reader:

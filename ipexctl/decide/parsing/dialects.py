@@ -134,7 +134,7 @@ def _group_hosts(inventory: Inventory) -> dict[str, list[Host]]:
 
 
 def _bracket_ipv6(name: str) -> str:
-    return f"[{name}]" if validators.ipv6(name) else name
+    return f"[{name}]" if validators.is_ipv6(name) else name
 
 
 def _quote(value: str) -> str:

@@ -95,7 +95,7 @@ def _parse_section(line: str) -> tuple[str, str] | None:
     """The group and kind of a section line; ``[fe80::1]`` and ``[01-16]`` are hosts."""
     text = line.strip(_BLANK)
     match = _SECTION.fullmatch(text)
-    if not match or validators.ipv6(text.partition("]")[0][1:]):
+    if not match or validators.is_ipv6(text.partition("]")[0][1:]):
         return None
     return match[1], match[2] or "hosts"
 
@@ -116,7 +116,7 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
     host = host_text
     if (colon := next(_find_outside_brackets(host_text, ":"), None)) is not None:  # the first one, as in MPICH
         host, slots, at = host_text[:colon], host_text[colon + 1 :], _shift(origin, colon + 1)
-        if validators.ipv6(host_text):
+        if validators.is_ipv6(host_text):
             problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", value=host_text)
             return []
         if tree.open:
@@ -133,7 +133,7 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
 
 def _expand_host(text: str, origin: Origin, problems: InputErrors) -> list[str]:
     if text.startswith("[") and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:]:
-        if validators.ipv6(text[1:-1]):
+        if validators.is_ipv6(text[1:-1]):
             return [text[1:-1]]
         if not _RANGE.fullmatch(text[1:-1]):
             problems.add(origin, "host in brackets is not an IPv6 address", value=text)

@@ -16,7 +16,7 @@ from ipexctl.decide.parsing.host_entries import assemble_inventory
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.yaml_inventory import read_node
-from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq, is_null, kind, read_yaml_node
+from ipexctl.decide.parsing.yaml_nodes import Map, Node, Scalar, Seq, is_null, name_kind, read_yaml_node
 from ipexctl.model import tasks
 from ipexctl.model.errors import Origin, UsageError
 from ipexctl.model.hosts import Inventory
@@ -46,7 +46,7 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse(
+def parse_playbook(
     text: str,
     source: str,
     *,
@@ -67,7 +67,7 @@ def parse(
     parser = _Parser(problems, base, environ, variables, parse_toml(ansible))
     play = parser.parse_play(root) if isinstance(root, Map) else None
     if play is None and not problems:
-        what = f"playbook must be a mapping with steps, not {kind(root)}" if root else "playbook is empty"
+        what = f"playbook must be a mapping with steps, not {name_kind(root)}" if root else "playbook is empty"
         problems.add(root.origin if root else Origin(source), what)
     known = play.variables if play and strict else variables.keys()
     for name in variables.keys() - known:
@@ -165,7 +165,7 @@ class _Parser:
         if node is None or is_null(node) or node == Seq((), node.origin):
             self.problems.add(node.origin if node else root.origin, "playbook has no steps")
         elif not isinstance(node, Seq):
-            self.problems.add(node.origin, f"steps must be a list, not {kind(node)}")
+            self.problems.add(node.origin, f"steps must be a list, not {name_kind(node)}")
         return Play(
             source=self.problems.source,
             steps=tuple(steps),
@@ -179,13 +179,13 @@ class _Parser:
         """The playbook's own variables, each of which may use those above it, under the ones given from outside."""
         self.variables = variables = dict(self.given)
         if node is not None and not is_null(node) and not isinstance(node, Map):
-            self.problems.add(node.origin, f"vars must be a mapping, not {kind(node)}")
+            self.problems.add(node.origin, f"vars must be a mapping, not {name_kind(node)}")
         for key, value in node.pairs if isinstance(node, Map) else ():
             self.known.add(key.text)
             if not _NAME.fullmatch(key.text):
                 self.problems.add(key.origin, "name of a variable must be letters, digits and '_'", value=key.text)
             elif not isinstance(value, Scalar):
-                self.problems.add(value.origin, f"variable {key.text} must be a single value, not {kind(value)}")
+                self.problems.add(value.origin, f"variable {key.text} must be a single value, not {name_kind(value)}")
             elif key.text not in self.given:
                 variables[key.text] = self._fill_text(value)
         return variables
@@ -206,7 +206,7 @@ class _Parser:
 
     def _parse_step(self, node: Node, hosts: Inventory | None, play: PlayKeys, above: Sequence[Step]) -> Step | None:
         if not isinstance(node, Map):
-            self.problems.add(node.origin, f"step must be a mapping such as 'doctor:', not {kind(node)}")
+            self.problems.add(node.origin, f"step must be a mapping such as 'doctor:', not {name_kind(node)}")
             return None
         unknown = self._check_keys(node, (*ACTIONS, *STEP_KEYS), "a step", self.ansible.get("step", _NONE))
         actions = [(key, value) for key, value in node.pairs if key.text in ACTIONS]
@@ -239,7 +239,7 @@ class _Parser:
         good = []
         for part in node.items if isinstance(node, Seq) else (node,) if node else ():
             if not isinstance(part, Scalar):
-                self.problems.add(part.origin, f"when must be an expression, not {kind(part)}")
+                self.problems.add(part.origin, f"when must be an expression, not {name_kind(part)}")
             elif error := conditions.find_error(part.text):
                 column = part.origin.column + (error[0] if part.plain else 0)
                 self.problems.add(replace(part.origin, column=column), error[1])
@@ -252,7 +252,7 @@ class _Parser:
         model = _MODELS[action.text]
         body = Map((), action.origin) if is_null(body) else body
         if not isinstance(body, Map):
-            self.problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {kind(body)}")
+            self.problems.add(body.origin, f"{action.text} must be a mapping of its keys, not {name_kind(body)}")
             return None
         valid = [field.alias or name for name, field in model.model_fields.items()]
         self._check_keys(body, valid, action.text)
@@ -305,7 +305,7 @@ class _Parser:
             for fault in error.errors(include_url=False):
                 wrong = _find_node(node, fault["loc"])
                 path = ".".join(str(part) for part in (action, *fault["loc"])) if action else str(fault["loc"][0])
-                text = wrong.text if isinstance(wrong, Scalar) else None if action else kind(wrong)
+                text = wrong.text if isinstance(wrong, Scalar) else None if action else name_kind(wrong)
                 reason = f"{path} {describe_error(fault)}"
                 self.problems.add(wrong.origin, reason, value=None if fault["type"] == "missing" else text)
             return None

@@ -43,7 +43,7 @@ def is_address(text: str) -> bool:
         return False
 
 
-def ipv6(text: str) -> bool:
+def is_ipv6(text: str) -> bool:
     """An IPv6 address without brackets and without a zone."""
     return ":" in text and is_address(text)
 
@@ -52,7 +52,7 @@ def host(text: str) -> str | None:
     """A host name, an IPv4 address, or an IPv6 address without its brackets."""
     if not text:
         return "host is empty"
-    if ipv6(text):
+    if is_ipv6(text):
         return None
     if text.startswith("-"):
         return "host begins with a dash"

@@ -4,7 +4,7 @@ from ipexctl.decide.parsing import validators, yaml_nodes
 from ipexctl.decide.parsing.host_entries import Group, Tree, Word
 from ipexctl.decide.parsing.host_lines import read_host
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
-from ipexctl.decide.parsing.yaml_nodes import NULL, Map, Node, Scalar, Seq, is_null
+from ipexctl.decide.parsing.yaml_nodes import NULL, Map, Node, Scalar, Seq, is_null, name_kind
 from ipexctl.model.text import printable
 
 _PARTS = ("hosts", "children", "vars")
@@ -35,7 +35,7 @@ def _read_group(tree: Tree, name: Scalar, body: Node) -> None:
     if group is None or is_null(body):
         return
     if not isinstance(body, Map):
-        what = f"group '{printable(name.text)}' must hold hosts, children or vars, not {yaml_nodes.kind(body)}"
+        what = f"group '{printable(name.text)}' must hold hosts, children or vars, not {name_kind(body)}"
         tree.problems.add(body.origin, what)
         return
     for key, value in body.pairs:
@@ -51,7 +51,7 @@ def _read_group(tree: Tree, name: Scalar, body: Node) -> None:
         elif isinstance(value, Map):
             _read_words(tree, value, group.words)
         else:
-            tree.problems.add(value.origin, f"{key.text} must be a mapping, not {yaml_nodes.kind(value)}")
+            tree.problems.add(value.origin, f"{key.text} must be a mapping, not {name_kind(value)}")
 
 
 def _read_children(tree: Tree, value: Node, group: Group) -> None:
@@ -61,7 +61,7 @@ def _read_children(tree: Tree, value: Node, group: Group) -> None:
     elif isinstance(value, Seq) and all(isinstance(item, Scalar) for item in value.items):
         children = tuple((item, NULL) for item in value.items if isinstance(item, Scalar))
     else:
-        tree.problems.add(value.origin, f"children must be a mapping of groups, not {yaml_nodes.kind(value)}")
+        tree.problems.add(value.origin, f"children must be a mapping of groups, not {name_kind(value)}")
         return
     for child, body in children:
         group.children[child.text] = child.origin
@@ -85,14 +85,14 @@ def _read_hosts(tree: Tree, value: Node, group: str) -> None:
             if isinstance(body, Map):
                 _read_words(tree, body, own)
             elif not is_null(body):
-                tree.problems.add(body.origin, f"variables of a host must be a mapping, not {yaml_nodes.kind(body)}")
+                tree.problems.add(body.origin, f"variables of a host must be a mapping, not {name_kind(body)}")
             read_host(tree, name.text, name.origin, group, own)
         return
     for item in value.items if isinstance(value, Seq) else (value,):
         if isinstance(item, Scalar) and not item.is_null:
             read_host(tree, item.text, item.origin, group)
         else:
-            tree.problems.add(item.origin, f"host must be a line such as 'node1 slots=4', not {yaml_nodes.kind(item)}")
+            tree.problems.add(item.origin, f"host must be a line such as 'node1 slots=4', not {name_kind(item)}")
 
 
 def _read_words(tree: Tree, value: Map, words: dict[str, Word]) -> None:
@@ -102,4 +102,4 @@ def _read_words(tree: Tree, value: Map, words: dict[str, Word]) -> None:
             if not node.is_null:
                 tree.set_key(words, Word(key.text, key.origin), Word(node.text, node.origin))
         elif validators.ALIASES.get(key.text, key.text) in validators.KEYS:
-            tree.problems.add(node.origin, f"{key.text} must be a single value, not {yaml_nodes.kind(node)}")
+            tree.problems.add(node.origin, f"{key.text} must be a single value, not {name_kind(node)}")

@@ -58,7 +58,7 @@ def quote_yaml(value: str | int) -> str:
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
-def kind(node: "Node") -> str:
+def name_kind(node: "Node") -> str:
     """What a node is, for a message."""
     if isinstance(node, Scalar):
         return "nothing" if node.is_null else "a single value"
@@ -156,7 +156,7 @@ class _Builder(Record):
         pairs: dict[str, tuple[Scalar, Node]] = {}
         for key, value in zip(parts[::2], parts[1::2], strict=True):
             if not isinstance(key, Scalar):
-                self.problems.add(key.origin, f"key is {kind(key)}, it must be a single word")
+                self.problems.add(key.origin, f"key is {name_kind(key)}, it must be a single word")
             elif key.text in pairs:
                 line = pairs[key.text][0].origin.line
                 self.problems.add(key.origin, f"key is given twice, first in line {line}", value=key.text)

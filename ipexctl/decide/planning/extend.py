@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ipexctl.decide.releases.resolve import match_version
-from ipexctl.decide.releases.table import public_version
+from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.stack import InstallMarker, StackRequest, Track
@@ -51,7 +51,7 @@ def request_release(
     """The request for exactly the release of a lock or an environment with these packages, and its MPI (``mpi``:
     dialect and program of the hosts' own). Raises `UsageError` (exit 2) for a request that asks for something else."""
     members = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt")
-    torch, ipex, oneccl = (public_version(packages.get(package, "")) or None for package in members)
+    torch, ipex, oneccl = (get_public_version(packages.get(package, "")) or None for package in members)
     track: Track = "ipex" if ipex else "native"
     backend: Literal["ccl", "impi", "gloo"] = "ccl" if oneccl else "impi" if "impi-torch" in packages else "gloo"
     release = StackRequest(track, torch, ipex, oneccl, backend, python)
@@ -59,7 +59,7 @@ def request_release(
     for word in ("track", "torch", "ipex", "oneccl", "backend", "python"):
         asked, have = getattr(request, word), getattr(release, word)
         version = have if word not in {"track", "backend"} else None
-        if asked not in {None, "auto", have} and not (version and match_version(public_version(asked), version)):
+        if asked not in {None, "auto", have} and not (version and match_version(get_public_version(asked), version)):
             reasons.append(f"{word} {asked} is asked for, the lock has {have or 'none'}")
     dialect, _, program = mpi.partition(" ")
     if asked_mpi not in {"auto", dialect or "wheel", program or "wheel"}:

@@ -11,7 +11,7 @@ from packaging.pylock import Package, PackageWheel, Pylock
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.decide.releases.table import public_version
+from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.errors import Exit, Failure, Kind, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -115,7 +115,7 @@ def describe_drift(packages: Mapping[str, str], held: Mapping[str, str]) -> list
         have = versions.get(canonicalize_name(name))
         if have is None:
             words.append(f"{name} is missing")
-        elif public_version(have) != public_version(version):
+        elif get_public_version(have) != get_public_version(version):
             words.append(f"{name} is {have}, not {version}")
     return words
 
@@ -161,7 +161,7 @@ def _describe_changes(base: InstallMarker, lock: Lock) -> str:
     return join_names(words, 6)
 
 
-def plan(
+def plan_install(
     stack: Stack,
     lock: Lock,
     venv: str,
@@ -219,10 +219,10 @@ def plan(
             continue
         repair = state.active == lock.id
         steps[host] = Step("build", cause, way, need, repair, wheels, base.id if base else "", removed)
-    return Plan(steps, _text(stack, lock, venv, steps)), failures
+    return Plan(steps, _format_plan(stack, lock, venv, steps)), failures
 
 
-def _text(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
+def _format_plan(stack: Stack, lock: Lock, venv: str, steps: Mapping[str, Step]) -> str:
     builds = [step for step in steps.values() if step.do == "build"]
     wheels = max((step.wheels for step in builds), key=len, default=lock.wheels)
     size = sum(wheel.size for wheel in wheels)

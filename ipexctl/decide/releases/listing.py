@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipexctl.decide.releases.resolve import find_obstacles
-from ipexctl.decide.releases.table import ReleaseTable, minor_version, public_version
+from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version
 from ipexctl.model.answers import ListedRelease
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Facts
@@ -22,8 +22,8 @@ def list_releases(
     hosts support it, or why not, with the names of ``most`` hosts (default: all).
 
     Raises `UsageError` for a torch that is not in the table."""
-    wanted = None if torch is None else public_version(torch)
-    releases = [release for release in table.releases if wanted in {None, release.torch, minor_version(release.torch)}]
+    wanted = None if torch is None else get_public_version(torch)
+    releases = [r for r in table.releases if wanted in {None, r.torch, get_minor_version(r.torch)}]
     if not releases:
         raise UsageError(f"torch {torch} is not in the version table", hint="ipexctl stacks")
     return tuple(_list_release(release, table, facts, most) for release in releases)

@@ -8,7 +8,7 @@ from typing import Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.decide.releases.table import ReleaseTable, minor_version, parse_version, public_version
+from ipexctl.decide.releases.table import ReleaseTable, get_minor_version, get_public_version, parse_version
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
@@ -28,7 +28,7 @@ _PACKAGES = {
 _BELOW = {"AVX2": {"below"}, "AVX512": {"below", "AVX2", "AVX2_VNNI"}}
 
 
-def resolve(
+def resolve_stack(
     request: StackRequest, facts: Mapping[str, Facts], table: ReleaseTable, offer: BindingOffer | None = None
 ) -> Stack:
     """Choose the stack for these hosts (in the order of ``facts``; none: regardless of hosts). Releases with a newer
@@ -70,7 +70,7 @@ def resolve(
 def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     """The refusal where only the requested Python is missing."""
     unusable = {
-        host: any(minor_version(python.version or "") == wanted for python in fact.pythons)
+        host: any(get_minor_version(python.version or "") == wanted for python in fact.pythons)
         for host, fact in facts.items()
         if wanted not in _list_usable(fact)
     }
@@ -91,7 +91,7 @@ def find_obstacles(release: StackRelease, request: StackRequest, facts: Mapping[
 def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ...]:
     """Explain in sentences how the request is met, or why it cannot be. Never raises."""
     try:
-        stack = resolve(request, {}, table)
+        stack = resolve_stack(request, {}, table)
     except UsageError as refusal:
         return (refusal.sentence, *refusal.reasons)
     release = stack.release
@@ -104,18 +104,18 @@ def explain_request(request: StackRequest, table: ReleaseTable) -> tuple[str, ..
 
 def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRelease]:
     """The releases that match the request, best first. Raises `UsageError` with every reason if there are none."""
-    torch = public_version(request.torch) if request.torch else None
+    torch = get_public_version(request.torch) if request.torch else None
     if torch == "latest":
         of_track = (release.torch for release in table.releases if release.ipex or request.track != "ipex")
         torch = max(of_track, key=parse_version)
     for mismatch in table.wrong:
-        if request.oneccl and (torch, public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
+        if request.oneccl and (torch, get_public_version(request.oneccl)) == (mismatch.torch, mismatch.oneccl):
             hint = f"ipexctl install --torch {mismatch.torch} --oneccl {mismatch.instead}"
             raise UsageError(mismatch.why, hint=hint)
     matching = [release for release in table.releases if match_version(torch, release.torch)]
     if not matching:
-        minor = minor_version(torch or "")
-        family = list(dict.fromkeys(r.torch for r in table.releases if minor_version(r.torch) == minor))
+        minor = get_minor_version(torch or "")
+        family = list(dict.fromkeys(r.torch for r in table.releases if get_minor_version(r.torch) == minor))
         reason = f"it goes from torch {table.releases[0].torch} to {table.releases[-1].torch}"
         if family:
             reason = f"of {minor} it has {_join_words(sorted(family, key=parse_version))}"
@@ -132,7 +132,7 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
     ):
         if wanted is None:
             continue
-        having = [release for release in matching if getattr(release, member) == public_version(wanted)]
+        having = [release for release in matching if getattr(release, member) == get_public_version(wanted)]
         if not having:
             raise _refuse_pair(word, member, wanted, matching, request, table)
         matching = having
@@ -216,7 +216,7 @@ def _refuse_pair(
     word: str, member: str, wanted: str, releases: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
 ) -> UsageError:
     versions = sorted({getattr(release, member) for release in releases} - {""}, key=parse_version)
-    having = {release.torch for release in table.releases if getattr(release, member) == public_version(wanted)}
+    having = {release.torch for release in table.releases if getattr(release, member) == get_public_version(wanted)}
     elsewhere = sorted(having, key=parse_version)
     reasons = []
     subject = f"torch {request.torch}" if request.torch else ""
@@ -307,7 +307,7 @@ def _list_usable(fact: Facts) -> dict[str, str]:
     """The usable Pythons of a host: minor version → path, the distribution's own where it has one."""
     pythons = [python for python in fact.pythons if python.usable and python.version]
     pythons.sort(key=lambda python: not _is_own(python.path))
-    return {minor_version(python.version or ""): python.path for python in reversed(pythons)}
+    return {get_minor_version(python.version or ""): python.path for python in reversed(pythons)}
 
 
 def _is_own(path: str) -> bool:

@@ -33,12 +33,12 @@ class ReleaseTable(Record):
 def parse_version(version: str) -> Version:
     """A version for comparison, without its local part; less than any other for a text that is no version."""
     try:
-        return Version(public_version(version))
+        return Version(get_public_version(version))
     except InvalidVersion:
         return Version("0.dev0")
 
 
-def public_version(version: str) -> str:
+def get_public_version(version: str) -> str:
     """The version without its local part: ``2.8.0+cpu`` is ``2.8.0``. PyPI's and Intel's files differ only there."""
     try:
         return Version(version).public
@@ -46,7 +46,7 @@ def public_version(version: str) -> str:
         return version.partition("+")[0]
 
 
-def minor_version(version: str) -> str:
+def get_minor_version(version: str) -> str:
     """The first two parts of a version: ``2.8`` of ``2.8.0+cpu``. A text that is no version stays as it is."""
     try:
         return ".".join(map(str, Version(version).release[:2]))
@@ -62,7 +62,7 @@ def parse_table(text: str) -> ReleaseTable:
     pairs = [item for item in data["wrong"] if "oneccl" in item]
     wrong = tuple(KnownMismatch(item["torch"], item["oneccl"], item["instead"], item["why"]) for item in pairs)
     releases = tuple(
-        _parse_release(item, data["family"][minor_version(item["torch"])], patches) for item in data["row"]
+        _parse_release(item, data["family"][get_minor_version(item["torch"])], patches) for item in data["row"]
     )
     return ReleaseTable(releases, indexes, wrong, data["impi"])
 

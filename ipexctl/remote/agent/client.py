@@ -32,7 +32,7 @@ def shim(argv: "List[str]") -> int:
     link.send(messages.StartProxy(words))
     while link.open:
         select.select([link], [], [], 5.0)
-        if any(isinstance(message, messages.ShimEnd) for message in link.take()):
+        if any(isinstance(message, messages.ShimEnd) for message in link.receive()):
             return 0
     return 1
 
@@ -105,7 +105,7 @@ def watch(argv: "List[str]") -> int:
         pause = min(pause * 1.5, 0.1)
         if link and link.open:
             if select.select([link], [], [], pause)[0]:
-                list(link.take())  # a watcher receives no messages; this notices the end
+                list(link.receive())  # a watcher receives no messages; this notices the end
         else:
             time.sleep(pause)
 
@@ -140,7 +140,7 @@ def list_runs(argv: "List[str]") -> int:
         if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            if not files.is_fresh(directory) and not procs.find_living(procs.of_node(spec.run, spec.label)):
+            if not files.is_fresh(directory) and not procs.find_living(procs.format_node_mark(spec.run, spec.label)):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             continue
         state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_over(directory), "gone")
@@ -153,7 +153,7 @@ def list_runs(argv: "List[str]") -> int:
                 if status:
                     row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
-            end = journal.KINDS.from_object(files.read(directory, paths.END))
+            end = journal.KINDS.from_object(files.read_json(directory, paths.END))
             row = row._replace(reason=end.reason if isinstance(end, journal.RunEnd) else "")
         runs.append(row)
     print(KINDS.write(messages.RunListing(runs, orphans)).decode())

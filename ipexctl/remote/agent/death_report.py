@@ -65,7 +65,7 @@ def _find_uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
     exceptions = {}
     for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_get_mtime, reverse=True):
         try:
-            exceptions[int(path.split(".")[-2])] = files.read("/", path)
+            exceptions[int(path.split(".")[-2])] = files.read_json("/", path)
         except (OSError, ValueError):
             continue
     return exceptions
@@ -89,7 +89,7 @@ def _get_mtime(path: str) -> float:
 def _read_elastic_error(path: str) -> "Dict[str, Any]":
     """The error file that torch's ``@record`` writes."""
     try:
-        value: Any = files.read("/", path)["message"]
+        value: Any = files.read_json("/", path)["message"]
     except (OSError, ValueError, KeyError):
         return {}
     if not isinstance(value, dict):

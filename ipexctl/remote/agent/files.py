@@ -27,7 +27,7 @@ class KeeperAddress(NamedTuple):
     own: "List[int]"
 
 
-def read(directory: str, name: str) -> "Dict[str, Any]":
+def read_json(directory: str, name: str) -> "Dict[str, Any]":
     """The JSON object in a file. Raises OSError or ValueError."""
     with open(os.path.join(directory, name), "rb") as file:
         return load_object(file.read())
@@ -35,18 +35,18 @@ def read(directory: str, name: str) -> "Dict[str, Any]":
 
 def read_spec(directory: str) -> "run_spec.RunSpec":
     """Raises OSError or ValueError."""
-    return decode(run_spec.RunSpec, read(directory, paths.SPEC))
+    return decode(run_spec.RunSpec, read_json(directory, paths.SPEC))
 
 
 def read_keeper(directory: str) -> "Optional[KeeperAddress]":
     """None where there is none, or none that can be read."""
     try:
-        return decode(KeeperAddress, read(directory, paths.KEEPER))
+        return decode(KeeperAddress, read_json(directory, paths.KEEPER))
     except (OSError, DamagedError):
         return None
 
 
-def write(directory: str, name: str, value: "Dict[str, Any]") -> None:
+def write_json(directory: str, name: str, value: "Dict[str, Any]") -> None:
     """Replaces the file at once; a reader sees the old one or the new one. Of a full disk it takes the reserve."""
     try:
         _replace(os.path.join(directory, name), value)
@@ -93,7 +93,7 @@ def get_host_tag() -> str:
 def belongs_to_other_host(directory: str) -> bool:
     """Whether another host, with the same home directory, works in this one."""
     try:
-        return bool(read(directory, paths.OWNER).get("host", get_host_tag()) != get_host_tag())
+        return bool(read_json(directory, paths.OWNER).get("host", get_host_tag()) != get_host_tag())
     except (OSError, DamagedError):
         return False
 
@@ -120,7 +120,7 @@ def write_record(directory: str, kind: str, record: "messages.RankRecord") -> st
     """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
     because there is no space for its record."""
     try:
-        write(directory, record_path(record.rank, kind), messages.KINDS.to_object(record))
+        write_json(directory, record_path(record.rank, kind), messages.KINDS.to_object(record))
     except OSError as error:
         return str(error.strerror)
     return ""

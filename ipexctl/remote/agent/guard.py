@@ -29,7 +29,7 @@ def main(argv: "List[str]") -> int:
     umask = os.umask(0o077)  # as the keeper's
     spec = files.read_spec(directory)
     # A home directory may be shared: each host has a lock of its own in it.
-    other = claim(os.path.join(os.path.dirname(directory), paths.LOCK + files.get_host_tag()), spec)
+    other = lock_host(os.path.join(os.path.dirname(directory), paths.LOCK + files.get_host_tag()), spec)
     if other is not None and other.run != spec.run and not spec.share:
         print(KINDS.write(other).decode())
         return 1
@@ -39,7 +39,7 @@ def main(argv: "List[str]") -> int:
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
     if spec.head is None:  # there the keeper has done so
         files.reserve_space(directory)
-    files.write(directory, paths.OWNER, {"host": files.get_host_tag()})
+    files.write_json(directory, paths.OWNER, {"host": files.get_host_tag()})
     os.makedirs(os.path.join(directory, paths.RANKS), mode=0o700, exist_ok=True)
     try:
         keeper = rpc.connect(address, port, spec.token, paths.Role.GUARD, spec.host, spec.timings.connect)
@@ -54,7 +54,7 @@ def main(argv: "List[str]") -> int:
     return 0
 
 
-def claim(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
+def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
     """Takes the lock for as long as this process (not its children) lives; its holder's record if it is taken.
 
     The kernel gives the lock back when the holder ends, however it ends: there are no stale locks."""
@@ -83,8 +83,8 @@ class Guard:
         self.directory = directory
         self.spec = spec
         self.umask = umask  # the login's, for the ranks
-        self.mark = procs.of_node(spec.run, spec.label)
-        self.group = procs.group_of(spec.run, spec.label)
+        self.mark = procs.format_node_mark(spec.run, spec.label)
+        self.group = procs.create_group(spec.run, spec.label)
         self.keeper = keeper
         self.reported: "Set[str]" = set()  # record files already passed on
         self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
@@ -106,7 +106,7 @@ class Guard:
             if now - last > self.spec.timings.node_lease:
                 return self.end_alone("this host stood still for %.0f s" % (now - last))
             last = now
-            for message in self.keeper.take():
+            for message in self.keeper.receive():
                 if isinstance(message, messages.Finish):
                     return self.finish()
                 self.execute(message)
@@ -139,12 +139,12 @@ class Guard:
         elif isinstance(message, messages.StartProxy):
             self.start_proxy(message.words)
         elif isinstance(message, messages.RanksPort):
-            files.write(self.directory, paths.PORT, {"port": message.port})
+            files.write_json(self.directory, paths.PORT, {"port": message.port})
         elif isinstance(message, messages.Terminate):
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
-                files.write(self.directory, paths.ENDING, {"at": time.time()})
-            procs.send(self.find_rank_processes(), signal.SIGTERM)
-            procs.send(self.find_rank_processes(), signal.SIGCONT)
+                files.write_json(self.directory, paths.ENDING, {"at": time.time()})
+            procs.send_signal(self.find_rank_processes(), signal.SIGTERM)
+            procs.send_signal(self.find_rank_processes(), signal.SIGCONT)
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
             spare = self.launcher_processes() | wrappers
@@ -152,7 +152,7 @@ class Guard:
             self.keeper.send(messages.ProcessesKilled(len(living)))
             procs.kill_marked(self.mark, os.getpid(), spare, patience=self.spec.timings.wipe, groups=[self.group])
         elif isinstance(message, messages.ReportLoad):
-            self.keeper.send(messages.RankLoads(stack_traces.load(self.alive)))
+            self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
             for stack in stack_traces.collect_stacks(self.directory, self.alive, self.spec):
                 self.keeper.send(stack)
@@ -171,7 +171,7 @@ class Guard:
         try:
             os.setsid()
             os.umask(self.umask)
-            procs.join(self.group)
+            procs.join_group(self.group)
             for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             self.keeper.sock.close()
@@ -240,7 +240,7 @@ class Guard:
         """The record in a file of a rank; None while it cannot be read. Stages come from the script's own Python."""
         rank, _, kind = name[: -len(paths.RECORD)].partition(".")
         try:
-            value = files.read(self.directory, os.path.join(paths.RANKS, name))
+            value = files.read_json(self.directory, os.path.join(paths.RANKS, name))
         except (OSError, ValueError):
             return None
         if kind in hooks.STAGES and rank.isdigit():
@@ -276,7 +276,7 @@ class Guard:
             time.sleep(0.05)
             strays = self.find_strays()
         names = ["%s (process %d)" % (_read_program(process.pid), process.pid) for process in strays]
-        procs.send(strays, signal.SIGKILL)
+        procs.send_signal(strays, signal.SIGKILL)
         until = time.monotonic() + patience
         while strays and any(map(procs.find_process, self.proxies)) and time.monotonic() < until:
             time.sleep(0.05)
@@ -292,7 +292,8 @@ class Guard:
         if self.spec.head is not None:
             return  # the ranks' output is there
         if left:
-            files.write(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": [p.pid for p in left]})
+            pids = [process.pid for process in left]
+            files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -60,7 +60,7 @@ class Keeper:
         self.selector = selectors.DefaultSelector()
         self.journal = open(os.path.join(directory, paths.JOURNAL), "ab", buffering=0)
         self.unwritten = b""  # of the journal
-        self.run = keeper_state.begin(spec, _now())
+        self.run = keeper_state.create_run(spec, _now())
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
@@ -226,7 +226,7 @@ class Keeper:
         status = self.launcher.returncode if self.launcher else None
         end = end._replace(launcher=status, unstored=self.unstored, at=time.time())
         self.write_record(end)
-        files.write(self.directory, paths.END, journal.KINDS.to_object(end))
+        files.write_json(self.directory, paths.END, journal.KINDS.to_object(end))
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
@@ -243,12 +243,12 @@ class Keeper:
         link = rpc.Wire(sock, rpc.GREETS)
         self.wires.add(link)
         self.selector.register(sock, selectors.EVENT_READ, lambda _: self.receive(link))
-        rpc.challenge(link)
+        rpc.send_challenge(link)
 
     def receive(self, link: "rpc.Wire") -> None:
-        for message in link.take():
+        for message in link.receive():
             if not link.role:
-                role = rpc.believe(link, message, self.spec.token)
+                role = rpc.verify_caller(link, message, self.spec.token)
                 if not role or (role == Role.GUARD and link.name not in self.spec.head_spec.hosts):
                     link.close()
                     break
@@ -274,12 +274,12 @@ class Keeper:
         ranks = self.spec.head_spec.hosts[host].ranks
         if isinstance(message, messages.RankLoads):
             for rank, (seconds, state) in message.ranks.items():
-                self.monitor.load(rank, seconds, state, now)
+                self.monitor.note_load(rank, seconds, state, now)
             return
         if isinstance(message, journal.RankEnded):
-            self.monitor.ended(message.rank, message.status == 0, now)
+            self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
-            self.monitor.sign(message.rank, now)
+            self.monitor.note_progress(message.rank, now)
         self.notice_launcher_end()  # before what came of it
         self.handle(keeper_state.FromGuard(host, message))
 
@@ -294,7 +294,7 @@ class Keeper:
             if not piece:
                 self.close_pipe(fd)
                 return
-            self.monitor.wrote(fd, piece, time.monotonic())
+            self.monitor.note_output(fd, piece, time.monotonic())
             missing = self.sinks[fd].write(piece)
             if missing and not self.unstored:
                 self.write_record(journal.Unstored(self.directory, *self.sinks[fd].describe_space(missing)))
@@ -322,7 +322,7 @@ class Keeper:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def write_record(self, record: "journal.Record") -> None:
-        self.unwritten += journal.write(record if record.at else record._replace(at=time.time()))
+        self.unwritten += journal.encode_record(record if record.at else record._replace(at=time.time()))
         try:
             while self.unwritten:
                 self.unwritten = self.unwritten[self.journal.write(self.unwritten) or 0 :]
@@ -334,4 +334,4 @@ class Keeper:
         me = procs.find_process(os.getpid())
         address, port = self.spec.head_spec.address, self.listener.getsockname()[1]
         keeper = files.KeeperAddress(address, port, os.getpid(), me.start if me else 0, own)
-        files.write(self.directory, paths.KEEPER, encode(keeper))
+        files.write_json(self.directory, paths.KEEPER, encode(keeper))

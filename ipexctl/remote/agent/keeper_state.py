@@ -125,7 +125,7 @@ class Run(NamedTuple):
 Step = Tuple[Run, Actions]
 
 
-def begin(spec: "RunSpec", now: "Moment") -> "Run":
+def create_run(spec: "RunSpec", now: "Moment") -> "Run":
     """The run at the keeper's start."""
     return Run(spec, now.steady, now.steady + spec.timings.ready_timeout, now.steady)
 

@@ -70,12 +70,12 @@ def list_processes() -> "Dict[int, Process]":
     return {process.pid: process for process in processes if process}
 
 
-def of_run(run: str) -> str:
+def format_run_mark(run: str) -> str:
     """The variable that all processes of a run have."""
     return "%s=%s" % (paths.RUN_ENV, run)
 
 
-def of_node(run: str, label: str) -> str:
+def format_node_mark(run: str, label: str) -> str:
     """The variable that all processes of one host's part of a run have."""
     return "%s=%s:%s" % (paths.NODE_ENV, run, label)
 
@@ -85,7 +85,7 @@ def has_mark(pid: int, mark: str) -> bool:
     return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
 
-def group_of(run: str, label: str) -> str:
+def create_group(run: str, label: str) -> str:
     """A new control group below this process's own, as a directory; empty where that is not allowed."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
@@ -97,7 +97,7 @@ def group_of(run: str, label: str) -> str:
     return path
 
 
-def groups_of(run: str) -> "List[str]":
+def find_groups(run: str) -> "List[str]":
     """The control groups of a run on this host, wherever they are."""
     groups = []
     for path, names, _ in os.walk(_groups()):
@@ -105,7 +105,7 @@ def groups_of(run: str) -> "List[str]":
     return groups
 
 
-def join(group: str) -> None:
+def join_group(group: str) -> None:
     """Moves this process, and with it all that it starts, into the group. Where that fails, marks and descent tell."""
     with suppress(OSError), open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:
         text.write("0")
@@ -166,7 +166,7 @@ def is_same(process: "Process") -> bool:
     return now is not None and now.start == process.start
 
 
-def send(processes: "Iterable[Process]", number: int) -> None:
+def send_signal(processes: "Iterable[Process]", number: int) -> None:
     """Signals exactly these processes; those that are gone are left alone."""
     for process in processes:
         if is_same(process):
@@ -192,8 +192,8 @@ def kill_marked(
             moved = now
         if not left or now > until or now - moved > STUCK:
             return left
-        send(left, signal.SIGKILL)
-        send(left, signal.SIGCONT)
+        send_signal(left, signal.SIGKILL)
+        send_signal(left, signal.SIGCONT)
         time.sleep(0.05)
 
 
@@ -237,8 +237,8 @@ def detach() -> bool:
 def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
-    groups = groups_of(run)
-    mark, ends = of_run(run), role == paths.Role.REAP
+    groups = find_groups(run)
+    mark, ends = format_run_mark(run), role == paths.Role.REAP
     left = kill_marked(mark, 0, groups=groups) if ends else find_living(mark, groups=groups)
     for group in groups:
         remove_group(group)

@@ -19,7 +19,7 @@ class ProgressMonitor:
         self.warn = warn
         self.straggler = straggler
         self.nonce = nonce
-        self.tag = frames.match_rank(nonce)
+        self.tag = frames.compile_rank_pattern(nonce)
         self.signs: "Dict[int, float]" = {}  # living ranks → last sign
         self.idle: "Dict[int, float]" = {}  # since when it has used no processor
         self.seconds: "Dict[int, float]" = {}
@@ -36,16 +36,16 @@ class ProgressMonitor:
         """How often ranks' processor time is to be asked for."""
         return max(0.5, min(5.0, self.warn / 4))
 
-    def sign(self, rank: int, now: float) -> None:
+    def note_progress(self, rank: int, now: float) -> None:
         self.signs[rank] = now
 
-    def ended(self, rank: int, well: bool, now: float) -> None:
+    def note_end(self, rank: int, well: bool, now: float) -> None:
         self.signs.pop(rank, None)
         self.idle.pop(rank, None)
         if well:
             self.well[rank] = now
 
-    def load(self, rank: int, seconds: float, state: str, now: float) -> None:
+    def note_load(self, rank: int, seconds: float, state: str, now: float) -> None:
         before, at = self.seconds.get(rank), self.asked.get(rank, now)
         self.states[rank] = state
         waits_for_a_core = state == "R"  # others have it: that is not its fault
@@ -53,7 +53,7 @@ class ProgressMonitor:
             self.idle[rank] = now
         self.seconds[rank], self.asked[rank] = seconds, now
 
-    def wrote(self, fd: int, piece: bytes, now: float) -> None:
+    def note_output(self, fd: int, piece: bytes, now: float) -> None:
         """A piece of one of mpirun's outputs, in order."""
         if not self.warn:
             return
@@ -69,18 +69,18 @@ class ProgressMonitor:
             return
         doubtful = [r for r, at in self.signs.items() if now - at > self.warn / 2 and now - self.idle.get(r, now) > 0]
         for rank in doubtful:
-            if frames.tag_of(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
+            if frames.build_tag(self.nonce, rank) in looked or frames.frame_head(self.nonce, rank) in looked:
                 self.signs[rank] = now
 
     def poll(self, now: float) -> "List[Union[Stall, Straggling, Resumed]]":
         """What is new."""
         stalled_before = bool(self.reported)
-        stall = self.stalled(now)
+        stall = self.find_stall(now)
         alarms: List[Union[Stall, Straggling, Resumed]] = [Resumed()] if stalled_before and not self.reported else []
-        alarm = stall or self.straggling(now)
+        alarm = stall or self.find_stragglers(now)
         return [*alarms, alarm] if alarm else alarms
 
-    def stalled(self, now: float) -> "Optional[Stall]":
+    def find_stall(self, now: float) -> "Optional[Stall]":
         """A new stall, or None. The same ranks are reported once, until they make progress again.
 
         ``grave``: not only idle (as a rank that waits for another one to write a checkpoint), but no one gets on, or a
@@ -104,7 +104,7 @@ class ProgressMonitor:
         seconds = now - (last if everyone else max(self.signs[rank] for rank in silent))
         return Stall(sorted(silent), everyone, grave, seconds, states)
 
-    def straggling(self, now: float) -> "Optional[Straggling]":
+    def find_stragglers(self, now: float) -> "Optional[Straggling]":
         """Told once: some ranks ended well a while ago, others go on."""
         if not self.straggler or self.stragglers_reported or not self.well or not self.signs:
             return None

@@ -40,7 +40,7 @@ def listen_on_free_port(address: str, ports: "Sequence[int]") -> "socket.socket"
 
 
 class Wire:
-    """One connection. ``send`` queues without blocking; ``take`` gives the messages that have arrived whole, of
+    """One connection. ``send`` queues without blocking; ``receive`` gives the messages that have arrived whole, of
     ``most`` bytes each."""
 
     def __init__(self, sock: "socket.socket", most: int = LONGEST) -> None:
@@ -74,7 +74,7 @@ class Wire:
             except OSError:
                 self.close()
 
-    def take(self) -> "Iterator[Received]":
+    def receive(self) -> "Iterator[Received]":
         """Messages received since the last call; closes the wire at its end or at a line that is no object, and as
         ``tampered`` at one whose seal is wrong. Raises nothing."""
         ended = False
@@ -107,7 +107,7 @@ class Wire:
         until = time.monotonic() + seconds
         while self.open and time.monotonic() < until:
             select.select([self], [], [], max(0.0, until - time.monotonic()))
-            for message in self.take():
+            for message in self.receive():
                 return message
         return None
 
@@ -150,31 +150,31 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
         wire.close()
         raise OSError("%s:%d is not this run's keeper" % (address, port))
     greeting = seal.Greeting(message.challenge, os.urandom(16).hex(), role, name, time.time())
-    wire.send(Hello(*greeting[1:], proof=seal.prove(token, seal.CALLER, greeting)))
+    wire.send(Hello(*greeting[1:], proof=seal.compute_proof(token, seal.CALLER, greeting)))
     message = wire.wait(timeout)
     if not isinstance(message, Welcome):
         wire.close()
         raise OSError("the keeper at %s:%d does not know this run's token" % (address, port))
-    if not seal.believe(token, seal.KEEPER, greeting, message.proof):
+    if not seal.verify_proof(token, seal.KEEPER, greeting, message.proof):
         wire.close()
         raise OSError("%s:%d does not prove to be this run's keeper" % (address, port))
     wire.prove(token, seal.CALLER, greeting)
     return wire
 
 
-def challenge(wire: "Wire") -> None:
+def send_challenge(wire: "Wire") -> None:
     """The keeper's first word."""
     wire.challenge = os.urandom(16).hex()
     wire.send(Challenge(wire.challenge))
 
 
-def believe(wire: "Wire", message: "Received", token: str) -> str:
-    """Checks the answer to `challenge`; the other side's role, which the wire now carries, or "" for a stranger."""
+def verify_caller(wire: "Wire", message: "Received", token: str) -> str:
+    """Checks the answer to `send_challenge`; the other side's role, which the wire carries, or "" for a stranger."""
     if not isinstance(message, Hello):
         return ""
     greeting = seal.Greeting(wire.challenge, *message[:-1])
-    if not seal.believe(token, seal.CALLER, greeting, message.proof):
+    if not seal.verify_proof(token, seal.CALLER, greeting, message.proof):
         return ""
-    wire.send(Welcome(seal.prove(token, seal.KEEPER, greeting)))
+    wire.send(Welcome(seal.compute_proof(token, seal.KEEPER, greeting)))
     wire.prove(token, seal.KEEPER, greeting)
     return message.role

@@ -62,9 +62,9 @@ class Hooks:
 
                 text = "".join(traceback.format_exception(kind, error, trace))
                 last = "".join(traceback.format_exception_only(kind, error)).strip()
-                report = {"error": last[-2000:], "traceback": text[-20000:], "argv": own_words()}
+                report = {"error": last[-2000:], "traceback": text[-20000:], "argv": read_own_command()}
                 if kind.__name__ == "CalledProcessError":
-                    report["of"] = words(error.cmd)  # type: ignore[attr-defined]
+                    report["of"] = format_command(error.cmd)  # type: ignore[attr-defined]
                 path = "%s.%d%s" % (self.base, os.getpid(), names.ERROR)
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
                     json.dump(report, out)
@@ -126,7 +126,7 @@ class Hooks:
             before = None
             while time.monotonic() < end:
                 time.sleep(LOOK)
-                now = loops()
+                now = read_gloo_threads()
                 if now == before and all(state == b"S" for state, _ in now.values()):
                     return
                 before = now
@@ -198,7 +198,7 @@ class Hooks:
             module_names["destroy_process_group"] = settled
 
 
-def loops() -> "Any":
+def read_gloo_threads() -> "Any":
     """Gloo's threads: each one's state, and how often it has gone to sleep (proc(5): status)."""
     threads = {}
     tasks = "/proc/self/task/"
@@ -213,15 +213,15 @@ def loops() -> "Any":
     return threads
 
 
-def words(command: "Any") -> str:
+def format_command(command: "Any") -> str:
     """A command line, comparable with others."""
     return "\0".join(map(str, command if isinstance(command, (list, tuple)) else [command]))[:WORDS]
 
 
-def own_words() -> str:
+def read_own_command() -> str:
     """What this process was started with."""
     with open("/proc/self/cmdline", "rb") as cmdline:
-        return words(os.fsdecode(cmdline.read()).split("\0")[:-1])
+        return format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
 
 
 def _install() -> None:

@@ -19,7 +19,7 @@ TEXT = 1 << 15  # bytes kept of one process's stacks
 STILL = 0.2  # seconds without growth after which stacks are complete
 
 
-def load(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
+def measure_loads(wrappers: "Dict[int, procs.Process]") -> "Dict[int, Tuple[float, str]]":
     """Rank → (CPU seconds of all its processes, state). One that is stopped or waits for a disk speaks for its rank."""
     all_now = procs.list_processes()
     loads: Dict[int, Tuple[float, str]] = {}

@@ -136,7 +136,7 @@ def _build_environment(directory: str, spec: "RunSpec", place: "RankSpec", rank:
     # Where a script with torch's @record leaves its error.
     names.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(directory, paths.RANKS, "%d.elastic" % rank))
     if not names.get("MASTER_PORT") and not independent:
-        names["MASTER_PORT"] = str(files.read(directory, paths.PORT)["port"])
+        names["MASTER_PORT"] = str(files.read_json(directory, paths.PORT)["port"])
     hooks = os.path.join(directory, paths.HOOKS)
     names["PYTHONPATH"] = ":".join([hooks, *filter(None, [names.get("PYTHONPATH", "")])])
     return names

@@ -142,7 +142,7 @@ class InstallSession:
     def end(self) -> None:
         """Takes the tokens back, and undoes what is half-done if the lock is ours. Leaves no empty directories."""
         for path in self.tokens:
-            discard(path)
+            remove_path(path)
         if self.state is State.ACTIVE and self.decides:
             time.sleep(LINGER)
         if self.state is State.SWITCHED and not (self.ask and is_confirmed(**self.ask)):
@@ -151,7 +151,7 @@ class InstallSession:
             self.clean()
         for name in ("tokens", "wheels", "") if self.tokens or self.lock_file >= 0 else ():
             if self.lock_file >= 0 and list_directory(self.base) == ["lock"]:
-                discard(os.path.join(self.base, "lock"))
+                remove_path(os.path.join(self.base, "lock"))
             with suppress(OSError):  # it is not empty
                 os.rmdir(os.path.join(self.base, name))
 
@@ -175,7 +175,7 @@ class InstallSession:
         if os.path.lexists(base):
             info = os.lstat(base)
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-                kind, why = "foreign", "%s is not a directory of %s" % (base, login())
+                kind, why = "foreign", "%s is not a directory of %s" % (base, get_user_name())
             elif info.st_mode & 0o022:
                 kind, why = (
                     "foreign",
@@ -191,7 +191,7 @@ class InstallSession:
             kind=kind,
             why=why,
             active=active,
-            complete=environments(base),
+            complete=list_environments(base),
             leftovers=sorted(leftovers, key=lambda name: (name == "tmp", name)),
             packages=list_packages(venv) if active and os.path.exists(os.path.join(venv, "bin", "python")) else None,
             free=free + sum(map(os.path.getsize, arrived)),
@@ -255,7 +255,7 @@ class InstallSession:
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     os.close(handle)
-                    discard(path)
+                    remove_path(path)
                     with suppress(OSError):
                         os.rmdir(self.base)
                     what = "the file system of %s has no locks, which an install needs (%s)"
@@ -280,15 +280,15 @@ class InstallSession:
         these. Only for the holder of the lock."""
         arrived = os.path.join(self.base, "wheels")
         for name in set(list_directory(arrived)) - set(list_directory(arrived) if wheels is None else wheels):
-            discard(os.path.join(arrived, name))
+            remove_path(os.path.join(arrived, name))
         tokens = os.path.join(self.base, "tokens")
         for name in list_directory(tokens):
             path = os.path.join(tokens, name)
             if os.path.exists(path) and procs.read_age(path) > TOKEN_LIFETIME:  # its owner was killed
-                discard(path)
-        incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *environments(self.base)}
+                remove_path(path)
+        incomplete = set(os.listdir(self.base)) - {*NOT_ENVIRONMENTS, *list_environments(self.base)}
         for name in incomplete:
-            discard(os.path.join(self.base, name))
+            remove_path(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
 
     @command(*LOCK_HELD)
@@ -390,7 +390,7 @@ class InstallSession:
                 os.chmod(part, item["mode"])
                 os.rename(part, target)
             except (OSError, ValueError) as error:
-                discard(part)
+                remove_path(part)
                 return messages.Fetched(fetched, str(error))
             fetched.append(item["target"])
         return messages.Fetched(fetched, "")
@@ -421,7 +421,7 @@ class InstallSession:
             return
         if os.path.lexists(os.path.join(target, MARKER)):
             os.unlink(os.path.join(target, MARKER))
-        discard(target)
+        remove_path(target)
         os.makedirs(tmp, mode=0o755, exist_ok=True)
         before = free_bytes(tmp)
         if before < unpacked:
@@ -451,12 +451,12 @@ class InstallSession:
                 argv = [uv, "pip", "install", *own, "--no-deps", "--no-build", "--require-hashes", "-r", listing]
                 run_uv(argv, env, watch, stall, BUILD_TIMEOUT)
         except BaseException as error:
-            discard(target)
+            remove_path(target)
             if isinstance(error, SessionError) and error.code == "hash":
-                discard(os.path.join(self.base, "wheels"))
+                remove_path(os.path.join(self.base, "wheels"))
             raise
         finally:
-            discard(os.path.join(tmp, "uv"))
+            remove_path(os.path.join(tmp, "uv"))
 
     # -- verifying
 
@@ -525,16 +525,16 @@ class InstallSession:
         """Makes ``before`` the active environment again; none, if that is empty."""
         self.timer.cancel()
         self.decides = False
-        discard(os.path.join(self.base, CONFIRMED))
+        remove_path(os.path.join(self.base, CONFIRMED))
         if before and self.is_linked():
             self.activate(os.path.join(self.base, before))
         elif self.is_linked():
-            discard(self.venv)
+            remove_path(self.venv)
 
     def activate(self, target: str) -> None:
         temporary = os.path.join(self.base, "tmp", "link")
         os.makedirs(os.path.dirname(temporary), exist_ok=True)
-        discard(temporary)
+        remove_path(temporary)
         os.symlink(target, temporary)
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
@@ -544,7 +544,7 @@ class InstallSession:
         """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel
         shows the real paths of these files, past all links (a home directory is one, on some clusters)."""
         base = os.path.realpath(self.base)
-        ids = environments(base)
+        ids = list_environments(base)
         ids_in_use: Set[str] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             text = procs.read_file("/proc/%s/maps" % pid)
@@ -556,7 +556,7 @@ class InstallSession:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
         self.decides = False  # every host is confirmed
-        for id in environments(self.base):
+        for id in list_environments(self.base):
             if id not in keep:
                 try:  # without its marker first: a removal that is cut short leaves no environment that looks complete
                     os.unlink(os.path.join(self.base, id, MARKER))
@@ -564,9 +564,9 @@ class InstallSession:
                     continue
                 removed.append(id)
         if removed:
-            discard(os.path.join(self.base, "cache"))  # what uv kept for them; its own cache in the home is the user's
+            remove_path(os.path.join(self.base, "cache"))  # what uv kept for them; the one in the home is the user's
         removed += ["wheels"] if self.state is State.LOCKED and os.path.isdir(os.path.join(self.base, "wheels")) else []
-        discard(os.path.join(self.base, "wheels"))
+        remove_path(os.path.join(self.base, "wheels"))
         self.clean()
         return messages.Removed([], removed)
 
@@ -581,7 +581,7 @@ class InstallSession:
             return messages.Removed(used, [])
         if self.is_linked():
             os.unlink(self.venv)
-        ids = environments(self.base)
+        ids = list_environments(self.base)
         for id in ids:  # a removal that is cut short leaves no environment that looks complete
             os.unlink(os.path.join(self.base, id, MARKER))
         shutil.rmtree(self.base, ignore_errors=True)
@@ -599,7 +599,7 @@ def nearest_directory(path: str) -> str:
     return path
 
 
-def login() -> str:
+def get_user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -617,7 +617,7 @@ def find_obstacle(path: str) -> str:
     for flag, how in ((os.ST_RDONLY, "read-only"), (os.ST_NOEXEC, "noexec")):
         if flags & flag:
             return "no environment can be in %s: %s is mounted %s" % (path, find_mount(path), how)
-    return "" if os.access(path, os.W_OK | os.X_OK) else "%s cannot be written by %s" % (path, login())
+    return "" if os.access(path, os.W_OK | os.X_OK) else "%s cannot be written by %s" % (path, get_user_name())
 
 
 def measure_room(path: str) -> Tuple[int, Optional[int], str]:
@@ -636,7 +636,7 @@ def measure_room(path: str) -> Tuple[int, Optional[int], str]:
         used, soft, hard, _, used_files, soft_files, hard_files, _ = map(int, words)
         limited = max(((hard or soft) - used) << 10, 0) if hard or soft else free
         if limited < free:
-            free, at = limited, "%s (quota of %s)" % (path, login())
+            free, at = limited, "%s (quota of %s)" % (path, get_user_name())
         if hard_files or soft_files:
             files = max((hard_files or soft_files) - used_files, 0)
     return free, files, at
@@ -664,7 +664,7 @@ def list_packages(environment: str) -> Dict[str, str]:
     return versions
 
 
-def environments(base: str) -> List[str]:
+def list_environments(base: str) -> List[str]:
     """Complete environments: they have a marker."""
     names = [name for name in list_directory(base) if name not in NOT_ENVIRONMENTS]
     return [name for name in names if read_marker(os.path.join(base, name)) is not None]
@@ -683,7 +683,7 @@ def link_environment(source: str, target: str, tmp: str) -> None:
     name the environment itself (scripts, settings) are written anew. An installer replaces files, it changes none."""
     linked, old, new = os.path.join(tmp, "linked"), *(os.fsencode("/" + os.path.basename(p)) for p in (source, target))
     for option in ("-al", "-a"):
-        discard(linked)
+        remove_path(linked)
         status, _, errors = execute(["cp", option, source, linked], dict(os.environ), None, DISK_TIMEOUT, DISK_TIMEOUT)
         if status == 0:
             break
@@ -746,7 +746,7 @@ def find_unreachable(origins: List[Origin]) -> List[Origin]:
     return list(unreachable)
 
 
-def discard(path: str) -> None:
+def remove_path(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:

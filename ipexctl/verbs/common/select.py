@@ -103,7 +103,7 @@ def name_place(inventory: Inventory, venv: str | None) -> list[str]:
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:
     """The hosts of one hostfile or inventory. Raises `UsageError`."""
     file = read_input(path, cwd=cwd, hint=hint)
-    inventory = _resolve_paths(parsing.parse(file.text, path), file.path.parent)
+    inventory = _resolve_paths(parsing.parse_inventory(file.text, path), file.path.parent)
     return replace(inventory, warnings=(*inventory.warnings, *file.warnings))
 
 
@@ -111,12 +111,12 @@ def read_playbook(
     path: str, *, environ: Mapping[str, str], cwd: Path, variables: Mapping[str, str] | None = None, strict: bool = True
 ) -> Play:
     """The playbook in a file; ``variables`` win over its own; ``strict``: it must know them. Raises `UsageError`."""
-    from ipexctl.decide.parsing import playbook
+    from ipexctl.decide.parsing.playbook import parse_playbook
 
     file = read_input(path, cwd=cwd)
     base = str(file.path.parent.absolute())
     given, ansible = variables or {}, read_data("ansible.toml")
-    play = playbook.parse(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
+    play = parse_playbook(file.text, path, base=base, environ=environ, variables=given, strict=strict, ansible=ansible)
     inventory = _resolve_paths(play.inventory, file.path.parent) if play.inventory else None
     return play.model_copy(update={"inventory": inventory, "warnings": file.warnings})
 

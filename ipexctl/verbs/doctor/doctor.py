@@ -23,7 +23,7 @@ from ipexctl.decide.checks.system import LOOKED_UP
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput, parse_bundle
 from ipexctl.model import answers
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReported, HostFailed, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.findings import Finding
@@ -62,7 +62,7 @@ def doctor(
         return
     if task.recorded:
         paths = _name_probes(task.recorded)
-        yield from recorded({name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}, paths)
+        yield from check_recorded({name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}, paths)
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
@@ -78,14 +78,14 @@ def doctor(
     fixed: list[answers.AppliedFix] = []
     failed: list[Failure] = []
     if task.fix and confirm and cluster.facts:
-        from ipexctl.verbs.doctor.fix import fix
+        from ipexctl.verbs.doctor.fix import apply_fixes
 
         findings, env = run_checks(cluster, catalogue), environ or {}
-        reached = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
-        request = fix(findings, catalogue, reached, cluster.facts, context, ask=confirm, venv=task.venv, environ=env)
-        fixed, failed = yield from request
+        hosts = Inventory(tuple(host for host in inventory if host.name in cluster.facts), inventory.source)
+        flow = apply_fixes(findings, catalogue, hosts, cluster.facts, context, ask=confirm, venv=task.venv, environ=env)
+        fixed, failed = yield from flow
         if fixed:  # findings of before the fixes are out of date
-            results |= yield from _probe(task, reached, context, {})
+            results |= yield from _probe(task, hosts, context, {})
             cluster = _make_cluster(inventory, results)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     network, speeds = ConnectivityReport(), None
@@ -127,7 +127,7 @@ def _make_cluster(inventory: Inventory, results: Mapping[str, Facts | Failure], 
     return Cluster(inventory, facts, failures, load_releases(), live)
 
 
-def recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
+def check_recorded(texts: Mapping[str, str], paths: Mapping[str, Path] | None = None) -> Generator[Event, None, None]:
     """Checks saved probes, name → text of the file, without any host. A text that is no probe is a failure of its host;
     if all are, `UsageError` is raised, which names the first one by its path."""
     uarchs = load_uarchs()
@@ -165,7 +165,7 @@ def _report(
         yield FindingReported(finding)
     yield Answer(answer)
     causes = [failure.kind.exit for failure in (*cluster.failures.values(), *failed)]
-    yield Ended("doctor", worst([*causes, *(Kind.STEP.exit for finding in findings if finding.level == "error")]))
+    yield Ended("doctor", choose_exit([*causes, *(Kind.STEP.exit for finding in findings if finding.level == "error")]))
 
 
 def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: ConnectivityReport) -> answers.DoctorAnswer:

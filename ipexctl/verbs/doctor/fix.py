@@ -25,7 +25,7 @@ from ipexctl.verbs.run.run_discovery import find_runs
 Ask = Callable[[str], bool]
 
 
-def fix(
+def apply_fixes(
     findings: Sequence[Finding],
     catalogue: Catalogue,
     inventory: Inventory,

@@ -8,7 +8,7 @@ from threading import Lock
 
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import RemoteError, Session
-from ipexctl.decide.checks.benchmarks import FIGURES, better, judge_speeds, rounds
+from ipexctl.decide.checks.benchmarks import FIGURES, judge_speeds, merge_best_figures, pair_hosts_in_rounds
 from ipexctl.decide.checks.connectivity import ConnectivityReport
 from ipexctl.decide.checks.network import InterfaceChoice, choose_interfaces, is_one_machine
 from ipexctl.decide.launch.environment import has_rdma
@@ -52,7 +52,7 @@ def measure_host_speeds(
         if behind:  # nobody is called slow for one bad moment
             slow_hosts = [host for host in hosts if host.name in behind]
             again, _ = yield from sessions.run(slow_hosts, "measure again", compute)
-            speeds |= {host: better(speeds[host], second) for host, second in again.items()}
+            speeds |= {host: merge_best_figures(speeds[host], second) for host, second in again.items()}
         lines, failed = yield from _measure_links(list(speeds), inventory, facts, sessions, turns)
     if not lines:
         lines = [LinkSpeed(pair.source, pair.target, pair.rtt, pair.rate, "TCP") for pair in network.pairs if pair.rate]
@@ -76,7 +76,7 @@ def _measure_links(
     if is_one_machine(facts) or len(runtimes) < 2:
         return lines, unmeasured
     ready = [host for host, path in programs.items() if _has_program(sessions.sessions[host], path)]
-    for pairs in rounds(ready):
+    for pairs in pair_hosts_in_rounds(ready):
         partner = dict(pairs)
 
         def measure(first: str, session: Session, partner: Mapping[str, str] = partner) -> LinkSpeed:

@@ -7,7 +7,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.checks.software import needs_import_check
-from ipexctl.decide.releases.table import public_version
+from ipexctl.decide.releases.table import get_public_version
 from ipexctl.model.commands import Command
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
@@ -37,7 +37,7 @@ def try_imports(
 
     def attempt(link: Link, emit: Emit) -> tuple[str, ...]:
         env = envs[link.host.name]
-        ipex = public_version(env.packages.get("intel-extension-for-pytorch", ""))
+        ipex = get_public_version(env.packages.get("intel-extension-for-pytorch", ""))
         argv = (f"{env.venv}/bin/python", "-I", "-", json.dumps({"ipex": ipex, "step": False}))
         try:
             done = link.run(Command(argv, stdin=script, timeout=_PATIENCE))

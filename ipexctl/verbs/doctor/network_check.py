@@ -8,7 +8,7 @@ from itertools import chain
 
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_next, find_slow_links, plan
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_next, find_slow_links, plan_connections
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
@@ -72,7 +72,7 @@ def check_network(
     with HostSessions(context, "netcheck", pythons, _SILENCE) as sessions:
         ports, silent = yield from sessions.run(hosts, "open a port", open_port)
         names = list(ports)
-        tries = plan(names, everyone)
+        tries = plan_connections(names, everyone)
         hosts = [host for host in hosts if host.name in ports]
         answers, lost = yield from sessions.run(hosts, "try the others", try_others)
         pairs = list(chain.from_iterable(pairs for pairs, _ in answers.values()))

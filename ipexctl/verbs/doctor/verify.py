@@ -5,7 +5,7 @@ from collections.abc import Generator
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.env_health import find_unhealthy_envs
 from ipexctl.model.answers import VerifiedHost, VerifyAnswer
-from ipexctl.model.errors import Failure, worst
+from ipexctl.model.errors import Failure, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -26,5 +26,5 @@ def verify(task: Verify, inventory: Inventory, context: Context) -> Generator[Ev
     hosts = {name: VerifiedHost(it.id if it else None, it.stack if it else None) for name, it in markers.items()}
     answer = VerifyAnswer(hosts, {failure.host: failure.what for failure in failures})
     yield Answer(answer)
-    yield Ended("verify", worst([failure.kind.exit for failure in failures]))
+    yield Ended("verify", choose_exit([failure.kind.exit for failure in failures]))
     return answer

@@ -16,7 +16,7 @@ from ipexctl.decide.planning.fetch import FetchPlan, Listing, RemoteFile
 from ipexctl.decide.planning.ignore import Ignored, compile_ignore
 from ipexctl.decide.planning.sync import choose_destination, find_invalid_destinations, find_path_fault, format_bytes
 from ipexctl.model.answers import FailedTransfer, FetchAnswer, FetchedHost
-from ipexctl.model.errors import Exit, Failure, Kind, UsageError, worst
+from ipexctl.model.errors import Exit, Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link, LinkError
@@ -87,7 +87,7 @@ def fetch(
         else:
             answers[name] = FetchedHost(result, len(plans[name].items), plans[name].size, plans[name].unchanged)
     yield Answer(FetchAnswer(dry, answers, plan_text if dry else None))
-    yield Ended("fetch", worst([*(failure.kind.exit for failure in failures.values()), *(Exit.STEP for _ in missing)]))
+    yield Ended("fetch", choose_exit([failure.kind.exit for failure in failures.values()] + [Exit.STEP] * len(missing)))
     return done
 
 

@@ -18,7 +18,7 @@ from ipexctl.decide.planning.ignore import DEFAULT, compile_ignore
 from ipexctl.decide.planning.sync import RemoteTree, SyncPlan
 from ipexctl.model import tasks
 from ipexctl.model.answers import FailedTransfer, SyncAnswer, SyncedHost
-from ipexctl.model.errors import Failure, Kind, UsageError, worst
+from ipexctl.model.errors import Failure, Kind, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Message, Planned, Started, StepEnded
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.links import Link
@@ -86,7 +86,7 @@ def sync(
             plan = plans[name]
             answers[name] = SyncedHost(result, not plan.is_empty, plan.files, plan.size, len(plan.to_delete))
     yield Answer(SyncAnswer(dry, answers, plan_text if dry else None))
-    yield Ended("sync", worst([failure.kind.exit for failure in failures.values()]))
+    yield Ended("sync", choose_exit([failure.kind.exit for failure in failures.values()]))
     return done
 
 

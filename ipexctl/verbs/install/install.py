@@ -23,13 +23,13 @@ from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.decide.planning.extend import find_environment, keep_interpreters, keep_release, request_release
-from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan, read_state
-from ipexctl.decide.releases.resolve import resolve, use_host_mpi
-from ipexctl.decide.releases.table import minor_version
+from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan_install, read_state
+from ipexctl.decide.releases.resolve import resolve_stack, use_host_mpi
+from ipexctl.decide.releases.table import get_minor_version
 from ipexctl.model import events
 from ipexctl.model.answers import ImportCheck, InstallAnswer
 from ipexctl.model.commands import Command
-from ipexctl.model.errors import Failure, UsageError, worst
+from ipexctl.model.errors import Failure, UsageError, choose_exit
 from ipexctl.model.facts import Facts, Python
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
@@ -64,14 +64,14 @@ def install(
 
     Raises `UsageError`: exit 2 before anything is contacted, exit 4 before anything is changed."""
     releases = load_releases()
-    python = minor_version(task.python) if task.python and "/" not in task.python else None
+    python = get_minor_version(task.python) if task.python and "/" not in task.python else None
     request = StackRequest(task.track, task.torch, task.ipex, task.oneccl, task.backend, python)
     _check_input(task, inventory)
     locked = lock.read_lock(task, environ) if task.locked else None
     if locked:
         request, mpi = request_release(locked.packages, locked.python, locked.mpi, request, task.mpi)
         task = task.model_copy(update={"mpi": mpi})
-    resolve(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
+    resolve_stack(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
     yield events.Started("install", f"install {request}", inventory.names)
     yield events.PhaseStarted(1, 0, _LOOK)
     if task.wheels and not Path(task.wheels).is_dir():
@@ -87,7 +87,7 @@ def install(
         task, facts = keep_release(base, task), keep_interpreters(base, facts)
         _check_input(task, inventory)  # a host wrote what the environment has
     if locked or base:
-        stack = resolve(request, facts, releases)
+        stack = resolve_stack(request, facts, releases)
     else:
         stack = yield from lock.resolve_available(request, facts, releases, task, context, environ, limits)
     if task.mpi not in {"auto", "wheel"}:
@@ -181,9 +181,9 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     envs = [fact.installed.marker for fact in job.facts.values() if fact.installed and fact.installed.marker]
     markers = {marker.id: marker for marker in envs}
     wanted = job.stack, job.lock, job.venv, states, job.task.wheels_from
-    steps, unfit = plan(*wanted, markers=markers)
+    steps, unfit = plan_install(*wanted, markers=markers)
     if rates := (yield from _measure_rates(job, steps, states)):
-        steps, unfit = plan(*wanted, rates, markers)
+        steps, unfit = plan_install(*wanted, rates, markers)
     for failure in unfit:
         job.failed[failure.host] = failure
         yield events.HostFailed(failure)
@@ -324,7 +324,7 @@ def _report(
             f"{pluralize(len(steps.steps), 'host')} {has} {job.stack.name} already: nothing to do, changed 0"
         )
     yield events.Answer(answer)
-    yield events.Ended("install", worst([failure.kind.exit for failure in job.failed.values()]))
+    yield events.Ended("install", choose_exit([failure.kind.exit for failure in job.failed.values()]))
     return answer
 
 
@@ -338,5 +338,5 @@ def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[Install
     yield events.Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
     answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
     yield events.Answer(answer)
-    yield events.Ended("install", worst([failure.kind.exit for failure in failed.values()]))
+    yield events.Ended("install", choose_exit([failure.kind.exit for failure in failed.values()]))
     return answer

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from ipexctl.act.context import Context
 from ipexctl.decide.releases.listing import format_releases, list_releases
-from ipexctl.decide.releases.resolve import explain_request, resolve
+from ipexctl.decide.releases.resolve import explain_request, resolve_stack
 from ipexctl.model.answers import StacksAnswer, StacksWhyAnswer
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Started
@@ -27,7 +27,7 @@ def stacks(
         facts = {name: fact for name, fact in seen.items() if isinstance(fact, Facts)}
         found = list_releases(load_releases(), torch=torch, facts=facts) if facts else found
     with suppress(UsageError):  # these hosts support none
-        taken = resolve(StackRequest(), facts, load_releases()).release if facts or not inventory else None
+        taken = resolve_stack(StackRequest(), facts, load_releases()).release if facts or not inventory else None
     folded = list_releases(load_releases(), torch=torch, facts=facts, most=3) if facts else found
     yield Answer(StacksAnswer(found, format_releases(folded, taken)))
     yield Ended("stacks", Exit.OK)
@@ -38,7 +38,7 @@ def stacks_why(wish: StackRequest) -> Generator[Event, None, None]:
     rows, name, hint = load_releases(), None, None
     yield Started("stacks why", str(wish), ())
     try:
-        name = resolve(wish, {}, rows).name
+        name = resolve_stack(wish, {}, rows).name
     except UsageError as refusal:
         hint = refusal.hint
     reasons = explain_request(wish, rows)

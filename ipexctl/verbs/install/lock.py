@@ -18,7 +18,7 @@ from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
 from ipexctl.decide.planning.extend import pin_release, read_name
-from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve, suggest_sources
+from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.events import Event, Message, StepEnded, StepStarted
@@ -200,10 +200,10 @@ def resolve_available(
     environ: Mapping[str, str],
     limits: Limits,
 ) -> Generator[Event, None, Stack]:
-    """As `resolve`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it now.
+    """As `resolve_stack`; an oneccl_bind_pt that nobody named only if the user's indexes or those of the table have it.
 
     They are not asked if the lock of that release is remembered. Raises `UsageError`."""
-    stack = resolve(request, facts, table)
+    stack = resolve_stack(request, facts, table)
     lock = LockRequest(task, stack, context, environ, limits)
     if not stack.release.oneccl or request.backend != "auto" or request.oneccl or lock.load():
         return stack
@@ -216,7 +216,7 @@ def resolve_available(
     own = [index.url for index in stack.indexes if index.url in down]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
     yield StepEnded("", step, "ok", newest or "none can be had")
-    return resolve(request, facts, table, BindingOffer(newest, why))
+    return resolve_stack(request, facts, table, BindingOffer(newest, why))
 
 
 def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import Emit
 from ipexctl.model.answers import DryRun, UninstallAnswer
-from ipexctl.model.errors import Failure, Kind, worst
+from ipexctl.model.errors import Failure, Kind, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, HostFailed, Planned, Started, StepOutcome
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -51,7 +51,7 @@ def uninstall(
     changed = tuple(name for name in places if name not in failed)
     done = UninstallAnswer(changed, {name: failure.what for name, failure in failed.items()})
     yield Answer(DryRun(plan) if dry else done)
-    yield Ended("uninstall", worst([failure.kind.exit for failure in failed.values()]))
+    yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))
 
 
 def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:

@@ -12,7 +12,7 @@ from ipexctl.act.packages.download import cache_path
 from ipexctl.act.packages.sources import Limits
 from ipexctl.act.packages.wheelhouse import hash_wheels, is_archive, pack_wheels
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.model.answers import WheelsAnswer
 from ipexctl.model.errors import Exit, Failure, UsageError
 from ipexctl.model.events import Answer, Ended, Event, Planned, Started, StepEnded
@@ -55,7 +55,7 @@ def wheels_fetch(
     yield Started("wheels", f"wheels of {wishes[0]}", ())
     stacks = []
     for wish in wishes:
-        having = Python("python3", wish.python or resolve(wish, {}, rows).python)
+        having = Python("python3", wish.python or resolve_stack(wish, {}, rows).python)
         host = {"host": Facts(glibc=task.glibc, pythons=(having,))}
         stacks.append((yield from resolve_available(wish, host, rows, request, context, environ, limits)))
     wanted: dict[str, Wheel] = {}

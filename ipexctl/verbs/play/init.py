@@ -19,7 +19,7 @@ from ipexctl.decide.planning import init as planning
 from ipexctl.decide.planning.init import Answers, Question
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.answers import InitAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError, worst
+from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Answer, Ended, Event, Message, Started
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
@@ -84,7 +84,7 @@ def init(
     results = yield from probe_hosts(inventory, context)
     facts = {host: result for host, result in results.items() if isinstance(result, Facts)}
     failures = [result for result in results.values() if isinstance(result, Failure)]
-    end = Ended("init", worst([failure.kind.exit for failure in failures]))
+    end = Ended("init", choose_exit([failure.kind.exit for failure in failures]))
     if not facts:
         yield Message("no file was written: no host could be probed", "warning", code="not-written")
         yield end

@@ -14,7 +14,7 @@ from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model import tasks
 from ipexctl.model.answers import ListedStep, PlayAnswer, PlayedStep, PlayListAnswer
-from ipexctl.model.errors import Exit, Failure, UsageError, worst
+from ipexctl.model.errors import Exit, Failure, UsageError, choose_exit
 from ipexctl.model.events import Event, StepEnded
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host, Inventory
@@ -107,8 +107,8 @@ def play(
     if state.lost and not options.dry:
         yield e.Message("again only where it failed: the same command with --limit @failed")
     yield e.Answer(PlayAnswer(book.name or book.source, tuple(rows), state.changed, state.lost, options.dry or None))
-    yield e.Ended("play", worst(codes))
-    return worst(codes)
+    yield e.Ended("play", choose_exit(codes))
+    return choose_exit(codes)
 
 
 def list_steps(book: Play, inventory: Inventory, options: PlayOptions) -> Generator[Event, None, None]:
@@ -164,7 +164,7 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
     if step.when:
         active, codes = yield from _filter_by_facts(step, active, hosts, state)
         if not active:
-            return StepResult(worst(codes)) if codes else StepResult(None, "skipped: when is true of no host")
+            return StepResult(choose_exit(codes)) if codes else StepResult(None, "skipped: when is true of no host")
     missing = {host.name: "--limit @failed leaves it out" for host in hosts if options.again and host not in requested}
     missing |= state.lost
     needed = hosts.names if options.again else tuple(host.name for host in requested)
@@ -192,7 +192,7 @@ def _run_step(step: Step, hosts: Inventory, state: PlayState) -> Generator[Event
         if stop:
             break
     ignored = bool(codes and step.ignore_errors and not stop)
-    return StepResult(worst(codes), "ignored" if ignored else None, stop, ignored)
+    return StepResult(choose_exit(codes), "ignored" if ignored else None, stop, ignored)
 
 
 def _judge_failures(
@@ -290,7 +290,7 @@ def _relay_events(workflow: Workflow, state: PlayState) -> Generator[Event, None
     folding = Folding()
 
     def take(event: Event) -> bool:
-        folding.take(e.Stamped(0.0, event))
+        folding.handle_event(e.Stamped(0.0, event))
         match event:
             case e.FactsRead(host=host, facts=facts):
                 state.facts[host] = facts

@@ -56,7 +56,7 @@ class Attempt:
         hosts = [run_dirs[plan.host].host for plan in self.launch.nodes]
 
         def prepare(link: Link, _: Emit) -> None:
-            run_control.prepare(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)
+            run_control.create_run_dir(link, run_dirs[link.host.name], self.specs[link.host.name], self.stdin)
 
         def start_keeper(link: Link, _: Emit) -> int:
             return run_control.start_keeper(link, head, run)

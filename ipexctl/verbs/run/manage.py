@@ -151,7 +151,7 @@ def _reap_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tu
     was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
     left = run_control.find_leftover_processes(link, run_dir, run, reap=True) if was_running else ()
     if run_dir.directory and not left:
-        run_control.remove(link, run_dir)
+        run_control.remove_run_dir(link, run_dir)
     return was_running, left
 
 

@@ -13,7 +13,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.json_values import JsonObject
 from ipexctl.show import event_json
 from ipexctl.show.record import EVENTS, MARK, RANKS, list_saved_runs
-from ipexctl.show.sanitise import visible
+from ipexctl.show.sanitise import escape
 
 _PIECE = 1 << 16  # bytes of a rank's output in one event
 
@@ -27,7 +27,7 @@ def find_saved_run(runs: Path, word: str) -> Path:
         return path
     every = list_saved_runs(runs)
     if not every:
-        raise UsageError(f"no run is saved in {visible(str(runs))}")
+        raise UsageError(f"no run is saved in {escape(str(runs))}")
     if word == "last":
         return every[-1]
     matches = (
@@ -38,14 +38,14 @@ def find_saved_run(runs: Path, word: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        reasons = [f"saved in {visible(str(runs))}: {_list_names(every)}"]
-        raise UsageError(f"no saved run is called {visible(word)}", reasons=reasons, hint="ipexctl replay last")
-    what = f"{visible(word)} matches {len(matches)} saved runs"
+        reasons = [f"saved in {escape(str(runs))}: {_list_names(every)}"]
+        raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint="ipexctl replay last")
+    what = f"{escape(word)} matches {len(matches)} saved runs"
     raise UsageError(what, reasons=[_list_names(matches)], hint="write more of it")
 
 
 def _list_names(runs: list[Path]) -> str:
-    newest = [visible(run.name) for run in reversed(runs[-5:])]
+    newest = [escape(run.name) for run in reversed(runs[-5:])]
     return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
 
 
@@ -68,7 +68,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     try:
         number = _open_regular_file(directory / EVENTS)
     except OSError as error:
-        what = f"{visible(str(directory))} is not a saved run"
+        what = f"{escape(str(directory))} is not a saved run"
         reasons = [f"{EVENTS}: {(error.strerror or str(error)).lower()}"]
         raise UsageError(what, reasons=reasons, hint="ipexctl replay last") from None
     ranks = _RankFiles(directory / RANKS)
@@ -94,7 +94,7 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
             except event_json.DamagedRecordError as error:
                 yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
     if not shown:
-        raise UsageError(f"{visible(str(directory))} holds no event that can be read")
+        raise UsageError(f"{escape(str(directory))} holds no event that can be read")
     yield from ranks.read_unreferenced(at)
     if not ended:
         yield _warn(at, "the record ends here, without the command's own end")

@@ -23,7 +23,7 @@ from ipexctl.decide.launch import accelerate, build_launch, instances, mpi_launc
 from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.emit import write_launch
 from ipexctl.decide.launch.environment import HostRuntime, parse_user_env
-from ipexctl.decide.launch.run_spec import Identity, read_timings_from_environ, specs
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
@@ -86,7 +86,7 @@ def run(
 
     ``environ`` is this machine's, for ``--pass-env``. ``dry`` ends after the plan; ``emit`` instead answers with the
     launch written for another program, in ``text``. Raises `UsageError`."""
-    prepared = yield from prepare(task, inventory, context, environ, dry=dry, emit=emit)
+    prepared = yield from prepare_run(task, inventory, context, environ, dry=dry, emit=emit)
     if prepared is None:
         yield Ended("run", Exit.OK)
         return
@@ -107,7 +107,7 @@ def run(
     yield from run_attempts(attempt, make_next, task.restarts, task.min_hosts)
 
 
-def prepare(
+def prepare_run(
     task: Run, inventory: Inventory, context: Context, environ: Mapping[str, str], *, dry: bool, emit: str | None
 ) -> Generator[Event, None, Prepared | None]:
     """Reads the files on this machine, probes the hosts and sends the script; None where a host cannot take part.
@@ -185,7 +185,7 @@ def make_attempt(
     run_dirs = {
         plan.host: RemoteRunDir(prepared.inventory[plan.host], plan.directory, plan.python) for plan in launch.nodes
     }
-    host_specs = specs(launch, task, identity, prepared.timings)
+    host_specs = build_run_specs(launch, task, identity, prepared.timings)
     return Attempt(task, launch, identity, run_dirs, host_specs, context, prepared.stdin)
 
 
@@ -289,7 +289,7 @@ def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime
     """What one host is given; ``directory`` is the name of the run's directory on it."""
     task, facts, interface = prepared.task, prepared.facts[host.name], prepared.interfaces.get(host.name)
     interface = choose_host_interface(task.iface, host, facts, interface)
-    assert facts.installed is not None  # or `prepare` had refused the host
+    assert facts.installed is not None  # or `prepare_run` had refused the host
     python = build_runtime(facts.installed.marker)
     if prepared.launcher is not None:
         with_ccl = task.backend in {"auto", "ccl"} and bool(python.module)

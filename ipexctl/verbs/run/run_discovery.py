@@ -79,7 +79,7 @@ def make_watcher(discovered: DiscoveredRun, inventory: Inventory, context: Conte
     """A watcher of a run that somebody started. Its hosts but the head are those of the inventory with the same names.
 
     Raises `LinkError`."""
-    about = run_control.describe(context.links.open(inventory[discovered.head]), discovered.row.directory)
+    about = run_control.read_run_description(context.links.open(inventory[discovered.head]), discovered.row.directory)
     by_rank = {rank: name for name, node in about.hosts.items() for rank in node.ranks}
     hosts = tuple(by_rank[rank] for rank in sorted(by_rank))
     labels = {node.label: name for name, node in about.hosts.items()}

@@ -97,13 +97,13 @@ class RunWatcher:
         with closing(RunFollower(self.context, self.head, once=once, timings=self.timings)) as follower:
             frame = None
             while frame is None or frame.kind not in {frames.END, GAVE_UP}:
-                frame = follower.take(0.2)
+                frame = follower.read_frame(0.2)
                 yield frame
 
     def _take_signal(self) -> Generator[Event, None, None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
         order = "stop" if self.interrupted is None else "kill"
-        taken = self.context.interrupts.take()
+        taken = self.context.interrupts.pop_pending()
         if taken is None:
             return
         self.interrupted = taken
@@ -123,7 +123,7 @@ class RunWatcher:
         if now >= self.backlog_at + 5.0:
             self.backlog_at = now
             yield Message(f"the run has ended; {format_size(self.backlog)} of its output read since", code="backlog")
-        taken = self.context.interrupts.take()
+        taken = self.context.interrupts.pop_pending()
         if taken and (taken.number == signal.SIGHUP or now >= self.refused_at + _STORM):
             self.refusals, self.refused_at = self.refusals + 1, now
             self.interrupted = taken if self.refusals > 1 or taken.number == signal.SIGHUP else self.interrupted
@@ -209,8 +209,8 @@ class RunWatcher:
             survivors[name] = self._end_processes(link, run_dirs[name], remove=name != keeping)
 
         sweeping = run_on_hosts(self.context, [run_dir.host for run_dir in run_dirs.values()], "sweep", sweep)
-        taken = self.context.interrupts.take()
-        while self.context.interrupts.take():
+        taken = self.context.interrupts.pop_pending()
+        while self.context.interrupts.pop_pending():
             pass  # of the same storm
         self.interrupted = self.interrupted or taken
         try:  # `CleanupChecked` names the hosts that do not answer
@@ -229,5 +229,5 @@ class RunWatcher:
         if left:
             left = run_control.find_leftover_processes(link, run_dir, self.running.run, reap=True)
         if remove and not left:
-            run_control.remove(link, run_dir)
+            run_control.remove_run_dir(link, run_dir)
         return left

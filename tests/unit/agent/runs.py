@@ -78,7 +78,7 @@ class Kept:
         received: list[messages.Message | Unreadable] = []
 
         def answers() -> list[messages.Message | Unreadable]:
-            received.extend(link.take())
+            received.extend(link.receive())
             return received
 
         until(answers)
@@ -105,7 +105,7 @@ def keeping(
     node = NodeSpec("h0.ipexctl", [0], str(directory), sys.executable)
     of_head = SPEC.head_spec._replace(**{"hosts": {"a": node}, **(head or {})})
     told = SPEC._replace(head=of_head, timings=timings, **spec)
-    (directory / paths.SPEC).write_bytes(run_spec.write(told))
+    (directory / paths.SPEC).write_bytes(run_spec.encode_spec(told))
     done = subprocess.run(
         remote("keeper", str(directory)), stdout=subprocess.PIPE, env=PLAIN, timeout=20, check=True, umask=umask
     )
@@ -116,7 +116,7 @@ def keeping(
     try:
         yield kept
     finally:
-        procs.send([keeper], 9)
+        procs.send_signal([keeper], 9)
         for process in kept.started:
             process.kill()
             process.wait()

@@ -19,7 +19,7 @@ from ipexctl.model.launch import Running
 from ipexctl.protocol import frames, journal
 from ipexctl.verbs.run.watch import RunWatcher
 
-OVER = Frame(frames.JOURNAL, journal.write(journal.RunEnd("r1", "done")))
+OVER = Frame(frames.JOURNAL, journal.encode_record(journal.RunEnd("r1", "done")))
 REST = [Frame(frames.OUT, b"a line\n")] * 3
 
 
@@ -83,6 +83,6 @@ def test_signals_count_for_nothing_while_what_they_ask_for_is_done() -> None:
     interrupts = Interrupts()
     with interrupts.raising(), interrupts.holding(60.0):
         interrupts.arrive(signal.SIGINT)
-    assert interrupts.take() is None
+    assert interrupts.pop_pending() is None
     with interrupts.raising(), interrupts.holding(0.0), pytest.raises(Interrupted):
         interrupts.arrive(signal.SIGINT)

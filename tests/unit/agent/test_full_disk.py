@@ -43,7 +43,7 @@ files._replace("run/port.json", {"port": 1})
 if reserve:
     files.reserve_space("run")
 status = wrapper.main([os.path.abspath("run")])
-end = files.read("run/ranks", "0.end.json") if os.path.exists("run/ranks/0.end.json") else {}
+end = files.read_json("run/ranks", "0.end.json") if os.path.exists("run/ranks/0.end.json") else {}
 print(json.dumps({"wrapper": status, "record": end.get("status", "none")}))
 """
 
@@ -53,7 +53,7 @@ print(json.dumps({"wrapper": status, "record": end.get("status", "none")}))
 @pytest.mark.parametrize("reserve", ["reserve", "none"])
 def test_a_rank_that_fills_the_disk_ends_as_its_script_does(tmp_path: Path, status: int, reserve: str) -> None:
     script = f"import sys; open('{tmp_path}/ballast', 'wb', 0).write(bytes(10**6)); sys.exit({status})"
-    spec = run_spec.write(SPEC._replace(argv=[sys.executable, "-c", script], host="w1")).decode()
+    spec = run_spec.encode_spec(SPEC._replace(argv=[sys.executable, "-c", script], host="w1")).decode()
     done = subprocess.run(
         on_small_disk(tmp_path, sys.executable, "-c", WRAPPED, spec, reserve),
         env={**PLAIN, "PMI_RANK": "0", "PMI_SIZE": "1"},
@@ -78,7 +78,7 @@ def test_a_used_up_quota_takes_the_reserve_as_a_full_disk_does(tmp_path: Path, m
 
     files.reserve_space(str(tmp_path))
     monkeypatch.setattr(os, "open", under_quota)
-    files.write(str(tmp_path), "end.json", {"reason": "done"})
+    files.write_json(str(tmp_path), "end.json", {"reason": "done"})
     assert json.loads((tmp_path / "end.json").read_text()) == {"reason": "done"}
 
 
@@ -103,7 +103,7 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
     said, rank = tmp_path / "said", tmp_path / "rank.py"
     rank.write_text(GREEDY)
     said.touch()
-    spec = run_spec.write(SPEC._replace(head=None, proxy_env={paths.NODE_ENV: f"{SPEC.run}:h0.ipexctl"})).decode()
+    spec = run_spec.encode_spec(SPEC._replace(head=None, proxy_env={paths.NODE_ENV: f"{SPEC.run}:h0.ipexctl"})).decode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         write = f"open('run/spec.json', 'w').write({spec!r})"
         words = remote("guard", "run", "127.0.0.1", str(listener.getsockname()[1]), before=write)
@@ -122,11 +122,11 @@ def test_the_guard_has_space_of_its_own_and_outlives_a_full_disk(tmp_path: Path)
 def welcomed(listener: socket.socket) -> rpc.Wire:
     """The guard, as the keeper meets it."""
     link = rpc.Wire(listener.accept()[0])
-    rpc.challenge(link)
+    rpc.send_challenge(link)
     met: list[str] = []
 
     def believed() -> list[str]:
-        met.extend(rpc.believe(link, message, TOKEN) for message in link.take())
+        met.extend(rpc.verify_caller(link, message, TOKEN) for message in link.receive())
         return met
 
     until(believed)
@@ -141,5 +141,5 @@ def answers(link: rpc.Wire, order: messages.Message) -> list[rpc.Received]:
     limit = time.monotonic() + 60.0
     while link.open and time.monotonic() < limit:
         select.select([link], [], [], 0.5)
-        found += link.take()
+        found += link.receive()
     return found

@@ -35,7 +35,7 @@ from ipexctl.remote.agent.keeper_state import (
     Send,
     State,
     Tick,
-    begin,
+    create_run,
     next_step,
 )
 from tests.unit.agent.test_keeper_state import CLOCK, HOST_OF, NODES, TWO, check_states
@@ -54,7 +54,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.steady, self.skew = 0.0, 0.0
-        self.run = begin(TWO, self.now)
+        self.run = create_run(TWO, self.now)
         self.states, self.notes, self.closed = [self.run.state], [], []  # type: ignore[var-annotated]
         self.mail: list[FromGuard] = []
         self.alive: set[str] = set()  # hosts with a guard
@@ -196,7 +196,7 @@ class KeeperAndHosts(RuleBasedStateMachine):
         events += [log.over] if log.over else []
         events += [CleanupChecked("r", tuple(NODES), {}, ()), Ended("run", Exit.OK)]
         for event in events:
-            folding.take(Stamped(CLOCK, event))
+            folding.handle_event(Stamped(CLOCK, event))
         report = folding.report()
         assert report.run is not None
         launched = any(isinstance(record, journal.Launched) for record in self.notes)

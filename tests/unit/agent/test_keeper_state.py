@@ -35,7 +35,7 @@ from ipexctl.remote.agent.keeper_state import (
     StartLauncher,
     State,
     Tick,
-    begin,
+    create_run,
     next_step,
 )
 from tests.unit.agent.runs import SPEC
@@ -52,7 +52,7 @@ class History:
 
     def __init__(self, spec: RunSpec = TWO) -> None:
         self.steady = 0.0
-        self.run: Run = begin(spec, self.now)
+        self.run: Run = create_run(spec, self.now)
         self.actions: list[Action] = []
         self.states = [self.run.state]
 
@@ -124,7 +124,7 @@ def test_a_guard_that_does_not_join_in_time_is_named() -> None:
 
 
 def test_a_launcher_that_cannot_be_started_ends_the_run() -> None:
-    run = begin(TWO, Moment(0.0, CLOCK))
+    run = create_run(TWO, Moment(0.0, CLOCK))
     for host in NODES:
         run, actions = next_step(run, GuardConnected(host, CLOCK), Moment(0.0, CLOCK))
     assert (run.state, actions[-1]) == (State.LAUNCHING, StartLauncher())

@@ -48,7 +48,7 @@ def ended(link: LocalLink, home: Path, run: str, python: str, ended_at: float = 
     """A run that ended there."""
     site = RemoteRunDir(HERE, f"{home}/{RUNS}/{run}-h0", python)
     head = SPEC.head_spec._replace(hosts={"a": NodeSpec("h0.ipexctl", [0], site.directory, python)})
-    run_control.prepare(link, site, SPEC._replace(run=run, head=head))
+    run_control.create_run_dir(link, site, SPEC._replace(run=run, head=head))
     end = journal.KINDS.to_object(journal.RunEnd(run, "done", at=ended_at))
     (home / RUNS / f"{run}-h0" / "end.json").write_text(json.dumps(end))
     (home / RUNS / f"{run}-h0" / "journal.jsonl").write_text(json.dumps(end) + "\n")
@@ -63,10 +63,10 @@ def without_fallback(site: RemoteRunDir) -> None:
 def test_where_the_environment_is_gone_the_hosts_own_python_does(link: LocalLink, tmp_path: Path) -> None:
     site = ended(link, tmp_path, "0101-old", GONE)
     assert [row.run for row in run_control.list_runs_on_head(link).runs] == ["0101-old"]
-    assert run_control.describe(link, site.directory).run == "0101-old"
+    assert run_control.read_run_description(link, site.directory).run == "0101-old"
     assert not run_control.send_order(link, site, StopRun("test")), "its keeper is gone"
     assert run_control.find_leftover_processes(link, site, "0101-old") == ()
-    done = link.run(site.agent("watch", site.directory, "0", "0", "0", "once"))
+    done = link.run(site.build_command("watch", site.directory, "0", "0", "0", "once"))
     assert done.out.endswith(b"now"), done.err
 
 
@@ -106,7 +106,7 @@ def test_logs_of_a_run_that_goes_on_say_how_to_follow_it(link: LocalLink, contex
 def test_logs_take_the_newest_of_runs_that_ended(link: LocalLink, context: Context, tmp_path: Path) -> None:
     for run, started in (("0102-new", 20.0), ("0101-old", 10.0)):
         site = ended(link, tmp_path, run, "python3")
-        run_control.prepare(link, site, SPEC._replace(run=run, started=started))
+        run_control.create_run_dir(link, site, SPEC._replace(run=run, started=started))
     inventory = Inventory((HERE,), "test")
     with pytest.raises(UsageError, match="run 0102-new has no rank 3"):
         list(manage.logs(None, inventory, context, frozenset({3})))

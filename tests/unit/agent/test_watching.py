@@ -54,7 +54,7 @@ def at(kept: Kept, agent_is: str = "") -> RemoteRunDir:
     site = RemoteRunDir(HERE, str(kept.directory), sys.executable)
     (kept.directory / AGENT).write_bytes(agent.build_archive())
     role = kept.directory / ROLE
-    role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.script())
+    role.write_bytes(f"#!/bin/sh\n{agent_is}\n".encode() if agent_is else site.build_agent())
     role.chmod(0o700)
     return site
 
@@ -74,13 +74,13 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
     watch = RunFollower(context, at(kept), timings=Timings(quiet=3.0))
     try:
         until(lambda: watch.offsets[0])  # of the journal
-        assert watch.take(1.0) is not None
+        assert watch.read_frame(1.0) is not None
         time.sleep(4.0)
-        assert watch.take(0.1) is None, "a run that says nothing is no lost link"
+        assert watch.read_frame(0.1) is None, "a run that says nothing is no lost link"
         [hanging] = watchers(kept)
         os.kill(hanging, signal.SIGSTOP)
         try:
-            lost, back = watch.take(10.0), watch.take(10.0)
+            lost, back = watch.read_frame(10.0), watch.read_frame(10.0)
         finally:
             os.kill(hanging, signal.SIGKILL)
         assert lost == run_control.Frame("lost", b"no sign of life for 3 s")
@@ -93,8 +93,8 @@ def test_a_watcher_that_hangs_is_a_lost_link_and_another_goes_on_where_it_stood(
 def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) -> None:
     watch = RunFollower(context, at(kept, "exec sleep 10"), timings=Timings(quiet=1.0, give_up=2.0))
     try:
-        assert watch.take(5.0) == run_control.Frame("lost", b"no sign of life for 1 s")
-        assert watch.take(10.0) == run_control.Frame("gave-up", b"no sign of life for 1 s")
+        assert watch.read_frame(5.0) == run_control.Frame("lost", b"no sign of life for 1 s")
+        assert watch.read_frame(10.0) == run_control.Frame("gave-up", b"no sign of life for 1 s")
     finally:
         watch.close()
 
@@ -178,7 +178,7 @@ def test_a_controller_that_stood_still_goes_on_where_it_was(impatient: Kept, con
     timings = Timings(beat=3.0)  # too rare for this watcher: as if it were stopped in between
     watch = RunFollower(context, at(impatient), timings=timings)
     try:
-        seen = [frame for _ in range(20) if (frame := watch.take(0.3))]
+        seen = [frame for _ in range(20) if (frame := watch.read_frame(0.3))]
         kinds = [frame.kind for frame in seen if frame.kind != "t"]
         assert kinds[:2] == ["j", "lost"]
         assert watch.offsets[0] == (impatient.directory / "journal.jsonl").stat().st_size

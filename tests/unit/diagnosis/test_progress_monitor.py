@@ -15,38 +15,38 @@ def tag(rank: int) -> bytes:
 def pulse(warn: float = 10.0, ranks: int = 4) -> ProgressMonitor:
     made = ProgressMonitor("n0nce", warn, 5.0)
     for rank in range(ranks):
-        made.sign(rank, 0.0)
-        made.load(rank, 0.0, "S", 0.0)
+        made.note_progress(rank, 0.0)
+        made.note_load(rank, 0.0, "S", 0.0)
     return made
 
 
 def the_stall(monitor: ProgressMonitor, now: float) -> Stall:
     """What is stalled; something is."""
-    stall = monitor.stalled(now)
+    stall = monitor.find_stall(now)
     assert stall is not None
     return stall
 
 
 def test_all_silent_is_a_stall_told_once_until_one_gets_on() -> None:
     run = pulse()
-    assert run.stalled(9.9) is None
+    assert run.find_stall(9.9) is None
     stall = the_stall(run, 10.0)
     assert (stall.ranks, stall.all, stall.grave) == ([0, 1, 2, 3], True, True)
-    assert run.stalled(11.0) is None
+    assert run.find_stall(11.0) is None
     for rank in range(4):
-        run.wrote(1, tag(rank), 12.0)
-    assert run.stalled(12.5) is None
+        run.note_output(1, tag(rank), 12.0)
+    assert run.find_stall(12.5) is None
     assert not run.reported
-    assert run.stalled(22.5) is not None
+    assert run.find_stall(22.5) is not None
 
 
 def test_a_rank_that_ends_well_is_a_sign_for_those_that_go_on() -> None:
     run = pulse(ranks=2)
     for second in range(1, 12):
-        run.wrote(1, tag(0), float(second))
-        run.load(1, second * 0.9, "R", float(second))
-    run.ended(0, True, 11.5)
-    assert run.stalled(12.0) is None
+        run.note_output(1, tag(0), float(second))
+        run.note_load(1, second * 0.9, "R", float(second))
+    run.note_end(0, True, 11.5)
+    assert run.find_stall(12.0) is None
     stall = the_stall(run, 21.5)
     assert (stall.ranks, stall.all, stall.seconds) == ([1], True, 10.0)
 
@@ -56,10 +56,10 @@ def test_a_silent_rank_among_others_is_told_only_if_it_does_nothing() -> None:
         run = pulse()
         for second in range(1, 14):
             for rank in (0, 1, 2):
-                run.wrote(1, tag(rank), float(second))
-            run.load(3, second * (0.9 if busy else 0.0), "R" if busy else "S", float(second))
+                run.note_output(1, tag(rank), float(second))
+            run.note_load(3, second * (0.9 if busy else 0.0), "R" if busy else "S", float(second))
         if busy:
-            assert run.stalled(13.0) is None
+            assert run.find_stall(13.0) is None
         else:
             stall = the_stall(run, 13.0)
             assert (stall.ranks, stall.all, stall.grave) == ([3], False, False)
@@ -69,16 +69,16 @@ def test_a_rank_that_waits_for_a_core_does_not_do_nothing() -> None:
     run = pulse()
     for second in range(1, 14):
         for rank in (0, 1, 2):
-            run.wrote(1, tag(rank), float(second))
-        run.load(3, 0.0, "R", float(second))
-    assert run.stalled(13.0) is None
+            run.note_output(1, tag(rank), float(second))
+        run.note_load(3, 0.0, "R", float(second))
+    assert run.find_stall(13.0) is None
 
 
 def test_a_stopped_rank_is_a_grave_case() -> None:
     run = pulse()
     for second in range(1, 14):
-        run.wrote(1, tag(0) + tag(1) + tag(2), float(second))
-        run.load(3, 0.0, "T", float(second))
+        run.note_output(1, tag(0) + tag(1) + tag(2), float(second))
+        run.note_load(3, 0.0, "T", float(second))
     assert the_stall(run, 13.0).grave
 
 
@@ -86,10 +86,10 @@ def test_a_tag_cut_in_two_and_a_frame_are_signs() -> None:
     run = pulse()
     whole = tag(0)
     for cut in range(1, len(whole)):
-        run.wrote(1, whole[:cut], float(cut))
-        run.wrote(1, whole[cut:], float(cut))
+        run.note_output(1, whole[:cut], float(cut))
+        run.note_output(1, whole[cut:], float(cut))
         assert run.signs[0] == float(cut)
-    run.wrote(2, b"\x01n0nce=3o4\x02tick", 50.0)
+    run.note_output(2, b"\x01n0nce=3o4\x02tick", 50.0)
     assert run.signs[3] == 50.0
 
 
@@ -109,27 +109,27 @@ def test_a_flood_of_one_rank_does_not_hide_the_sign_of_another_nor_is_all_of_it_
     flood = tag(0) * (BUDGET // len(tag(0)))
     run.tag = pattern = CountingPattern(run.tag)  # type: ignore[assignment]
     for second in range(1, 31):
-        run.load(3, 0.0, "S", float(second))
+        run.note_load(3, 0.0, "S", float(second))
         for _ in range(4):  # four times the budget
-            run.wrote(1, flood, float(second))
+            run.note_output(1, flood, float(second))
         if second % 9 == 0:
-            run.wrote(1, flood + tag(3), float(second))
-        stall = run.stalled(float(second))
+            run.note_output(1, flood + tag(3), float(second))
+        stall = run.find_stall(float(second))
         assert stall is None or 3 not in stall.ranks
     assert pattern.seen < 30 * 2.1 * BUDGET, "half of what was written"
 
 
 def test_stragglers_are_told_once_when_the_others_are_done_for_a_while() -> None:
     run = pulse()
-    run.ended(0, True, 1.0)
-    assert run.straggling(5.9) is None
-    assert run.straggling(6.0) == Straggling([1, 2, 3], 1, 5.0)
-    assert run.straggling(7.0) is None
+    run.note_end(0, True, 1.0)
+    assert run.find_stragglers(5.9) is None
+    assert run.find_stragglers(6.0) == Straggling([1, 2, 3], 1, 5.0)
+    assert run.find_stragglers(7.0) is None
 
 
 def test_nothing_is_told_where_it_was_not_asked_for() -> None:
     run = ProgressMonitor("n0nce", 0.0, 0.0)
-    run.sign(0, 0.0)
-    run.ended(1, True, 0.0)
-    assert run.stalled(1e9) is None
-    assert run.straggling(1e9) is None
+    run.note_progress(0, 0.0)
+    run.note_end(1, True, 0.0)
+    assert run.find_stall(1e9) is None
+    assert run.find_stragglers(1e9) is None

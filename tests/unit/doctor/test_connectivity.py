@@ -15,7 +15,7 @@ import pytest
 
 from ipexctl.act.sessions import load_program
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, check_connectivity, find_next, plan
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, check_connectivity, find_next, plan_connections
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.hosts import Host, Inventory
 from tests.unit.doctor.test_findings import TABLE, healthy
@@ -107,18 +107,18 @@ def test_a_link_at_less_than_half_of_the_usual_rate_is_found() -> None:
 
 def test_up_to_32_hosts_all_pairs_are_tried() -> None:
     names = [f"n{n}" for n in range(32)]
-    assert sum(map(len, plan(names, False).values())) == 32 * 31
+    assert sum(map(len, plan_connections(names, False).values())) == 32 * 31
 
 
 def test_beyond_that_a_ring_and_a_star_are_tried_and_everybody_takes_part() -> None:
     names = [f"n{n}" for n in range(256)]
-    tries = plan(names, False)
+    tries = plan_connections(names, False)
     assert sum(map(len, tries.values())) < 4 * 256
     assert {name for targets in tries.values() for name in targets} == set(names)
     assert all(find_next(names, name) in tries[name] for name in names)
     assert all("n0" in tries[name] for name in names[1:])
     assert all(name not in targets for name, targets in tries.items())
-    assert sum(map(len, plan(names, True).values())) == 256 * 255
+    assert sum(map(len, plan_connections(names, True).values())) == 256 * 255
 
 
 # --- the program -----------------------------------------------------------------------------------------------------

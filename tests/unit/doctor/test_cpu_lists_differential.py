@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.numbers import parse_cpu_list, parse_cpu_mask
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 
 HERE = os.sched_getaffinity(0)
 ranges = st.tuples(st.integers(0, 63), st.integers(0, 63)).map(sorted)
@@ -41,7 +41,7 @@ def test_lists_in_any_order_with_overlaps(process: int, parts: list[list[int]]) 
     cpus = set(parse_cpu_list(text) or ())
     assume(cpus & HERE)  # a process needs a CPU
     assert bind(process, "-pc", text) == cpus & HERE
-    assert bind(process, "-pc", cpu_list(tuple(cpus))) == cpus & HERE  # and as we write them
+    assert bind(process, "-pc", format_cpus(tuple(cpus))) == cpus & HERE  # and as we write them
 
 
 @written

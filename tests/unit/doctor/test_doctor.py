@@ -16,7 +16,7 @@ from ipexctl.model.events import Answer, Ended, Event, FactsRead, FindingReporte
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.tasks import Doctor
-from ipexctl.verbs.doctor.doctor import doctor, recorded
+from ipexctl.verbs.doctor.doctor import check_recorded, doctor
 from tests.unit.doctor.corpus import bundle, machines, needs_machines
 
 HERE = Inventory((Host("here", "localhost"),))
@@ -79,7 +79,7 @@ def test_a_link_is_closed_behind_the_answer_where_nothing_more_can_be_asked(
 def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> None:
     avx512 = "avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl"
     texts = {"new": text_of(f"{avx512} avx512_vnni avx512_bf16"), "old": text_of(f"{avx512} avx512_vnni")}
-    events = list(recorded(texts))
+    events = list(check_recorded(texts))
     findings = {event.finding.code: event.finding for event in events if isinstance(event, FindingReported)}
     assert (findings["CPU002"].level, findings["CPU002"].hosts) == ("error", ("old",))
     assert answer(events)["common_isa"] == "AVX512_VNNI"
@@ -88,12 +88,12 @@ def test_mixed_instruction_sets_in_saved_probes_are_found_and_end_with_4() -> No
 
 
 def test_fit_saved_probes_end_with_0() -> None:
-    assert ended(list(recorded({"a": text_of("avx2 fma"), "b": text_of("avx2 fma")}))) is Exit.OK
+    assert ended(list(check_recorded({"a": text_of("avx2 fma"), "b": text_of("avx2 fma")}))) is Exit.OK
 
 
 @pytest.mark.parametrize("rubbish", ['{"files": {}, "commands": {}}', "", "# Title\n", "[]"])
 def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbish: str) -> None:
-    events = list(recorded({"a": text_of("avx2 fma"), "empty": rubbish, "b": text_of("avx2 fma")}))
+    events = list(check_recorded({"a": text_of("avx2 fma"), "empty": rubbish, "b": text_of("avx2 fma")}))
     assert [event.host for event in events if isinstance(event, FactsRead)] == ["a", "b"]
     (failure,) = (event.failure for event in events if isinstance(event, HostFailed))
     assert (failure.host, failure.code) == ("empty", "no-probe")
@@ -103,13 +103,13 @@ def test_a_saved_probe_without_answers_is_a_failed_host_beside_the_others(rubbis
     assert [found["hosts"] for found in answer(events)["findings"] if found["code"] == "DOC003"] == [["empty"]]
     assert ended(events) is Exit.STEP
     with pytest.raises(UsageError, match="empty is not a saved probe"):
-        list(recorded({"empty": rubbish, "another": rubbish}))
+        list(check_recorded({"empty": rubbish, "another": rubbish}))
 
 
 @needs_machines
 def test_all_recorded_machines_are_judged_together() -> None:
     texts = {machine.name: json.dumps(bundle(machine).public()) for machine in machines()}
-    events = list(recorded(texts))
+    events = list(check_recorded(texts))
     value = answer(events)
     assert len(value["hosts"]) == 53
     assert {"arch", "isa_level", "numa", "cpus_online", "cgroup_cpus"} <= value["hosts"][0]["facts"].keys()

@@ -23,7 +23,7 @@ from ipexctl.model.stack import InstallMarker
 from ipexctl.model.tasks import Doctor
 from ipexctl.protocol import messages
 from ipexctl.verbs.doctor.doctor import doctor
-from ipexctl.verbs.doctor.fix import fix
+from ipexctl.verbs.doctor.fix import apply_fixes
 from tests.fakes import FakeOpener
 from tests.markers import MARKER
 from tests.unit.doctor.test_findings import CATALOGUE, TABLE, healthy
@@ -59,7 +59,7 @@ def fixing(place: Path, answers: bool, status: int = 0, **changes: Any) -> tuple
 
     context = Context(FakeOpener(answer), place, place)
     findings = run_checks(Cluster(HOSTS, facts, {}, TABLE), CATALOGUE)
-    events, done = ended(fix(findings, CATALOGUE, HOSTS, facts, context, ask=ask, venv=None, environ={}))
+    events, done = ended(apply_fixes(findings, CATALOGUE, HOSTS, facts, context, ask=ask, venv=None, environ={}))
     return asked, commands, done, events
 
 
@@ -97,7 +97,9 @@ def _as(user: str, place: Path) -> tuple[list[str], list[str], Any, list[Any]]:
         asked.append(question)
         return True
 
-    story = fix(findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None, environ={})
+    story = apply_fixes(
+        findings, CATALOGUE, HOSTS, facts, Context(opener, place, place), ask=ask, venv=None, environ={}
+    )
     events, done = ended(story)
     said = [str(command) for link in opener.links.values() for command in link.commands if command.argv[0] == "sh"]
     return asked, said, done, events

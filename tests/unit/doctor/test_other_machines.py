@@ -16,7 +16,7 @@ from ipexctl.decide.facts.numbers import parse_cpu_list
 from ipexctl.decide.facts.parse_facts import parse_facts
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.decide.releases.table import parse_table
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.notes import Note
 from tests.unit.doctor.corpus import uarchs
@@ -229,7 +229,7 @@ def test_more_threads_in_a_core_than_an_x86_processor_has_are_not_believed(model
 def test_cores_are_told_where_most_cpus_are_off_line_if_the_text_can(
     threads: str, cores: int, sockets: int, online: str, nodes: dict[int, str], told: tuple[int | None, ...]
 ) -> None:
-    offline = cpu_list(tuple(set(range(32)) - set(parse_cpu_list(online) or ())))
+    offline = format_cpus(tuple(set(range(32)) - set(parse_cpu_list(online) or ())))
     lines = ["CPU(s): 32", f"On-line CPU(s) list: {online}", f"Off-line CPU(s) list: {offline}"]
     lines += [f"Thread(s) per core: {threads}"] if threads else []
     lines += [f"Core(s) per socket: {cores}", f"Socket(s): {sockets}"]

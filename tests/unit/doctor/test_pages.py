@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.parse_facts import parse_facts
-from ipexctl.model.facts import Facts, cpu_list
+from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.json_values import to_json
 from tests.machines.page import Cgroup, Cpus, Numa, Page, Processor, System, expected, load_page, pages
 from tests.machines.render import render
@@ -92,7 +92,7 @@ def layouts(draw: st.DrawFn) -> Cpus:
         threads=threads,
         e_cores=e_cores,
         order=order,
-        offline=cpu_list(tuple(switched_off)),
+        offline=format_cpus(tuple(switched_off)),
     )
 
 

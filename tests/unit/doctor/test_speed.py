@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ipexctl.act.sessions import load_program
-from ipexctl.decide.checks.benchmarks import better, judge_speeds, rounds
+from ipexctl.decide.checks.benchmarks import judge_speeds, merge_best_figures, pair_hosts_in_rounds
 from ipexctl.model.answers import HostSpeed, LinkSpeed, SpeedCheck
 from ipexctl.show import hosts_screen
 
@@ -63,7 +63,7 @@ def test_a_figure_that_changed_from_turn_to_turn_blames_nobody_for_as_much() -> 
 def test_of_two_measurements_of_a_host_the_better_figures_count() -> None:
     first = HostSpeed("n0", 8, "2.8.0", 1000.0, None, 90 * GB, "triad", spread={"fp32": 0.3})
     second = HostSpeed("n0", 8, "2.8.0", 900.0, 5000.0, 100 * GB, "triad", spread={"fp32": 0.1, "memory": 0.2})
-    best = better(first, second)
+    best = merge_best_figures(first, second)
     assert (best.fp32, best.bf16, best.memory) == (1000.0, 5000.0, 100 * GB)
     assert best.spread == {"fp32": 0.3, "bf16": 0.0, "memory": 0.2}
 
@@ -84,13 +84,13 @@ def test_a_host_whose_every_pair_is_slow_is_named_and_its_partners_are_not() -> 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
 def test_in_no_round_does_a_host_talk_twice_and_each_has_two_partners(count: int) -> None:
     hosts = [f"n{n}" for n in range(count)]
-    found = rounds(hosts)
+    found = pair_hosts_in_rounds(hosts)
     for one in found:
         talking = [host for pair in one for host in pair]
         assert len(talking) == len(set(talking))
     partners = {host: [pair for one in found for pair in one if host in pair] for host in hosts}
     assert {len(pairs) for pairs in partners.values()} == {1 if count == 2 else 2}
-    assert rounds(["alone"]) == ()
+    assert pair_hosts_in_rounds(["alone"]) == ()
 
 
 def test_the_program_measures_memory_without_torch_and_leaves_nothing() -> None:

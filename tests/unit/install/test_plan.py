@@ -18,10 +18,10 @@ from ipexctl.decide.planning.install import (
     format_pylock,
     group_by_tokens,
     list_origins,
-    plan,
+    plan_install,
     read_state,
 )
-from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.releases.runtime import build_runtime, detect_layout, list_layout_paths
 from ipexctl.decide.releases.table import parse_table
 from ipexctl.model.errors import Exit, UsageError
@@ -36,7 +36,9 @@ from ipexctl.protocol.session import Inspection
 from tests.markers import MARKER
 
 ROOT = Path(__file__).parents[3]
-STACK: Stack = resolve(StackRequest(torch="2.8.0"), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
+STACK: Stack = resolve_stack(
+    StackRequest(torch="2.8.0"), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text())
+)
 TORCH_URL = "https://host.example/whl/torch-2.8.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
 TORCH = Wheel("torch", "2.8.0+cpu", TORCH_URL, "a" * 64, 200 << 20)
 NUMPY = Wheel("numpy", "1.26.4", "http://other.example:8080/numpy-1.26.4-py3-none-any.whl", "b" * 64, 10 << 20)
@@ -56,7 +58,7 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
         "done": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.8.0", "numpy": "1.26.4"}),
         "drifted": seen(kind="ours", active=LOCK.id, complete=[LOCK.id], packages={"torch": "2.9.0"}),
     }
-    made, failures = plan(STACK, LOCK, "/x/env", there, "auto")
+    made, failures = plan_install(STACK, LOCK, "/x/env", there, "auto")
     assert failures == []
     assert {host: (step.do, step.why) for host, step in made.steps.items()} == {
         "new": ("build", "nothing is installed"),
@@ -70,7 +72,9 @@ def test_each_host_gets_what_it_lacks_and_says_why() -> None:
 
 
 def test_the_text_of_a_plan_is_the_dry_run() -> None:
-    made, _ = plan(STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=["host.example:443"])}, "auto")
+    made, _ = plan_install(
+        STACK, LOCK, "/x/env", {"node0": seen(), "n1": seen(unreachable=["host.example:443"])}, "auto"
+    )
     assert made.text.splitlines() == [
         "torch 2.8.0 + ipex 2.8.0 + impi-rt 2021.18.1, Python 3.13 · backend impi",
         f"environment  /x/env → env.d/{LOCK.id}",
@@ -89,14 +93,14 @@ def test_a_place_that_is_not_ours_and_a_full_disk_are_failures_of_that_host_only
         "b": seen(free=150 << 20),
         "c": seen(),
     }
-    made, failures = plan(STACK, LOCK, "/x/env", there, "hosts")
+    made, failures = plan_install(STACK, LOCK, "/x/env", there, "hosts")
     assert [(failure.host, failure.code) for failure in failures] == [("a", "foreign"), ("b", "no-space")]
     assert failures[1].what == "no space left: need 524 MiB, 150 MiB free in /home"
     assert list(made.steps) == ["c"]
 
 
 def test_wheels_that_come_from_the_controller_need_room_beside_the_environment() -> None:
-    steps = [plan(STACK, LOCK, "/x/env", {"a": seen()}, way)[0].steps["a"] for way in ("hosts", "controller")]
+    steps = [plan_install(STACK, LOCK, "/x/env", {"a": seen()}, way)[0].steps["a"] for way in ("hosts", "controller")]
     assert steps[1].need - steps[0].need == LOCK.size
 
 
@@ -112,9 +116,9 @@ def test_wheels_that_come_from_the_controller_need_room_beside_the_environment()
     ],
 )
 def test_who_downloads_is_who_is_faster_and_the_plan_says_why(rates: Rates, way: str, why: str) -> None:
-    step = plan(STACK, LOCK, "/x/env", {"a": seen()}, "auto", rates)[0].steps["a"]
+    step = plan_install(STACK, LOCK, "/x/env", {"a": seen()}, "auto", rates)[0].steps["a"]
     assert (step.wheels_from, why in step.why) == (way, True), step.why
-    assert plan(STACK, LOCK, "/x/env", {"a": seen()}, "hosts", rates)[0].steps["a"].wheels_from == "hosts"
+    assert plan_install(STACK, LOCK, "/x/env", {"a": seen()}, "hosts", rates)[0].steps["a"].wheels_from == "hosts"
 
 
 def test_packages_a_user_added_are_no_drift_and_local_versions_do_not_count() -> None:
@@ -192,7 +196,7 @@ def test_bytes_are_told_for_people() -> None:
 
 
 def _stack(**wish: Any) -> Stack:
-    return resolve(StackRequest(**wish), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
+    return resolve_stack(StackRequest(**wish), {}, parse_table((ROOT / "ipexctl/data/stacks.toml").read_text()))
 
 
 IMPI_NEW = ("bin/mpiexec.hydra", "lib/libmpi.so.12", "lib/libfabric.so.1")
@@ -258,6 +262,6 @@ def test_a_marker_of_somebody_else_is_no_runtime() -> None:
 
 
 def test_hosts_without_room_for_the_files_are_told_how_many_there_are(tmp_path: Path) -> None:
-    made, failures = plan(STACK, LOCK, "/x/env", {"few": seen(files=2000), "some": seen(files=20_000)}, "auto")
+    made, failures = plan_install(STACK, LOCK, "/x/env", {"few": seen(files=2000), "some": seen(files=20_000)}, "auto")
     assert [*made.steps] == ["some"]
     assert failures[0].what == "no room for 12,000 files: 2,000 free in /home"

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.act.packages.resolve import find_uv, manylinux_platform, parse_pylock, resolve_wheels
 from ipexctl.act.packages.sources import Sources, find_pip_files, read_pip_settings, redact_url
 from ipexctl.model.errors import UsageError
-from ipexctl.model.text import without_secrets
+from ipexctl.model.text import strip_credentials
 from tests import wheels
 
 
@@ -84,7 +84,7 @@ def test_logins_come_from_the_index_urls_or_from_netrc(tmp_path: Path) -> None:
 def test_messages_have_no_passwords() -> None:
     assert redact_url("https://u:p@host:8080/simple?x=1") == "https://host:8080/simple?x=1"
     assert redact_url("/a/directory") == "/a/directory"
-    assert without_secrets("error for https://u:p@h/x and http://t@k/") == "error for https://h/x and http://k/"
+    assert strip_credentials("error for https://u:p@h/x and http://t@k/") == "error for https://h/x and http://k/"
 
 
 def test_a_lock_without_a_hash_or_without_a_wheel_is_refused_by_name() -> None:

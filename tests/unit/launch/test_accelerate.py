@@ -12,7 +12,7 @@ from ipexctl.decide.launch import accelerate
 from ipexctl.decide.launch.accelerate import AccelerateConfig, read_config, write_config
 from ipexctl.decide.launch.build import build_launch
 from ipexctl.decide.launch.environment import HostRuntime
-from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Installed
@@ -242,7 +242,7 @@ def test_arguments_that_the_installed_trainer_does_not_know_are_warned_of() -> N
 @pytest.mark.parametrize(("config", "alone"), [(AccelerateConfig(), True), (AccelerateConfig(ranks=2, hosts=2), False)])
 def test_one_rank_alone_is_no_distributed_training(config: AccelerateConfig, alone: bool) -> None:
     task, made = Run(script="train.py", launcher="accelerate"), launch(config)
-    told = specs(made, task, Identity(NONCE, "token", "me", 0.0))
+    told = build_run_specs(made, task, Identity(NONCE, "token", "me", 0.0))
     assert {host.alone for host in told.values()} == {alone}
 
 

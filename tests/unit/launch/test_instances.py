@@ -9,9 +9,9 @@ import pytest
 
 from ipexctl.decide.launch import emit
 from ipexctl.decide.launch.instances import check_options
-from ipexctl.decide.launch.run_spec import Identity, specs
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs
 from ipexctl.model.errors import Exit, UsageError
-from ipexctl.model.facts import cpu_list
+from ipexctl.model.facts import format_cpus
 from ipexctl.model.launch import Launch
 from ipexctl.model.tasks import Run
 from tests.unit.launch.two import launch
@@ -24,7 +24,7 @@ def run(**settings: Any) -> Run:
 def cores(of: Launch) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for place in of.places:
-        found.setdefault(place.host, []).append(cpu_list(place.cpus))
+        found.setdefault(place.host, []).append(format_cpus(place.cpus))
     return found
 
 
@@ -66,7 +66,7 @@ def test_instances_have_nothing_to_find_each_other_by() -> None:
     text = str(two)
     assert "backend none: instances are independent of each other" in text
     assert "no RANK, WORLD_SIZE, MASTER_ADDR" in text
-    told = specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0))
+    told = build_run_specs(two, run(instances="2", fail_fast=True), Identity("n", "t", "me", 0.0))
     assert all(spec.independent and spec.fail_fast for spec in told.values())
 
 

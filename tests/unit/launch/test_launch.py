@@ -11,7 +11,7 @@ from ipexctl.decide.facts.isa import LEVELS
 from ipexctl.decide.launch import mpi_launchers, tuning
 from ipexctl.decide.launch.build import identify_machines
 from ipexctl.decide.launch.environment import parse_user_env
-from ipexctl.decide.launch.run_spec import Identity, read_timings_from_environ, specs
+from ipexctl.decide.launch.run_spec import Identity, build_run_specs, read_timings_from_environ
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, Installed, Interface
 from ipexctl.model.hosts import Host
@@ -181,7 +181,7 @@ def test_a_range_of_ports_reaches_the_launcher_and_the_ranks_of_every_mpi() -> N
         assert [value(two, host, "FI_TCP_PORT_LOW_RANGE") for host in (0, 1)] == ["40002", "40002"]
         assert [value(two, host, "FI_TCP_PORT_HIGH_RANGE") for host in (0, 1)] == ["40017", "40017"]
         identity = Identity(NONCE, "token", "alice", 0.0)
-        assert specs(two, asked, identity)["node0"].head_spec.ports == [40000, 40019]
+        assert build_run_specs(two, asked, identity)["node0"].head_spec.ports == [40000, 40019]
     assert intel.mpiexec_env["I_MPI_PORT_RANGE"] == "40000:40017"
     assert mpich.mpiexec_env["MPIEXEC_PORT_RANGE"] == "40000:40017"
     oob = "OMPI_MCA_oob_tcp_dynamic_ipv4_ports"
@@ -484,7 +484,7 @@ def test_a_level_above_a_hosts_own_is_said_not_to_help() -> None:
 
 def told(of: Launch) -> dict[str, RunSpec]:
     identity = Identity(NONCE, "token", "alice", 0.0)
-    return specs(of, run(), identity)
+    return build_run_specs(of, run(), identity)
 
 
 def test_the_plan_is_complete_and_what_it_says_is_what_the_hosts_are_told() -> None:

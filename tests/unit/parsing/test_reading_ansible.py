@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.parsing import parse
+from ipexctl.decide.parsing import parse_inventory
 from ipexctl.model.errors import UsageError
 
 Read = dict[str, tuple[list[str], dict[str, str]]]
@@ -40,7 +40,7 @@ def ansible() -> Iterator[Reader]:
 def read_ours(suffix: str, text: str) -> Read:
     """The same of ours, with Ansible's names for what both know."""
     answer: Read = {}
-    for host in parse(text, f"inventory{suffix}"):
+    for host in parse_inventory(text, f"inventory{suffix}"):
         known = {"slots": host.slots, "ansible_ssh_private_key_file": host.key}
         known |= {OURS[key]: getattr(host, key) for key in OURS}
         if host.address == host.name:
@@ -129,7 +129,7 @@ def inventories(draw: st.DrawFn) -> tuple[str, str]:
         return own.setdefault(name, draw(VARIABLES)) if first else {}
 
     def expand(name: str) -> tuple[str, ...]:
-        return parse(name, "x").names
+        return parse_inventory(name, "x").names
 
     no_variables: dict[str, str] = {}
     sections = [("ungrouped", draw(st.lists(HOSTS, max_size=2, unique=True)), no_variables, set[int]())]
@@ -161,4 +161,4 @@ def test_what_ansible_would_read_otherwise_is_refused() -> None:
     """A port after a colon, and two values for one variable of a host, of which Ansible takes the last."""
     for text in ("[a]\nn1:2222\n", "[a]\nn1 rack=1\n[b]\nn1 rack=2\n"):
         with pytest.raises(UsageError, match=r"port in an Ansible|contradicts"):
-            parse(text, "inventory.ini")
+            parse_inventory(text, "inventory.ini")

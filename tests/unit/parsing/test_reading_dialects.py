@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipexctl.decide.parsing import limit_inventory, parse, parse_list
+from ipexctl.decide.parsing import limit_inventory, parse_inventory, parse_list
 from ipexctl.decide.parsing.dialects import DIALECTS, write_inventory
 from ipexctl.model.answers import HostsAnswer
 from ipexctl.model.errors import Exit, UsageError
@@ -71,7 +71,7 @@ def test_our_own_dialect_and_ansible_lose_nothing(inventory: Inventory) -> None:
     for dialect in ("ipexctl", "ansible"):
         written = write_inventory(inventory, dialect)
         assert written.warnings == ()
-        assert bare(parse(written.text, "again")) == bare(inventory)
+        assert bare(parse_inventory(written.text, "again")) == bare(inventory)
 
 
 @given(st.lists(HOST, min_size=1, max_size=5, unique_by=lambda host: host.address))
@@ -85,7 +85,7 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
     }
     for dialect, of in kept.items():
         written = write_inventory(inventory, dialect)
-        again = parse(written.text, "again")
+        again = parse_inventory(written.text, "again")
         assert [of(host) for host in again] == [of(host) for host in inventory]
         for host in inventory:
             about = " ".join(warning for warning in written.warnings if warning.startswith(f"{host.name}: "))
@@ -99,8 +99,8 @@ def test_mpi_dialects_carry_what_they_can_and_say_the_rest(hosts: list[Host]) ->
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_read_or_refused_harmlessly(text: str) -> None:
     readers: tuple[Callable[[], Inventory], ...] = (
-        lambda: parse(text, "hosts"),
-        lambda: parse(text, "hosts.yaml"),
+        lambda: parse_inventory(text, "hosts"),
+        lambda: parse_inventory(text, "hosts.yaml"),
         lambda: parse_list(text),
     )
     for read in readers:
@@ -125,7 +125,7 @@ PIECES = st.sampled_from(
 def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
     for source in ("hosts", "hosts.yml"):
         try:
-            inventory = parse(text, source)
+            inventory = parse_inventory(text, source)
         except UsageError:
             continue
         assert inventory.names
@@ -137,7 +137,7 @@ def test_any_mixture_of_syntax_is_read_or_refused(text: str) -> None:
 
 def test_each_dialect_in_its_own_words() -> None:
     text = "node0 address=10.0.0.1 slots=4 user=bob\nnode1 slots=2 port=2222\n[amx]\nnode1\n"
-    inventory = parse(text, "hosts")
+    inventory = parse_inventory(text, "hosts")
     assert write_inventory(inventory, "mpi").text == (
         "10.0.0.1:4 user=bob  # node0\n# node1: no field of Intel MPI and MPICH holds port=2222\nnode1:2\n"
     )
@@ -154,14 +154,16 @@ def test_each_dialect_in_its_own_words() -> None:
 
 def test_no_dialect_tells_to_write_over_the_file_the_hosts_are_read_from() -> None:
     for dialect in DIALECTS:
-        assert not re.search(r"> *(\./)?hostfile\b", write_inventory(parse("n0\nn1 slots=2", "hostfile"), dialect).text)
-    accelerate = write_inventory(parse("n0 slots=2", "hostfile"), "accelerate").text
+        assert not re.search(
+            r"> *(\./)?hostfile\b", write_inventory(parse_inventory("n0\nn1 slots=2", "hostfile"), dialect).text
+        )
+    accelerate = write_inventory(parse_inventory("n0 slots=2", "hostfile"), "accelerate").text
     assert "ipexctl hosts --as mpi > mpi-hostfile\n" in accelerate
     assert "  mpirun_hostfile: mpi-hostfile\n" in accelerate
 
 
 def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
-    written = write_inventory(parse("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
+    written = write_inventory(parse_inventory("n0 port=2222\nn1 slots=2", "hosts"), "deepspeed")
     told = ("n0: its slots are not known: 1 is written for DeepSpeed", "n0: no field of DeepSpeed holds port=2222")
     assert written.warnings == told
     assert written.text == f"# {told[0]}\n# {told[1]}\nn0 slots=1\nn1 slots=2\n"
@@ -169,17 +171,18 @@ def test_slots_that_are_not_known_are_said_in_plain_words() -> None:
 
 def test_an_unknown_dialect_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean openmpi"):
-        write_inventory(parse("n1", "hosts"), "open-mpi")
+        write_inventory(parse_inventory("n1", "hosts"), "open-mpi")
 
 
 def test_a_head_that_others_cannot_reach_is_said() -> None:
     assert (
-        "cannot reach main_process_ip" in write_inventory(parse("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
+        "cannot reach main_process_ip"
+        in write_inventory(parse_inventory("localhost:1\nn1:1", "hosts"), "accelerate").warnings[0]
     )
 
 
 def test_the_verb_answers_with_hosts_and_text() -> None:
-    inventory = parse("[a]\nnode0 slots=4\nnode1 local=yes ansible_ssh_common_args='-J x'", "hosts")
+    inventory = parse_inventory("[a]\nnode0 slots=4\nnode1 local=yes ansible_ssh_common_args='-J x'", "hosts")
     started, second, third, answer, ended = list(verb(inventory, dialect="mpi"))
     assert started == Started("hosts", "2 hosts from hosts (node0 = node0)", ("node0", "node1"))
     assert isinstance(second, Message)
@@ -196,12 +199,14 @@ def test_the_verb_answers_with_hosts_and_text() -> None:
 
 def test_a_variable_that_looks_like_a_slip_is_said() -> None:
     said = [
-        event.text for event in verb(parse("[a]\nn1 slot=4 rack=b\nn2 slot=4", "hosts")) if isinstance(event, Message)
+        event.text
+        for event in verb(parse_inventory("[a]\nn1 slot=4 rack=b\nn2 slot=4", "hosts"))
+        if isinstance(event, Message)
     ]
     assert said == ["slot of n1 and 1 more is not a key of ipexctl: did you mean slots?"]
 
 
 def test_every_dialect_can_be_written_for_every_host() -> None:
-    inventory = parse("bob@[fe80::1]:2 key='/a b' venv=/v\nlocalhost", "hosts")
+    inventory = parse_inventory("bob@[fe80::1]:2 key='/a b' venv=/v\nlocalhost", "hosts")
     for dialect in DIALECTS:
         assert write_inventory(inventory, dialect).text.endswith("\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.parsing import limit_inventory, parse, playbook, validators
+from ipexctl.decide.parsing import limit_inventory, parse_inventory, playbook, validators
 from ipexctl.decide.parsing.dialects import DIALECTS
 from ipexctl.model.errors import UsageError
 
@@ -28,11 +28,11 @@ def first_column(page: str) -> set[str]:
 
 @pytest.mark.parametrize("text", blocks(HOSTFILE, "hostfile", "ini", "yaml"))
 def test_every_hostfile_of_the_page_is_read(text: str) -> None:
-    assert len(parse(text, "hostfile")) > 0
+    assert len(parse_inventory(text, "hostfile")) > 0
 
 
 def test_the_two_inventories_of_the_page_are_one() -> None:
-    ini, yaml = (parse(text, "x") for text in blocks(HOSTFILE, "ini", "yaml"))
+    ini, yaml = (parse_inventory(text, "x") for text in blocks(HOSTFILE, "ini", "yaml"))
     assert ini.names == yaml.names == ("xeon01", "xeon02", "xeon03", "xeon04")
     assert [(host.user, host.port, host.slots, host.groups, host.vars) for host in ini] == [
         (host.user, host.port, host.slots, host.groups, host.vars) for host in yaml
@@ -42,16 +42,16 @@ def test_the_two_inventories_of_the_page_are_one() -> None:
 
 def test_the_refusals_of_the_pages_are_what_is_said() -> None:
     with pytest.raises(UsageError) as hostfile:
-        parse(blocks(HOSTFILE, "hostfile refused")[0], "hostfile")
+        parse_inventory(blocks(HOSTFILE, "hostfile refused")[0], "hostfile")
     assert f"{hostfile.value}\n" == blocks(HOSTFILE, "text")[0]
     with pytest.raises(UsageError) as play:
-        playbook.parse(blocks(PLAYBOOK, "yaml refused")[0], "playbook.yaml", ansible=read_data("ansible.toml"))
+        playbook.parse_playbook(blocks(PLAYBOOK, "yaml refused")[0], "playbook.yaml", ansible=read_data("ansible.toml"))
     assert f"{play.value}\n" == blocks(PLAYBOOK, "text")[0]
 
 
 @pytest.mark.parametrize("text", blocks(PLAYBOOK, "yaml"))
 def test_every_playbook_of_the_page_is_read(text: str) -> None:
-    assert playbook.parse(text, "playbook.yaml", base="/plays", environ={"USER": "alice"}).steps
+    assert playbook.parse_playbook(text, "playbook.yaml", base="/plays", environ={"USER": "alice"}).steps
 
 
 def test_the_pages_name_every_key_and_no_other() -> None:

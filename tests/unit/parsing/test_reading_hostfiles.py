@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.decide.parsing import parse, parse_allocation, parse_list
+from ipexctl.decide.parsing import parse_allocation, parse_inventory, parse_list
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.hosts import Host, Inventory
 
@@ -24,13 +24,13 @@ def hosts(inventory: Inventory) -> list[tuple[object, ...]]:
 
 def refusal(text: str, source: str = "hosts") -> UsageError:
     with pytest.raises(UsageError) as caught:
-        parse(text, source)
+        parse_inventory(text, source)
     assert caught.value.exit is Exit.INPUT
     return caught.value
 
 
 def one(text: str) -> Host:
-    (host,) = parse(text, "hosts")
+    (host,) = parse_inventory(text, "hosts")
     return host
 
 
@@ -84,8 +84,8 @@ def test_localhost_alone_is_a_hostfile() -> None:
 
 
 def test_the_untidy_file_is_the_tidy_one() -> None:
-    tidy = parse((FILES / "tidy").read_text(), "hosts")
-    untidy = parse((FILES / "untidy").read_bytes().decode(), "hosts")
+    tidy = parse_inventory((FILES / "tidy").read_text(), "hosts")
+    untidy = parse_inventory((FILES / "untidy").read_bytes().decode(), "hosts")
     assert hosts(tidy) == hosts(untidy)
     assert tidy.names == ("node0", "node1", "node2", "10.0.0.7")
     assert tidy.head.slots == 4
@@ -93,13 +93,15 @@ def test_the_untidy_file_is_the_tidy_one() -> None:
 
 
 def test_ranges_are_hosts_in_order() -> None:
-    inventory = parse("node[01-03,7]:2 port=22\nr[a-b]n[0:4:2]", "hosts")
+    inventory = parse_inventory("node[01-03,7]:2 port=22\nr[a-b]n[0:4:2]", "hosts")
     assert inventory.names == ("node01", "node02", "node03", "node7", "ran0", "ran2", "ran4", "rbn0", "rbn2", "rbn4")
     assert {host.slots for host in inventory.hosts[:4]} == {2}
-    assert parse("n[1-9/2,12]", "hosts").names == ("n1", "n3", "n5", "n7", "n9", "n12"), "as ClusterShell writes steps"
-    assert parse("n[01-10/4]", "hosts").names == ("n01", "n05", "n09")
-    assert parse("n[8-11]", "hosts").names == ("n8", "n9", "n10", "n11")
-    assert parse("n[08-11]", "hosts").names == ("n08", "n09", "n10", "n11")
+    assert parse_inventory("n[1-9/2,12]", "hosts").names == ("n1", "n3", "n5", "n7", "n9", "n12"), (
+        "as ClusterShell writes steps"
+    )
+    assert parse_inventory("n[01-10/4]", "hosts").names == ("n01", "n05", "n09")
+    assert parse_inventory("n[8-11]", "hosts").names == ("n8", "n9", "n10", "n11")
+    assert parse_inventory("n[08-11]", "hosts").names == ("n08", "n09", "n10", "n11")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_the_same_name_twice_is_refused_with_both_lines() -> None:
 
 def test_hosts_that_share_an_address_need_names() -> None:
     text = "a address=127.0.0.1 port=2201\nb address=127.0.0.1 port=2202"
-    assert [host.port for host in parse(text, "hosts")] == [2201, 2202]
+    assert [host.port for host in parse_inventory(text, "hosts")] == [2201, 2202]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_hosts_that_share_an_address_need_names() -> None:
 )
 def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(line + "\n", "hosts")
+        parse_inventory(line + "\n", "hosts")
     shown = str(caught.value)
     assert all(char.isprintable() for char in shown.replace("\n", ""))
     with pytest.raises(UsageError):
@@ -252,7 +254,7 @@ def test_what_is_not_allowed_is_refused_and_never_shown_raw(line: str) -> None:
 )
 def test_a_character_that_looks_like_another_is_told_by_code_point_and_column(text: str, where: str) -> None:
     with pytest.raises(UsageError) as refused:
-        parse(text, "hosts")
+        parse_inventory(text, "hosts")
     assert where in str([refused.value.sentence, refused.value.reasons])
 
 
@@ -349,8 +351,8 @@ def test_the_interface_of_an_mpich_hostfile_is_kept() -> None:
 
 
 def test_ansible_ini_and_yaml_say_the_same() -> None:
-    ini = parse((FILES / "inventory.ini").read_text(), "inventory.ini")
-    yaml = parse((FILES / "inventory.yaml").read_text(), "inventory.yaml")
+    ini = parse_inventory((FILES / "inventory.ini").read_text(), "inventory.ini")
+    yaml = parse_inventory((FILES / "inventory.yaml").read_text(), "inventory.yaml")
     assert hosts(ini) == hosts(yaml)
     assert ini.names == ("bastion", "xeon01", "xeon02", "xeon03", "epyc1")
     assert said(ini["bastion"]) == ("bastion", "192.0.2.1", None, None, None, None, (), {})
@@ -362,7 +364,7 @@ def test_ansible_ini_and_yaml_say_the_same() -> None:
 def test_what_ansible_inventory_prints_can_be_read() -> None:
     text = """{"_meta": {"hostvars": {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"slots": 2}}},
         "all": {"children": ["ungrouped", "cpu"]}, "cpu": {"hosts": ["n2", "n1"]}}"""
-    inventory = parse(text, "inventory.json")
+    inventory = parse_inventory(text, "inventory.json")
     assert hosts(inventory) == [
         ("n2", "n2", None, None, 2, None, ("cpu",), {}),
         ("n1", "10.0.0.1", None, None, None, None, ("cpu",), {}),
@@ -370,9 +372,9 @@ def test_what_ansible_inventory_prints_can_be_read() -> None:
 
 
 def test_yaml_is_recognised_by_its_first_lines() -> None:
-    assert parse("all:\n  hosts:\n    n1:\n", "hosts").names == ("n1",)
-    assert parse("---\nall: {hosts: {n1: }}\n", "hosts").names == ("n1",)
-    assert parse('{"all": {"hosts": {"n1": {"slots": 2}}}}', "hosts")["n1"].slots == 2
+    assert parse_inventory("all:\n  hosts:\n    n1:\n", "hosts").names == ("n1",)
+    assert parse_inventory("---\nall: {hosts: {n1: }}\n", "hosts").names == ("n1",)
+    assert parse_inventory('{"all": {"hosts": {"n1": {"slots": 2}}}}', "hosts")["n1"].slots == 2
     assert "slots must be" in str(refusal("node1:\nnode2:4\n"))
 
 
@@ -390,7 +392,7 @@ def test_the_value_of_a_group_variable_reaches_to_the_end_of_the_line() -> None:
 
 
 def test_a_host_in_two_groups_is_one_host() -> None:
-    inventory = parse("n1 port=22\n[a]\nn1\nn2\n[b]\nn1 slots=2", "hosts")
+    inventory = parse_inventory("n1 port=22\n[a]\nn1\nn2\n[b]\nn1 slots=2", "hosts")
     assert inventory.names == ("n1", "n2")
     assert (inventory["n1"].port, inventory["n1"].slots, inventory["n1"].groups) == (22, 2, ("a", "b"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.decide.parsing import limit_inventory, parse
+from ipexctl.decide.parsing import limit_inventory, parse_inventory
 from ipexctl.model.errors import UsageError
 
-INVENTORY = parse(
+INVENTORY = parse_inventory(
     "[w]\nnode[1-4] slots=2\n[x]\nnode[3-6]\n[y]\nhead address=10.0.0.9\n[fe80::1]\n[top:children]\ny", "hosts"
 )
 
@@ -73,5 +73,5 @@ def test_what_names_nothing_is_refused_with_the_nearest_names(text: str, why: st
 
 
 def test_a_large_range_of_a_large_inventory_is_quick() -> None:
-    many = parse("n[0001-4096]", "hosts")
+    many = parse_inventory("n[0001-4096]", "hosts")
     assert len(limit_inventory(many, "n[0001-4096]:!n0001")) == 4095

@@ -17,7 +17,7 @@ from ipexctl.model.tasks import Bench, Doctor, Execute, Fetch, Install, Run, Syn
 
 
 def play(text: str, **given: object) -> Play:
-    return playbook.parse(text, "play.yaml", base="/plays", ansible=read_data("ansible.toml"), **given)  # type: ignore[arg-type]
+    return playbook.parse_playbook(text, "play.yaml", base="/plays", ansible=read_data("ansible.toml"), **given)  # type: ignore[arg-type]
 
 
 def refusal(text: str, **given: object) -> UsageError:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, names, needs_facts
+from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, list_condition_names, needs_facts
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
@@ -143,7 +143,7 @@ def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int
 
 
 def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
-    kinds = names()
+    kinds = list_condition_names()
     assert {"isa_level", "mem_total_kb", "is_vm", "flags", "host", "groups", "slots"} <= kinds.keys()
     assert {key for key, value in to_json(FACTS).items() if isinstance(value, bool)} <= {
         k for k, v in kinds.items() if v == "truth"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ipexctl.data import read_data
 from ipexctl.decide.launch.accelerate import AccelerateConfig
-from ipexctl.decide.parsing import parse, parse_list
+from ipexctl.decide.parsing import parse_inventory, parse_list
 from ipexctl.decide.parsing import playbook as reading
 from ipexctl.decide.planning.init import (
     Answers,
@@ -22,7 +22,7 @@ from ipexctl.decide.planning.init import (
     list_questions,
     read_script,
 )
-from ipexctl.decide.releases.resolve import resolve
+from ipexctl.decide.releases.resolve import resolve_stack
 from ipexctl.decide.script_imports import ImportTable
 from ipexctl.model.errors import UsageError
 from ipexctl.model.facts import Core, Facts
@@ -97,7 +97,7 @@ def test_answers_are_taken_or_told_what_they_must_be(key: str, text: str, value:
 
 
 def written(answers: Answers, script: Script, inventory: Inventory = HOSTS) -> str:
-    stack = resolve(StackRequest(track="ipex", backend="gloo"), {}, load_releases())
+    stack = resolve_stack(StackRequest(track="ipex", backend="gloo"), {}, load_releases())
     whys = {"ppn": "one per NUMA node", "precision": "x\ny"}
     named = {"hosts": "hostfile", "name": "playbook.yaml", "when": "2026-11-20"}
     return format_playbook(
@@ -114,7 +114,7 @@ def test_the_commands_above_a_playbook_stand_in_columns() -> None:
 def test_what_is_written_is_a_playbook_with_these_answers() -> None:
     answers = Answers("train.py", ("--lr", "1e-3"), 2, True, "gloo", None, "bf16", 29500)
     text = written(answers, Script(("accelerate", "transformers"), ("mystuff",), True))
-    play = reading.parse(text, "playbook.yaml", base="/p")
+    play = reading.parse_playbook(text, "playbook.yaml", base="/p")
     look, install, train = play.steps
     assert (look.action, play.hostfile, play.name) == ("doctor", "/p/hostfile", "train train.py on 2 hosts")
     assert install.task == Install(
@@ -141,16 +141,16 @@ NAME = st.text(min_size=1, max_size=20).filter(lambda text: text.strip() and "\x
 @settings(max_examples=150, deadline=None)
 def test_any_name_and_any_argument_come_back_as_they_are(name: str, args: list[str]) -> None:
     text = written(Answers("/abs/" + name, tuple(args), 1, True, "gloo", None, "no", 0), Script())
-    (task,) = [step.task for step in reading.parse(text, "p.yaml").steps if isinstance(step.task, Run)]
+    (task,) = [step.task for step in reading.parse_playbook(text, "p.yaml").steps if isinstance(step.task, Run)]
     assert (task.script, task.args) == ("/abs/" + name, tuple(args))
 
 
 def test_the_hostfile_is_read_back_with_what_the_hosts_said_beside_it() -> None:
-    inventory = parse("alice@node0 slots=2 port=2222\nnode1 address=10.0.0.2 venv='/a b'\nnode2\n", "x")
+    inventory = parse_inventory("alice@node0 slots=2 port=2222\nnode1 address=10.0.0.2 venv='/a b'\nnode2\n", "x")
     text = format_hostfile(inventory, FACTS, "2026-11-20")
-    assert [(host.name, host.address, host.user, host.slots, host.vars) for host in parse(text, "hostfile")] == [
-        (host.name, host.address, host.user, host.slots, host.vars) for host in inventory
-    ]
+    assert [
+        (host.name, host.address, host.user, host.slots, host.vars) for host in parse_inventory(text, "hostfile")
+    ] == [(host.name, host.address, host.user, host.slots, host.vars) for host in inventory]
     assert "#   node2  did not answer" in text
     assert "AVX512_BF16 · 8 cores · 64.0 GiB" in text or "AVX512_BF16 · 8 cores · 64 GiB" in text
     assert "\x1b" not in text

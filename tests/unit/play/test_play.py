@@ -45,7 +45,7 @@ def bad(*names: str) -> Does:
 def played(
     text: str, does: Does = fine, how: PlayOptions | None = None, down: Mapping[str, Failure] | None = None
 ) -> tuple[CommandReport, list[dict[str, Any]], list[Event], FakeOpener]:
-    book = playbook.parse(text, "p.yaml", base="/nowhere")
+    book = playbook.parse_playbook(text, "p.yaml", base="/nowhere")
     opener = FakeOpener(does, down=down)
     events = [*play(book, HOSTS, Context(opener, Path("state"), Path("cache")), {}, how)]
     answer = next(e.value for e in events if isinstance(e, Answer) and isinstance(e.value, PlayAnswer))
@@ -222,7 +222,7 @@ def test_files_that_are_missing_are_said_before_anything_is_done() -> None:
 
 
 def test_the_list_of_steps_contacts_nobody() -> None:
-    book = playbook.parse(THREE + "    limit: n[0-1]\n    tags: [a, b]\n    when: sockets > 1\n", "p.yaml")
+    book = playbook.parse_playbook(THREE + "    limit: n[0-1]\n    tags: [a, b]\n    when: sockets > 1\n", "p.yaml")
     (value,) = [event.value for event in list_steps(book, HOSTS, PlayOptions()) if isinstance(event, Answer)]
     assert to_json(value)["list"][2] == {
         "step": 3, "name": "command", "action": "command", "hosts": "n0,n1", "tags": "a,b", "when": "sockets > 1"

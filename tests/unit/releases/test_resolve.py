@@ -14,7 +14,7 @@ from ipexctl.decide.releases.listing import format_releases, list_releases
 from ipexctl.decide.releases.resolve import (
     explain_request,
     replace_impi_by_gloo,
-    resolve,
+    resolve_stack,
     suggest_sources,
     use_host_mpi,
 )
@@ -43,7 +43,7 @@ def but(**changes: object) -> Facts:
 
 def refusal(wish: StackRequest, **facts: Facts) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        resolve(wish, facts, TABLE)
+        resolve_stack(wish, facts, TABLE)
     return caught.value
 
 
@@ -76,7 +76,7 @@ def refusal(wish: StackRequest, **facts: Facts) -> UsageError:
     ],
 )
 def test_a_wish_becomes_the_newest_row_that_means_it(wish: StackRequest, name: str, mpi: str, backend: str) -> None:
-    stack = resolve(wish, {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
+    stack = resolve_stack(wish, {"a": but(pythons=(Python("/usr/bin/python3.11", "3.11.2"),))}, TABLE)
     assert (stack.name, stack.mpi, stack.backend) == (f"{name}, Python 3.11", mpi, backend)
 
 
@@ -148,7 +148,7 @@ def test_a_python_that_no_host_has_is_what_is_told_and_not_that_they_cannot_hold
 def test_every_note_has_its_subject() -> None:
     for row in TABLE.releases:
         assert all(note.startswith(f"IPEX {row.ipex} ") for note in row.notes)
-    gloo = resolve(StackRequest(torch="2.8.0", backend="gloo"), {}, TABLE).notes
+    gloo = resolve_stack(StackRequest(torch="2.8.0", backend="gloo"), {}, TABLE).notes
     assert tuple(map(str, gloo)) == ("IPEX 2.8.0 is the last one: there will be none for a newer torch",)
     assert explain_request(StackRequest(torch="2.13.0"), TABLE)[0].startswith(
         "torch 2.13.0 + impi-rt 2021.18.1, Python 3.14 go together ("
@@ -164,7 +164,7 @@ def test_all_hosts_reasons_are_told_at_once_and_equal_ones_together() -> None:
 
 
 def test_what_a_host_could_not_tell_is_not_held_against_it() -> None:
-    resolve(StackRequest(torch="2.7.0"), {"a": Facts(pythons=XEON.pythons)}, TABLE)
+    resolve_stack(StackRequest(torch="2.7.0"), {"a": Facts(pythons=XEON.pythons)}, TABLE)
 
 
 def test_hosts_without_a_python_in_common_are_refused_though_each_has_a_good_one() -> None:
@@ -179,17 +179,17 @@ def test_hosts_without_a_python_in_common_are_refused_though_each_has_a_good_one
 def test_the_newest_common_python_wins_but_the_distributions_own_before_others() -> None:
     a = but(pythons=(Python("/opt/python/bin/python3.13", "3.13.1"), Python("/usr/bin/python3.11", "3.11.2")))
     b = but(pythons=(Python("/usr/bin/python3.11", "3.11.9"), Python("/usr/bin/python3.13", "3.13.0")))
-    assert resolve(StackRequest(torch="2.8.0"), {"a": a}, TABLE).python == "3.11"
-    assert resolve(StackRequest(torch="2.8.0"), {"b": b}, TABLE).python == "3.13"
-    both = resolve(StackRequest(torch="2.8.0"), {"a": a, "b": b}, TABLE)
+    assert resolve_stack(StackRequest(torch="2.8.0"), {"a": a}, TABLE).python == "3.11"
+    assert resolve_stack(StackRequest(torch="2.8.0"), {"b": b}, TABLE).python == "3.13"
+    both = resolve_stack(StackRequest(torch="2.8.0"), {"a": a, "b": b}, TABLE)
     assert (both.python, both.interpreters) == ("3.11", {"a": "/usr/bin/python3.11", "b": "/usr/bin/python3.11"})
-    only = resolve(StackRequest(torch="2.8.0", python="3.13"), {"a": a, "b": b}, TABLE)
+    only = resolve_stack(StackRequest(torch="2.8.0", python="3.13"), {"a": a, "b": b}, TABLE)
     assert only.interpreters["a"] == "/opt/python/bin/python3.13"
 
 
 def test_a_default_that_hosts_cannot_hold_gives_way_and_says_so_an_exact_wish_does_not() -> None:
     old = but(glibcxx="3.4.28")
-    stack = resolve(StackRequest(), {"a": old, "b": XEON}, TABLE)
+    stack = resolve_stack(StackRequest(), {"a": old, "b": XEON}, TABLE)
     assert stack.release.torch == "2.5.0"
     assert "not torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0: a: libstdc++ ends at GLIBCXX_3.4.28" in str(stack.notes[0])
     exact = refusal(StackRequest(torch="2.7.0"), a=old)
@@ -197,7 +197,7 @@ def test_a_default_that_hosts_cannot_hold_gives_way_and_says_so_an_exact_wish_do
 
 
 def test_native_takes_the_newest_torch_the_hosts_pythons_have() -> None:
-    stack = resolve(
+    stack = resolve_stack(
         StackRequest(track="native"), {"a": but(pythons=(Python("/usr/bin/python3.10", "3.10.12"),))}, TABLE
     )
     assert stack.release.torch == "2.14.1"
@@ -206,7 +206,7 @@ def test_native_takes_the_newest_torch_the_hosts_pythons_have() -> None:
 
 def test_hosts_with_an_old_glibc_get_the_older_intel_mpi() -> None:
     old = but(glibc="2.17", glibcxx="3.4.19", pythons=(Python("/usr/bin/python3", "3.8.10"),))
-    stack = resolve(StackRequest(torch="2.2.0", backend="gloo"), {"a": old}, TABLE)
+    stack = resolve_stack(StackRequest(torch="2.2.0", backend="gloo"), {"a": old}, TABLE)
     assert "impi-rt==2021.13.1" in stack.pins
     assert any("because glibc 2.17 is older" in line.text for line in stack.notes)
 
@@ -214,7 +214,7 @@ def test_hosts_with_an_old_glibc_get_the_older_intel_mpi() -> None:
 def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> None:
     for row in TABLE.releases:
         for backend in ("auto", "gloo"):
-            stack = resolve(StackRequest(torch=row.torch, backend=backend), {}, TABLE)
+            stack = resolve_stack(StackRequest(torch=row.torch, backend=backend), {}, TABLE)
             assert f"torch=={row.torch}" in stack.pins
             assert not any("impi-rt" in pin for pin in stack.pins) or stack.mpi == "impi-rt"
             assert "impi-rt==2021.19.0" not in stack.pins
@@ -244,7 +244,7 @@ def test_the_rules_of_the_table_hold_in_every_row() -> None:
     [("1.10.0", "AVX512"), ("1.11.0", "AVX2"), ("2.8.0", "AVX2")],
 )
 def test_the_least_cpu_level_is_the_releases_own(torch: str, levels: str) -> None:
-    assert resolve(StackRequest(torch=torch), {}, TABLE).release.isa == levels
+    assert resolve_stack(StackRequest(torch=torch), {}, TABLE).release.isa == levels
 
 
 def test_the_table_is_the_collected_facts() -> None:
@@ -279,7 +279,7 @@ def test_rows_can_be_asked_by_torch_and_for_hosts() -> None:
     assert {row.torch for row in list_releases(TABLE, torch="2.7")} == {"2.7.0", "2.7.1"}
     found = list_releases(TABLE, facts={"a": but(glibcxx="3.4.28")})
     assert {row.torch: row.fits for row in found}["2.6.0"] is False
-    taken = resolve(StackRequest(), {}, TABLE).release
+    taken = resolve_stack(StackRequest(), {}, TABLE).release
     lines = format_releases(list_releases(TABLE), taken).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[0] == TABLE.releases[-1].torch
@@ -293,8 +293,8 @@ def test_the_table_for_hosts_marks_what_they_get_and_tells_each_reason_once() ->
     facts = {
         f"node{n}": but(pythons=(Python("/usr/bin/python3", "3.8.2"),), isa_level="AVX2", flags=()) for n in range(5)
     }
-    taken = resolve(StackRequest(), facts, TABLE).release
-    assert taken.torch != resolve(StackRequest(), {}, TABLE).release.torch
+    taken = resolve_stack(StackRequest(), facts, TABLE).release
+    assert taken.torch != resolve_stack(StackRequest(), {}, TABLE).release.torch
     text = format_releases(list_releases(TABLE, facts=facts, most=3), taken)
     (marked,) = [line for line in text.splitlines() if line.endswith("* fits")]
     assert marked.split()[:3] == [taken.torch, taken.ipex or "–", taken.oneccl or "–"]
@@ -320,7 +320,7 @@ def test_every_wish_ends_in_a_stack_it_means_or_in_a_refusal_with_a_reason(
     facts = {"a": but(pythons=(Python("/p", has),), isa_level=level)}
     refused = None
     try:
-        stack = resolve(wish, facts, TABLE)
+        stack = resolve_stack(wish, facts, TABLE)
     except UsageError as error:
         refused = error
     if refused:
@@ -353,9 +353,9 @@ NO_BINDING = BindingOffer("", "its index does not answer: https://index.example/
 def test_a_binding_that_cannot_be_had_is_passed_over(
     request_: StackRequest, offer: BindingOffer, name: str, backend: str
 ) -> None:
-    stack = resolve(request_, {}, TABLE, offer)
+    stack = resolve_stack(request_, {}, TABLE, offer)
     assert (stack.release.name, stack.backend) == (name, backend)
-    if name != resolve(request_, {}, TABLE).release.name:
+    if name != resolve_stack(request_, {}, TABLE).release.name:
         note = next(note for note in stack.notes if note.code == "older-release")
         assert f"{offer.why}; taking {name}" in note.text
 
@@ -364,12 +364,12 @@ def test_hosts_that_hold_no_row_with_the_binding_get_the_newest_that_they_hold()
     new = {"a": Facts(isa_level="AMX", pythons=(Python("/usr/bin/python3", "3.14.0"),))}
     weak = {"a": Facts(isa_level="below", pythons=(Python("/usr/bin/python3", "3.11.2"),))}
     for facts in (new, weak):
-        stack = resolve(StackRequest(), facts, TABLE)
+        stack = resolve_stack(StackRequest(), facts, TABLE)
         assert stack.release.torch == TABLE.releases[-1].torch
         assert not stack.release.ipex
         assert stack.notes[0].code == "older-release"
         with pytest.raises(UsageError):
-            resolve(StackRequest(track="ipex"), facts, TABLE)
+            resolve_stack(StackRequest(track="ipex"), facts, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -386,22 +386,22 @@ def test_hosts_that_hold_no_row_with_the_binding_get_the_newest_that_they_hold()
     ],
 )
 def test_versions_are_spelled_as_the_guides_do(torch: str, taken: str) -> None:
-    assert resolve(StackRequest(torch=torch), {}, TABLE).release.torch == taken
+    assert resolve_stack(StackRequest(torch=torch), {}, TABLE).release.torch == taken
 
 
 def test_latest_on_the_ipex_track_is_the_last_with_ipex() -> None:
-    assert resolve(StackRequest(torch="latest", track="ipex"), {}, TABLE).release.torch == "2.8.0"
+    assert resolve_stack(StackRequest(torch="latest", track="ipex"), {}, TABLE).release.torch == "2.8.0"
 
 
 @pytest.mark.parametrize("torch", ["two", "2.7,2.8", ">=", " ", "2.7.0 || true"])
 def test_what_is_no_version_is_refused(torch: str) -> None:
     with pytest.raises(UsageError) as caught:
-        resolve(StackRequest(torch=torch), {}, TABLE)
+        resolve_stack(StackRequest(torch=torch), {}, TABLE)
     assert caught.value.exit == Exit.INPUT
 
 
 def test_where_impi_torch_cannot_be_had_gloo_takes_its_place_and_says_why() -> None:
-    stack = resolve(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE)
+    stack = resolve_stack(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE)
     assert any(pin.startswith("mpi4py") for pin in stack.pins)
     instead = replace_impi_by_gloo(stack, "no wheel")
     assert instead.backend == "gloo"
@@ -413,7 +413,7 @@ def test_where_impi_torch_cannot_be_had_gloo_takes_its_place_and_says_why() -> N
 
 def test_with_the_hosts_own_mpi_impi_rt_is_not_installed() -> None:
     mpich = MpiLauncher("mpich", "/usr/bin/mpiexec.mpich", "4.0.2")
-    stack = use_host_mpi(resolve(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE), mpich)
+    stack = use_host_mpi(resolve_stack(StackRequest(torch="2.8.0"), {"n1": XEON}, TABLE), mpich)
     assert not [pin for pin in stack.pins if pin.startswith("impi-rt")]
     assert (
         stack.notes[-1].text
@@ -423,7 +423,7 @@ def test_with_the_hosts_own_mpi_impi_rt_is_not_installed() -> None:
     assert list_layout_paths(stack) == ()
     ready = build_runtime(dataclasses.replace(MARKER, prefix="/e", layout=detect_layout(stack, ())))
     assert (ready.mpiexec, ready.env) == ("", {"VIRTUAL_ENV": "/e"})
-    bound = resolve(StackRequest(torch="2.7.0"), {"n1": XEON}, TABLE)  # its MPI is in the binding's own wheel
+    bound = resolve_stack(StackRequest(torch="2.7.0"), {"n1": XEON}, TABLE)  # its MPI is in the binding's own wheel
     assert (use_host_mpi(bound, mpich).mpi, use_host_mpi(bound, mpich).pins) == (bound.mpi, bound.pins)
 
 

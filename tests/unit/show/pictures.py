@@ -132,8 +132,8 @@ def write(picture: Picture, width: int, height: int = HEIGHT, encoding: str = "u
     sink = _Still(out, console=console, on_detach=lambda: None)
     events, seen = _until(picture), 0.0
     for stamped in events:
-        folding.take(stamped)
-        sink.take(stamped)
+        folding.handle_event(stamped)
+        sink.handle_event(stamped)
         if picture.at is not None and stamped.at >= seen + 0.5:
             sink.look(seen := stamped.at)
     if picture.at is None:
@@ -151,8 +151,8 @@ def write_plainly(picture: Picture) -> str:
     out, folding = Pipe(raw := Terminal()), Folding(read_known_errors)
     sink = Plain(out, out)
     for stamped in picture.events():
-        folding.take(stamped)
-        sink.take(stamped)
+        folding.handle_event(stamped)
+        sink.handle_event(stamped)
     sink.close(folding.report())
     return raw.getvalue().decode()
 

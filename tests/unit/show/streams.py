@@ -263,7 +263,7 @@ def fold(events: Iterable[Stamped], *, lost: LostOutput | None = None) -> Comman
     """The report of a whole stream."""
     folding = Folding()
     for stamped in events:
-        folding.take(stamped)
+        folding.handle_event(stamped)
     return folding.report(lost=lost)
 
 
@@ -295,7 +295,7 @@ def main() -> None:
         time.sleep(max(stamped.at - before, 0) / speed)
         before = stamped.at
         for each in (folding, sink):
-            each.take(stamped)
+            each.handle_event(stamped)
     sink.close(folding.report())
     sys.exit(folding.report().exit)
 

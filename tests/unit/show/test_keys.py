@@ -100,7 +100,7 @@ from ipexctl.model.events import Stamped, Started
 from ipexctl.show.live import Live
 from ipexctl.show.pipe import Pipe
 live = Live(Pipe(sys.stdout))
-live.take(Stamped(time.time(), Started("doctor", "2 hosts", ("node0", "node1"))))
+live.handle_event(Stamped(time.time(), Started("doctor", "2 hosts", ("node0", "node1"))))
 end = time.monotonic() + 60
 while not Path(sys.argv[1]).exists() and time.monotonic() < end:
     time.sleep(0.02)

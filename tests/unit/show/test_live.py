@@ -51,7 +51,7 @@ def board(stream: Iterable[Stamped], until: float = float("inf")) -> Board:
     for stamped in stream:
         if stamped.at - streams.START > until:
             break
-        made.take(stamped)
+        made.handle_event(stamped)
     return made
 
 
@@ -76,7 +76,7 @@ def live(stream: Iterable[Stamped], width: int = 80, height: int = 24) -> tuple[
     events = list(stream)
     sink = Live(pipe, console=console(pipe, width, height))
     for index, stamped in enumerate(events):
-        sink.take(stamped)
+        sink.handle_event(stamped)
         if index % (len(events) // 5 + 1) == 0:
             time.sleep(Live.RATE * 1.5)
     sink.close(fold(events))
@@ -200,7 +200,7 @@ def test_the_same_line_of_many_ranks_is_one_line() -> None:
 
 def test_a_silent_rank_is_named() -> None:
     made = board(streams.run(2, 1), until=10.0)
-    made.take(Stamped(made.at + 100, e.Output(0, "xeon01", "out", b"x\n")))
+    made.handle_event(Stamped(made.at + 100, e.Output(0, "xeon01", "out", b"x\n")))
     text = "\n".join(drawn(View(made)))
     assert "silent 1 m 40 s" in text
 
@@ -209,7 +209,7 @@ def test_what_went_by_unseen_is_counted() -> None:
     made = board(streams.stamp([e.RunStarted("r", "a", ("a",), "")]))
     view = View(made)
     for _ in range(3):
-        made.take(Stamped(made.at, e.Output(0, "a", "out", b"".join(b"%d\n" % n for n in range(100_000)))))
+        made.handle_event(Stamped(made.at, e.Output(0, "a", "out", b"".join(b"%d\n" % n for n in range(100_000)))))
         text = "\n".join(drawn(view))
     assert "99999" in text
     skipped = int(re.search(r"([\d,]+) lines went by unseen", text)[1].replace(",", ""))  # type: ignore[index]
@@ -219,8 +219,8 @@ def test_what_went_by_unseen_is_counted() -> None:
 def test_memory_is_bounded_whatever_ranks_print() -> None:
     made = board(streams.stamp([e.RunStarted("r", "a", ("a",) * 4, "")]))
     for n in range(300):
-        made.take(Stamped(float(n), e.Output(n % 4, "a", "err", b"warning %d\n" % n * 5000)))
-        made.take(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
+        made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "err", b"warning %d\n" % n * 5000)))
+        made.handle_event(Stamped(float(n), e.Output(n % 4, "a", "out", b"x" * 100_000, partial=True)))
     assert all(len(rank.recent) <= 1 << 13 and len(rank.open["out"]) <= 1 << 12 for rank in made.ranks)
     assert len(made.odd) <= 200
 
@@ -273,7 +273,7 @@ def test_ctrl_c_is_seen_at_once_in_the_footer_and_in_the_rows() -> None:
     lines = drawn(view)
     assert lines[-1].endswith("  stopping  [Ctrl-C] again to kill")
     assert [line.split()[2] for line in lines[1:5]] == ["stopping", "done", "stopping", "stopping"]
-    view.board.take(Stamped(view.board.at, e.Message("killing", "warning", code="kill")))
+    view.board.handle_event(Stamped(view.board.at, e.Message("killing", "warning", code="kill")))
     assert drawn(view)[-1].endswith("  killing")
 
 
@@ -352,7 +352,7 @@ def test_a_terminal_that_goes_away_ends_nothing() -> None:
     sink = Live(pipe, console=console(pipe, 80, 24))
     stream = list(streams.run(2, 1, steps=5))
     for stamped in stream:
-        sink.take(stamped)
+        sink.handle_event(stamped)
     time.sleep(0.25)
     sink.close(fold(stream))
     assert (pipe.error is None, sink.error) == (False, None)
@@ -370,20 +370,20 @@ def test_a_terminal_that_stands_still_does_not_hold_the_run() -> None:
 
     pipe = Pipe(Still())
     sink = Live(pipe, console=console(pipe, 80, 24))
-    sink.take(Stamped(0.0, e.RunStarted("r", "a", ("a",), "")))
+    sink.handle_event(Stamped(0.0, e.RunStarted("r", "a", ("a",), "")))
     time.sleep(0.25)
     for n in range(2000):
-        sink.take(Stamped(float(n), e.Output(0, "a", "out", b"line\n" * 100)))
-        sink.take(Stamped(float(n), e.Message("talk")))
+        sink.handle_event(Stamped(float(n), e.Output(0, "a", "out", b"line\n" * 100)))
+        sink.handle_event(Stamped(float(n), e.Message("talk")))
     release.set()
-    sink.take(Stamped(1.0, e.Ended("run", Exit.OK)))
+    sink.handle_event(Stamped(1.0, e.Ended("run", Exit.OK)))
     sink.close()
 
 
 def test_our_own_talk_also_goes_to_a_standard_error_that_is_a_file() -> None:
     pipe, err = Pipe(Terminal()), io.BytesIO()
     sink = Live(pipe, Pipe(err), console=console(pipe, 80, 24))
-    sink.take(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
+    sink.handle_event(Stamped(0.0, e.Message("mind \x1b[2J this", "warning", "a")))
     sink.close()
     assert err.getvalue().decode() == "! a: mind \\x1b[2J this\n"
 
@@ -397,11 +397,11 @@ def test_an_error_in_drawing_is_raised_to_the_loop_and_the_terminal_is_given_bac
         raise KeyError("planted")
 
     sink._view.frame = fail  # type: ignore[method-assign]
-    sink.take(Stamped(1.0, e.Started("run", "", ("n0",))))
+    sink.handle_event(Stamped(1.0, e.Started("run", "", ("n0",))))
     deadline = time.monotonic() + 60
     while sink.error is None and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(KeyError, match="planted"):
-        sink.take(Stamped(2.0, e.StepStarted("n0", "probe")))
+        sink.handle_event(Stamped(2.0, e.StepStarted("n0", "probe")))
     sink.close()
     assert raw.getvalue().endswith(b"\x1b[?25h") or b"\x1b[?25l" not in raw.getvalue().rpartition(b"\x1b[?25h")[2]

@@ -45,7 +45,7 @@ def runs(tmp_path: Path) -> Path:
 def record(runs: Path, stream: list[Stamped], verb: str = "run", report: bool = True) -> Record:
     made = Record(runs, verb, AT)
     for stamped in stream:
-        made.take(stamped)
+        made.handle_event(stamped)
     made.close(fold(stream) if report else None)
     return made
 
@@ -157,7 +157,7 @@ def test_a_link_planted_for_a_ranks_file_is_not_followed(runs: Path, tmp_path: P
     victim.write_text("as it was")
     made = Record(runs, "run", AT)
     (made.directory / "ranks" / "0.out").symlink_to(victim)
-    made.take(out(0, b"words\n"))
+    made.handle_event(out(0, b"words\n"))
     made.close()
     assert victim.read_text() == "as it was"
     assert lost_of(made).bytes == 6
@@ -169,10 +169,10 @@ def test_a_full_disk_stops_nothing_and_every_lost_byte_is_counted_and_marked(run
     line = b"0123456789abcdef" * 64 + b"\n"
     with no_file_grows_beyond(5000):
         for n in range(10):
-            made.take(out(0, line, AT + n))
+            made.handle_event(out(0, line, AT + n))
     assert len(told) == 1
     assert lost_of(made).ranks == {"0": 10 * len(line) - 5000}
-    made.take(out(0, b"space again\n", AT + 20))
+    made.handle_event(out(0, b"space again\n", AT + 20))
     made.close()
     kept = (made.directory / "ranks" / "0.out").read_bytes()
     gap = 10 * len(line) - 5000
@@ -207,10 +207,10 @@ def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
 ) -> None:
     notices: list[str] = []
     made = Record(runs, "run", AT, notices.append)
-    made.take(out(0, b"one\n"))
+    made.handle_event(out(0, b"one\n"))
     if moment == "between":
         change(made.directory / "ranks/0.out")
-    made.take(out(0, b"two\n", AT + 1))
+    made.handle_event(out(0, b"two\n", AT + 1))
     if moment == "at the end":
         change(made.directory / "ranks/0.out")
     assert made.lost() is None
@@ -223,9 +223,9 @@ def test_a_ranks_file_that_is_removed_or_replaced_is_written_again(
 
 def test_bytes_of_a_rank_that_somebody_truncates_are_counted_and_marked(runs: Path) -> None:
     made = Record(runs, "run", AT)
-    made.take(out(0, b"one\n"))
+    made.handle_event(out(0, b"one\n"))
     os.truncate(made.directory / "ranks/0.out", 1)
-    made.take(out(0, b"two\n", AT + 1))
+    made.handle_event(out(0, b"two\n", AT + 1))
     lost = lost_of(made)
     made.close()
     kept = (made.directory / "ranks/0.out").read_bytes()
@@ -239,13 +239,13 @@ def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is
     runs: Path, tmp_path: Path
 ) -> None:
     made = Record(runs, "run", AT)
-    made.take(out(0, b"one\n"))
+    made.handle_event(out(0, b"one\n"))
     victim = tmp_path / "victim"
     victim.mkdir()
     (made.directory / "ranks").rename(made.directory / "old")
     (made.directory / "ranks").symlink_to(victim)
-    made.take(out(0, b"two\n", AT + 1))
-    made.take(out(1, b"three\n", AT + 1))
+    made.handle_event(out(0, b"two\n", AT + 1))
+    made.handle_event(out(1, b"three\n", AT + 1))
     assert lost_of(made).ranks == {"0": 8, "1": 6}
     made.close()
     assert not list(victim.iterdir())
@@ -254,10 +254,10 @@ def test_a_directory_of_ranks_that_becomes_a_link_loses_its_bytes_and_nothing_is
 
 def test_a_ranks_file_whose_place_is_taken_by_a_directory_is_lost_and_counted(runs: Path) -> None:
     made = Record(runs, "run", AT)
-    made.take(out(0, b"one\n"))
+    made.handle_event(out(0, b"one\n"))
     (made.directory / "ranks/0.out").unlink()
     (made.directory / "ranks/0.out").mkdir()
-    made.take(out(0, b"two\n", AT + 1))
+    made.handle_event(out(0, b"two\n", AT + 1))
     assert lost_of(made).ranks == {"0": 8}
     made.close()
 
@@ -266,12 +266,12 @@ def test_events_that_do_not_fit_are_cut_off_whole_and_counted(runs: Path) -> Non
     made = Record(runs, "doctor", AT)
     with no_file_grows_beyond(500):
         for n in range(20):
-            made.take(Stamped(AT + n, e.Message(f"words number {n}")))
+            made.handle_event(Stamped(AT + n, e.Message(f"words number {n}")))
         for line in (made.directory / "events.jsonl").read_text().splitlines():
             json.loads(line)
     lost = lost_of(made).events
     assert lost > 0
-    made.take(Stamped(AT + 30, e.Message("space again")))
+    made.handle_event(Stamped(AT + 30, e.Message("space again")))
     made.close()
     texts = [stamped.event.text for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Message)]
     assert f"{lost} events are missing here: they could not be stored" in texts
@@ -290,7 +290,7 @@ def shown(stream: list[Stamped]) -> list[bytes]:
     screen = io.BytesIO()
     sink = Plain(Pipe(screen), Pipe(screen))
     for stamped in stream:
-        sink.take(stamped)
+        sink.handle_event(stamped)
     sink.close(fold(stream))
     return sorted(screen.getvalue().splitlines())  # ranks that spoke in the same tenth of a second may change places
 
@@ -324,8 +324,8 @@ def test_a_damaged_line_is_said_and_the_rest_is_shown(runs: Path) -> None:
 
 def test_output_without_a_reference_is_shown_at_the_end(runs: Path) -> None:
     made = Record(runs, "run", AT)
-    made.take(out(0, b"one\n", AT))
-    made.take(Stamped(AT, e.Message("x")))
+    made.handle_event(out(0, b"one\n", AT))
+    made.handle_event(Stamped(AT, e.Message("x")))
     with (made.directory / "ranks" / "0.out").open("ab") as file:
         file.write(b"two\n")
     data = [stamped.event.data for stamped in read_saved_run(made.directory) if isinstance(stamped.event, e.Output)]

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.show.sanitise import boundary, decode, is_harmless, is_plain, visible, visible_lines, without_colours
+from ipexctl.show.sanitise import (
+    decode,
+    escape,
+    escape_lines,
+    find_decodable_end,
+    is_harmless,
+    is_plain,
+    strip_colours,
+)
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None, exclude_categories=()))
 NASTY = st.lists(
@@ -30,19 +38,19 @@ BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069
 
 @given(ANY_TEXT | NASTY)
 def test_nothing_that_steers_a_terminal_is_left_in_any_text(text: str) -> None:
-    assert is_shown_as_it_is(visible(text))
-    assert is_shown_as_it_is(visible(without_colours(text)))
+    assert is_shown_as_it_is(escape(text))
+    assert is_shown_as_it_is(escape(strip_colours(text)))
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))))
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert escape(text) == text
 
 
 @given(ANY_TEXT | NASTY)
 def test_what_is_called_harmless_is_not_changed_line_by_line(text: str) -> None:
     if is_harmless(text):
-        assert visible_lines(text) == text.split("\n")
+        assert escape_lines(text) == text.split("\n")
 
 
 @given(st.binary())
@@ -55,7 +63,7 @@ def test_bytes_called_plain_are_harmless_text(data: bytes) -> None:
 def test_a_character_cut_by_a_read_is_never_replaced(text: str, data: st.DataObject) -> None:
     raw = text.encode()
     cut = data.draw(st.integers(0, len(raw)))
-    end = boundary(raw[:cut])
+    end = find_decodable_end(raw[:cut])
     assert "\ufffd" not in decode(raw[:end]).replace("\ufffd" if "\ufffd" in text else "", "")
     assert decode(raw[:end]) + decode(raw[end:]) == text
     assert cut - end < 4
@@ -63,7 +71,7 @@ def test_a_character_cut_by_a_read_is_never_replaced(text: str, data: st.DataObj
 
 @given(st.binary())
 def test_the_boundary_holds_back_at_most_one_character(data: bytes) -> None:
-    assert len(data) - 3 <= boundary(data) <= len(data)
+    assert len(data) - 3 <= find_decodable_end(data) <= len(data)
 
 
 @pytest.mark.parametrize(
@@ -82,22 +90,22 @@ def test_the_boundary_holds_back_at_most_one_character(data: bytes) -> None:
     ],
 )
 def test_control_characters_are_shown_as_escapes(raw: str, shown: str) -> None:
-    assert visible(raw) == shown
+    assert escape(raw) == shown
 
 
 def test_plain_colours_can_be_dropped_and_everything_else_is_shown() -> None:
-    assert visible(without_colours("\x1b[1;31mred\x1b[0m \x1b[2J")) == r"red \x1b[2J"
+    assert escape(strip_colours("\x1b[1;31mred\x1b[0m \x1b[2J")) == r"red \x1b[2J"
 
 
 def test_dropping_colours_does_not_build_new_ones() -> None:
-    assert visible(without_colours("\x1b[\x1b[0m31mred")) == r"\x1b[31mred"
+    assert escape(strip_colours("\x1b[\x1b[0m31mred")) == r"\x1b[31mred"
 
 
 @pytest.mark.parametrize("code", ["5", "6", "8", "1;8", "38;5;1000", "99", "300"])
 def test_blinking_and_hidden_text_are_not_plain_colours(code: str) -> None:
-    assert without_colours(f"\x1b[{code}mx") == f"\x1b[{code}mx"
+    assert strip_colours(f"\x1b[{code}mx") == f"\x1b[{code}mx"
 
 
 @pytest.mark.parametrize("code", ["", "0", "01;32", "38;5;208", "48;2;1;2;3", "97", "107", "1;4;7;22;24;27;39;49"])
 def test_plain_colours_are_known_in_every_form(code: str) -> None:
-    assert without_colours(f"\x1b[{code}mx") == "x"
+    assert strip_colours(f"\x1b[{code}mx") == "x"

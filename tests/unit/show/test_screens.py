@@ -169,7 +169,7 @@ def test_bytes_that_were_not_stored_are_counted_per_rank() -> None:
 
 def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
     answers = [stamped.event for stamped in streams.doctor(8) if isinstance(stamped.event, e.Answer)]
-    text = drawn(screens.answer(answers[0].value), 100)
+    text = drawn(screens.format_answer(answers[0].value), 100)
     assert text.count("Sapphire Rapids") == 1
     assert "≠ AVX512_VNNI" in text
     assert "≠ 2×28×2" in text
@@ -180,7 +180,7 @@ def test_doctor_shows_the_majority_once_and_marks_what_differs() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_equal_hosts_are_named_once_on_the_first_line_of_their_facts(width: int) -> None:
     hosts = [DoctorHost(f"lab{n}", streams.facts(n > 1)) for n in range(4)]
-    lines = drawn(screens.answer(streams.checked(hosts)), width).splitlines()
+    lines = drawn(screens.format_answer(streams.checked(hosts)), width).splitlines()
     names = [line.split()[0] for line in lines[1:7]]
     assert names == ["lab[0-1]", "Sapphire", "ccl", "lab[2-3]", "Cascade", "ccl"]
     assert lines[2].index("Sapphire") == lines[1].index("AMX") > 8
@@ -196,7 +196,7 @@ def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explai
     ]
     finding = Finding("SSH001", "error", ("b",), f"cannot be reached: {what}", fix="ssh b")
     value = streams.checked(hosts, [finding] if explained else [])
-    text = drawn(screens.answer(value), 100)
+    text = drawn(screens.format_answer(value), 100)
     assert ("✗ nothing is known of b" in text) != explained
     assert ("E  SSH001  b  cannot be reached: connection refused (10.0.0.3:22)" in text) == explained
     assert text.endswith("not fit    1 host could not be looked at")
@@ -206,7 +206,7 @@ def test_a_host_that_could_not_be_looked_at_is_told_once_and_counted_once(explai
 
 
 def test_facts_that_are_not_known_are_question_marks() -> None:
-    text = drawn(screens.answer(streams.checked([DoctorHost("a", Facts(arch="x"))])), 100)
+    text = drawn(screens.format_answer(streams.checked([DoctorHost("a", Facts(arch="x"))])), 100)
     assert text.splitlines()[1].split() == ["a", "?", "?", "?", "?", "?", "none"]
 
 
@@ -215,32 +215,32 @@ def test_fit_is_not_green_with_warnings() -> None:
     for findings, colour in (([], "\x1b[32m"), ([warning], "\x1b[33m")):
         out = io.StringIO()
         console = Console(file=out, width=80, force_terminal=True, color_system="standard")
-        console.print(screens.answer(streams.checked([DoctorHost("a", streams.facts())], findings))[-1])
+        console.print(screens.format_answer(streams.checked([DoctorHost("a", streams.facts())], findings))[-1])
         assert f"fit        {colour}" in re.sub(r"\x1b\[0m|\x1b\[2m", "", out.getvalue())
 
 
 def test_outputs_of_a_command_that_are_equal_are_told_once() -> None:
     rows = [CommandOutput(f"n{n}", 0, "up [bold]\n", "") for n in range(3)]
     rows.append(CommandOutput("odd", 2, "", "no \x1b[2J\n"))
-    text = drawn(screens.answer(CommandAnswer((*rows, FailedCommand("dark", "x")))))
+    text = drawn(screens.format_answer(CommandAnswer((*rows, FailedCommand("dark", "x")))))
     assert text == "✓ n[0-2]\n  up [bold]\n✗ odd exit 2\n  no \\x1b[2J"
 
 
 def test_no_step_of_a_dry_run_is_marked_as_done() -> None:
     value = PlayAnswer("demo", (PlayedStep("look", "run", 0), PlayedStep("put", "sync", 4)), False, {}, dry=True)
-    assert drawn(screens.answer(value)) == "- look\n✗ put  exit 4"
+    assert drawn(screens.format_answer(value)) == "- look\n✗ put  exit 4"
 
 
 def test_steps_of_a_play_are_told_with_what_was_not_begun() -> None:
     rows = tuple(PlayedStep(name, "run", exit) for name, exit in (("look", 0), ("put", 4), ("run", None)))
-    assert drawn(screens.answer(PlayAnswer("demo", rows, True, {}))) == "✓ look\n✗ put  exit 4\n- run  not begun"
+    assert drawn(screens.format_answer(PlayAnswer("demo", rows, True, {}))) == "✓ look\n✗ put  exit 4\n- run  not begun"
 
 
 @pytest.mark.parametrize(
     "value", [DryRun("a\nb\n"), SyncAnswer(True, {}, "a\nb\n"), InstallAnswer((), {}, check=True, plan="a\nb")]
 )
 def test_a_dry_run_shows_the_plan_and_nothing_else(value: AnyAnswer) -> None:
-    assert drawn(screens.answer(value)) == "a\nb"
+    assert drawn(screens.format_answer(value)) == "a\nb"
 
 
 def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_command() -> None:
@@ -248,7 +248,7 @@ def test_an_install_ends_with_what_was_tried_per_group_of_hosts_and_the_next_com
     other = replace(check, isa="AVX2", dtype="float32", step_ms=9.0)
     hosts = {"n0": check, "n1": replace(check, step_ms=4.1), "old": other}
     answer = InstallAnswer(("n0", "n1", "old"), {}, "/x/env", hosts=hosts, next="ipexctl run -f 'my hosts' train.py")
-    assert drawn(screens.answer(answer), 100).splitlines() == [
+    assert drawn(screens.format_answer(answer), 100).splitlines() == [
         "✓ n[0-1]  imports torch 2.8.0 · bfloat16 step · AVX512_BF16 · a rank of Intel(R) MPI Library",
         "✓ old  imports torch 2.8.0 · float32 step · AVX2 · a rank of Intel(R) MPI Library",
         "changed    n[0-1], old",
@@ -263,14 +263,16 @@ LONG = "echo '[127.0.0.1]:43999 ssh-ed25519 " + "A" * 68 + "' >> '/home/me/.ssh/
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_what_is_copied_is_never_broken(width: int) -> None:
     line = "mpirun -n 8 " + "-genv VIRTUAL_ENV=/home/me/env " * 8 + "train.py"
-    assert drawn(screens.answer(DryRun(f"{line}\n")), width) == line
-    assert drawn(screens.answer(HostsAnswer("hosts", (), f"{line}\nb\n")), width) == f"{line}\nb"
-    assert f"  {line}\n" in drawn(screens.answer(CommandAnswer((CommandOutput("a", 0, f"{line}\nx\n", ""),))), width)
+    assert drawn(screens.format_answer(DryRun(f"{line}\n")), width) == line
+    assert drawn(screens.format_answer(HostsAnswer("hosts", (), f"{line}\nb\n")), width) == f"{line}\nb"
+    assert f"  {line}\n" in drawn(
+        screens.format_answer(CommandAnswer((CommandOutput("a", 0, f"{line}\nx\n", ""),))), width
+    )
     path = "/home/me/" + "deep/" * 40
     assert f"saved      {path}" in drawn(screens.format_saved_path(replace(fold([]), saved=path)), width)
     fix = f"if it is right: {LONG}   or, for all hosts: --accept-new-host-keys"
     finding = Finding("SSH002", "error", ("b",), "has no trusted host key: unknown host key", fix=fix)
-    text = drawn(screens.answer(streams.checked([], [finding])), width)
+    text = drawn(screens.format_answer(streams.checked([], [finding])), width)
     assert LONG in text
     failure = Failure("b", Kind.UNREACHABLE, "unknown host key", fix)
     assert LONG in drawn(typeset.failures([failure]), width)
@@ -279,22 +281,26 @@ def test_what_is_copied_is_never_broken(width: int) -> None:
 def test_a_table_that_does_not_fit_has_nothing_broken() -> None:
     path = "/srv/" + "deep/" * 12
     rows = [{"name": f"n{n}", "note": "two words", "path": path} for n in range(2)]
-    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 60).splitlines()[1] == f"n0    two words  {path}"
+    assert drawn(screens.format_answer(UnknownAnswer({"rows": rows})), 60).splitlines()[1] == f"n0    two words  {path}"
     rows = [{"name": "n0", "path": path, "note": "two words"}]
-    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 60).splitlines() == [
+    assert drawn(screens.format_answer(UnknownAnswer({"rows": rows})), 60).splitlines() == [
         *["name  n0", f"path  {path}", "note  two words"]
     ]
-    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 100).splitlines()[0].split() == ["name", "path", "note"]
+    assert drawn(screens.format_answer(UnknownAnswer({"rows": rows})), 100).splitlines()[0].split() == [
+        "name",
+        "path",
+        "note",
+    ]
     rows = [{"name": "n0", "note": "a b " * 9}]
-    assert drawn(screens.answer(UnknownAnswer({"rows": rows})), 40).splitlines()[1:] == [
+    assert drawn(screens.format_answer(UnknownAnswer({"rows": rows})), 40).splitlines()[1:] == [
         *["n0    a b a b a b a b a b a b a b a b a", "      b"]
     ]
 
 
 def test_the_story_of_a_finding_is_broken_anew_at_each_width() -> None:
     value = ExplainAnswer("X", "X  a host\n\none two\nthree four\n\nfix: do --it\n\nmet by:\n  a/b\n  c/d")
-    assert drawn(screens.answer(value), 12).splitlines()[2:4] == ["one two", "three four"]
-    assert drawn(screens.answer(value), 80).splitlines()[2:] == [
+    assert drawn(screens.format_answer(value), 12).splitlines()[2:4] == ["one two", "three four"]
+    assert drawn(screens.format_answer(value), 80).splitlines()[2:] == [
         *["one two three four", "", "fix: do --it", "", "met by:", "  a/b", "  c/d"]
     ]
 
@@ -304,14 +310,14 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
     same = SyncedHost("/home/me/{x}", False, 0, 0, 0)
     hosts: dict[str, SyncedHost | FailedTransfer] = {"lab0": sent, "lab1": sent, "lab2": same}
     hosts |= {"lab3": replace(same, changed=True), "lab4": FailedTransfer("no space", "disk")}
-    assert drawn(screens.answer(SyncAnswer(False, hosts))).splitlines() == [
+    assert drawn(screens.format_answer(SyncAnswer(False, hosts))).splitlines() == [
         "✓ lab[0-1]  3 files, 1.2 KiB, 1 removed to /home/me/{x}",
         "✓ lab2  nothing to do, /home/me/{x} is the same",
         "✓ lab3  directories only, to /home/me/{x}",
     ]
     came = {name: FetchedHost(f"out/{name}", 1, 20, 0) for name in ("lab0", "lab1")}
     came |= {"lab2": FetchedHost("out/lab2", 0, 0, 2), "lab3": FetchedHost("out/lab3", 0, 0, 0)}
-    assert drawn(screens.answer(FetchAnswer(False, {**came}))).splitlines() == [
+    assert drawn(screens.format_answer(FetchAnswer(False, {**came}))).splitlines() == [
         "✓ lab[0-1]  1 file, 20 B into out/lab[0-1]",
         "✓ lab2  nothing to do, 2 files the same in out/lab2",
         "- lab3  nothing there",
@@ -321,12 +327,12 @@ def test_sync_and_fetch_say_how_much_went_where() -> None:
 def test_verify_names_the_stack_once() -> None:
     stack = replace(MARKER.stack, name="torch 2.8.0 + ipex 2.8.0, Python 3.11")
     hosts = {name: VerifiedHost("ab12", stack) for name in ("a", "lab0", "lab1")}
-    text = drawn(screens.answer(VerifyAnswer(hosts, {})))
+    text = drawn(screens.format_answer(VerifyAnswer(hosts, {})))
     assert text == "✓ a, lab[0-1]  torch 2.8.0 + ipex 2.8.0, Python 3.11: complete and the same"
-    text = drawn(screens.answer(VerifyAnswer(hosts, {"a": "torch is 2.9.0, not 2.8.0"})))
+    text = drawn(screens.format_answer(VerifyAnswer(hosts, {"a": "torch is 2.9.0, not 2.8.0"})))
     assert text.splitlines()[0] == "✗ a  torch 2.8.0 + ipex 2.8.0, Python 3.11"
     value = VerifyAnswer({"a": VerifiedHost(None, None)}, {"a": "no environment at /x"})
-    assert drawn(screens.answer(value)) == ""  # told as a failure
+    assert drawn(screens.format_answer(value)) == ""  # told as a failure
 
 
 RUN = ListedRun(
@@ -346,7 +352,7 @@ RUN = ListedRun(
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -> None:
     ended = replace(RUN, state="ended", reason="stopped", hosts=("a", "front", "lab7", "lab8"))
-    lines = drawn(screens.answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
+    lines = drawn(screens.format_answer(PsAnswer((RUN, ended), (), ("lab0",), ())), width).splitlines()
     assert len(lines) == 3
     assert all(len(line) <= width for line in lines)
     for part in ("1120-233701-eda3", "running", "lab[0-1]", "11-20 23:37"):
@@ -357,13 +363,13 @@ def test_a_run_that_is_kept_is_one_line_with_its_id_state_and_time(width: int) -
 
 def test_no_runs_are_told_as_such() -> None:
     value = PsAnswer((), (), ("a", "b"), ())
-    assert drawn(screens.answer(value)) == "no runs on these 2 hosts"
-    assert drawn(screens.answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"
-    assert drawn(screens.answer(replace(value, unreachable=("a", "b")))) == ""
+    assert drawn(screens.format_answer(value)) == "no runs on these 2 hosts"
+    assert drawn(screens.format_answer(replace(value, unreachable=("b",)))) == "no runs on the 1 host that answered"
+    assert drawn(screens.format_answer(replace(value, unreachable=("a", "b")))) == ""
 
 
 def test_hosts_are_printed_as_they_were_written() -> None:
-    assert drawn(screens.answer(HostsAnswer("hosts", (), "a slots=2\nb\n"))) == "a slots=2\nb"
+    assert drawn(screens.format_answer(HostsAnswer("hosts", (), "a slots=2\nb\n"))) == "a slots=2\nb"
 
 
 @pytest.mark.parametrize(
@@ -376,7 +382,7 @@ def test_hosts_are_printed_as_they_were_written() -> None:
     ],
 )
 def test_answers_of_other_versions_crash_nothing(value: dict[str, Any]) -> None:
-    drawn(screens.answer(UnknownAnswer(value)))
+    drawn(screens.format_answer(UnknownAnswer(value)))
 
 
 def test_hosts_are_counted_after_playbooks_only() -> None:
@@ -402,9 +408,9 @@ def test_every_screen_is_made_of_text_that_was_looked_at() -> None:
     items = screens.format_ending(fold(stream))
     findings = [stamped.event.finding for stamped in stream if isinstance(stamped.event, e.FindingReported)]
     evil = findings[0].hosts[0]
-    items += screens.answer(answers[0])
-    items += screens.answer(streams.checked([DoctorHost(evil, Facts(uarch=evil))], findings))
-    items += screens.answer(LabAnswer(True, evil, evil, hosts=(LabHost(evil, evil, 22, True, 1, evil),)))
+    items += screens.format_answer(answers[0])
+    items += screens.format_answer(streams.checked([DoctorHost(evil, Facts(uarch=evil))], findings))
+    items += screens.format_answer(LabAnswer(True, evil, evil, hosts=(LabHost(evil, evil, 22, True, 1, evil),)))
     text = drawn([Padding(item, 0) for item in items], 200)
     assert not any(ord(char) < 32 and char != "\n" for char in text)
     assert "xe\\x1b[2Jon[/bold]\\u202e" in text

@@ -31,14 +31,14 @@ def plain(events: list[Event], **options: object) -> tuple[str, str]:
     out, err = io.BytesIO(), io.BytesIO()
     sink = Plain(Pipe(out), Pipe(err), **options)  # type: ignore[arg-type]
     for stamped in streams.stamp(events):
-        sink.take(stamped)
+        sink.handle_event(stamped)
     sink.close()
     return out.getvalue().decode(), err.getvalue().decode()
 
 
 def play(sink: Sink, stream: list[Stamped]) -> None:
     for stamped in stream:
-        sink.take(stamped)
+        sink.handle_event(stamped)
     sink.close(fold(stream))
     sink.close()
 
@@ -89,7 +89,7 @@ def test_a_bar_that_takes_long_is_shown_every_ten_seconds() -> None:
     out = io.BytesIO()
     sink = Plain(Pipe(out), Pipe(out))
     for second in range(25):
-        sink.take(Stamped(float(second), e.Output(0, "a", "err", b"\r%d%%" % second, True)))
+        sink.handle_event(Stamped(float(second), e.Output(0, "a", "err", b"\r%d%%" % second, True)))
     assert out.getvalue().decode() == "0│10%\n0│20%\n"
 
 
@@ -163,9 +163,9 @@ def test_a_failure_that_doctor_explains_is_told_as_the_finding_alone() -> None:
 def test_long_steps_are_told_every_ten_seconds() -> None:
     err = io.BytesIO()
     sink = Plain(Pipe(err), Pipe(err))
-    sink.take(Stamped(0.0, e.StepStarted("a", "upload")))
+    sink.handle_event(Stamped(0.0, e.StepStarted("a", "upload")))
     for second in range(25):
-        sink.take(Stamped(float(second), e.Progress("a", "upload", second << 20, 40 << 20)))
+        sink.handle_event(Stamped(float(second), e.Progress("a", "upload", second << 20, 40 << 20)))
     assert err.getvalue() == (
         b"[a] upload: 25 % (10 MiB of 40 MiB) 1.0 MiB/s, 30.0 s left\n"
         b"[a] upload: 50 % (20 MiB of 40 MiB) 1.0 MiB/s, 20.0 s left\n"
@@ -244,7 +244,7 @@ from tests.unit.show import streams
 sink = {sink}(Pipe(sys.stdout), *([Pipe(sys.stderr)] if "{sink}" == "Plain" else []))
 for _ in range(50):
     for stamped in streams.run(4, steps=20):
-        sink.take(stamped)
+        sink.handle_event(stamped)
 sink.close()
 sys.exit(7)
 """
@@ -293,7 +293,7 @@ def test_plain_output_of_a_run_does_not_import_rich_before_its_end() -> None:
         "from ipexctl.show.pipe import Pipe\nfrom ipexctl.show.sinks import Plain\n"
         "from ipexctl.model.events import Output, Stamped\n"
         "sink = Plain(Pipe(io.BytesIO()), Pipe(io.BytesIO()))\n"
-        "sink.take(Stamped(0.0, Output(0, 'a', 'out', b'x')))\nsink.close()\n"
+        "sink.handle_event(Stamped(0.0, Output(0, 'a', 'out', b'x')))\nsink.close()\n"
         "sys.exit('rich' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 0
