@@ -7,6 +7,7 @@ judge it afterwards: what differs from today's lock, it makes anew.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -39,11 +40,11 @@ class KeptEnvironment:
         with self._locked():
             for summary in self.folder.glob("*.sum"):
                 tree = summary.with_suffix("")
-                if summary.read_text() == _summarize(tree):
+                if summary.read_text() == _summarize(tree) and _has_hashes(tree):
                     for name in names:
                         _link_files(tree / "env", self._on_host(cluster, name))
                     return True
-                summary.unlink()  # a host has changed a file in place
+                summary.unlink()  # a host has changed a file in place, or an ipexctl of before the hashes has made it
         return False
 
     def keep(self, cluster: Cluster, name: str) -> None:
@@ -85,13 +86,20 @@ def _link_files(source: Path, target: Path) -> None:
     target.symlink_to(os.readlink(source))
 
 
+def _has_hashes(tree: Path) -> bool:
+    """Whether the marker says which wheels it was made of: only such an environment can be added to."""
+    return any(json.loads(path.read_text()).get("wheels") for path in tree.glob("env.d/*/ipexctl.json"))
+
+
 def _summarize(tree: Path) -> str:
-    """The names, sizes and times of all files, as one number."""
+    """The names, sizes and times of all files, as one number: the same by whichever path the tree is reached."""
     summary = sha256()
     for folder, folders, files in os.walk(tree):
         folders.sort()
         for name in sorted(files):
             if not name.endswith(".pyc"):  # made by whoever imports first
                 status = os.lstat(os.path.join(folder, name))
-                summary.update(f"{folder}/{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+                summary.update(
+                    f"{os.path.relpath(folder, tree)}/{name} {status.st_size} {status.st_mtime_ns}\n".encode()
+                )
     return summary.hexdigest()
