@@ -440,6 +440,36 @@ def test_the_binding_of_every_layout_is_installed_from_an_index_imported_and_its
         assert holders[0].startswith(str(root))
 
 
+@pytest.mark.skipif(
+    "avx2" not in Path("/proc/cpuinfo").read_text(errors="replace"), reason="IPEX has no row for a CPU without AVX2"
+)
+@pytest.mark.parametrize("way", ["wheels", "find_links", "extra_index_url"])
+def test_a_build_of_the_binding_that_the_user_has_is_taken_checked_and_used(bench: Bench, way: str) -> None:
+    bench.python = interpreter("3.11")
+    rest = [wheels.torch("2.7.0"), wheels.ipex("2.7.0"), wheels.numpy(), wheels.wheel("psutil", "7.0.0", {})]
+    rest.append(wheels.wheel("setuptools", "80.0.0", {}))
+    module = "oneccl_bindings_for_pytorch"
+    builds = [wheels.binding(f"2.7.0+{local}", module, "opt-mpi") for local in ("cpu", "mybuild.1", "zen")]
+    wish: dict[str, Any] = {"torch": None, "track": None, "backend": "auto"}
+
+    def play(**more: Any) -> Played:
+        if way == "wheels":
+            return bench.play(wheels=str(wheels.fill(bench.path / "house", [*rest, *builds])), **wish, **more)
+        if way == "find_links":
+            return bench.play(index, find_links=(str(wheels.fill(bench.path / "house", builds)),), **wish, **more)
+        return bench.play(index, extra_index_url=(mirror.url,), **wish, **more)
+
+    with serving(Index(rest)) as index, serving(Index(builds)) as mirror:
+        played, named = play(), play(oneccl="2.7.0+mybuild.1")
+    assert played.exit == Exit.OK, (played.refusal, played.failures())
+    assert played.answer["stack"]["backend"] == "ccl"
+    assert played.answer["hosts"]["node0"]["versions"]["oneccl"].startswith("2.7.0")
+    assert named.exit == Exit.OK, (named.refusal, named.failures())
+    assert bench.marker()["packages"]["oneccl-bind-pt"] == "2.7.0+mybuild.1"
+    assert bench.runtime().module == module
+    assert f"/{module}/opt/mpi/bin/" in bench.runtime().mpiexec
+
+
 # ------------------------------------------------------------------------------------------------- faults: indexes
 
 

@@ -111,15 +111,24 @@ def test_the_binding_is_taken_from_the_index_of_the_table_if_that_has_it(tmp_pat
     assert stack.release.name == "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0"
 
 
-def test_a_binding_of_the_users_own_counts(tmp_path: Path, default: Index) -> None:
-    house = tmp_path / "wheels"
-    house.mkdir()
-    (house / BINDING.filename).write_bytes(BINDING.data)
+@pytest.mark.parametrize("build", ["2.7.0", "2.7.0+cpu", "2.7.0+mybuild.1"])
+def test_a_binding_of_the_users_own_counts(tmp_path: Path, default: Index, build: str) -> None:
+    house = wheels.fill(tmp_path / "wheels", [wheels.binding(build, "oneccl_bindings_for_pytorch", "opt-mpi")])
     desk = Desk(tmp_path, default, indexes_at(CLOSED))
     stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
     assert stack.release.name == "torch 2.7.0 + ipex 2.7.0 + oneccl 2.7.0"
     stack, _ = desk.choose(StackRequest(), wheels=str(house))
     assert stack.backend == "ccl"
+
+
+def test_a_binding_that_no_release_goes_with_does_not_hide_one_that_does(tmp_path: Path, default: Index) -> None:
+    house = wheels.fill(tmp_path, [wheels.binding("2.8.0+xpu", "oneccl_bindings_for_pytorch", "opt-mpi")])
+    desk = Desk(tmp_path, default, indexes_at(CLOSED))
+    stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
+    assert stack.release.name == "torch 2.8.0 + ipex 2.8.0"
+    wheels.fill(house, [BINDING])
+    stack, _ = desk.choose(StackRequest(), find_links=[str(house)])
+    assert stack.release.oneccl == "2.7.0"
 
 
 def test_a_remembered_lock_of_the_release_needs_no_index(tmp_path: Path, default: Index) -> None:

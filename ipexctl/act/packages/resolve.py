@@ -115,10 +115,9 @@ def _write_pages(sources: Sources, folder: Path) -> Sources:
     return replace(sources, find_links=tuple(links))
 
 
-def find_newest_version(tool: Tool, name: str, python: str, glibc: str, sources: Sources) -> str:
+def find_newest_version(tool: Tool, requirement: str, python: str, glibc: str, sources: Sources) -> str:
     """The newest version of a package that the sources have as a wheel for these hosts; empty for none."""
-    _, output, _ = _compile(tool, [name], ["--no-deps"], python, glibc, sources)
-    return output.strip().partition("==")[2]
+    return _compile(tool, [requirement], ["--no-deps"], python, glibc, sources)[1].strip().partition("==")[2]
 
 
 def _compile(

@@ -337,7 +337,7 @@ def _build_stack(
     packages = {
         "torch": release.torch,
         "intel-extension-for-pytorch": release.ipex,
-        "oneccl-bind-pt": release.oneccl,
+        "oneccl-bind-pt": release.oneccl and (request.oneccl or release.oneccl),  # 2.7.0+own: exactly that build
         "impi-rt": version if mpi == "impi-rt" else "",
     }
     pins = [*(f"{name}=={pinned}" for name, pinned in packages.items() if pinned), *release.requires]

@@ -212,7 +212,8 @@ def resolve_available(
     if not (task.index_url or task.wheels or sources.no_index):
         indexes = [index for index in table.indexes.values() if index.name != "torch-cpu"]
         sources, down = _add_answering_indexes(indexes, sources)
-    newest = packages.find_newest_version(packages.find_uv(), _BINDING, stack.python, stack.glibc, sources)
+    usable = f"{_BINDING}<={stack.release.oneccl}"  # a newer one, as Intel has for GPUs, does not hide it
+    newest = packages.find_newest_version(packages.find_uv(), usable, stack.python, stack.glibc, sources)
     own = [index.url for index in stack.indexes if index.url in down]
     why = f"its index does not answer: {own[0]}" if own else f"no package index in use has its {_BINDING}"
     yield StepEnded("", step, "ok", newest or "none can be had")
@@ -254,10 +255,8 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
     torch = lock.packages.get("torch")
     if torch and "+" not in torch and any(name.startswith("nvidia-") for name in lock.packages):
         because = f"; the CPU build's index does not answer: {down[0]}" if down else ""
-        # torch 2.8.0+cpu is 176 MiB.
-        note = (
-            f"torch {torch} comes with CUDA's libraries, {format_size(lock.size)} instead of about 0.2 GiB{because}; "
-        )
+        size = f"{format_size(lock.size)} instead of about 0.2 GiB"  # torch 2.8.0+cpu is 176 MiB
+        note = f"torch {torch} comes with CUDA's libraries, {size}{because}; "
         note += "for the CPU build: --extra-index-url MIRROR or --find-links DIRECTORY that has it"
         lock = replace(lock, notes=(*lock.notes, note))
     packages.save_lock(cache, lock)

@@ -222,6 +222,13 @@ def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> No
             assert ("mpi4py>=4" in stack.pins) == (stack.backend == "impi")
 
 
+@pytest.mark.parametrize(("named", "pin"), [(None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7.0+own.1", "2.7.0+own.1")])
+def test_a_build_of_the_binding_that_is_named_is_the_one_that_is_taken(named: str | None, pin: str) -> None:
+    stack = resolve(StackRequest(oneccl=named, torch="2.7.0"), {}, TABLE)
+    assert f"oneccl-bind-pt=={pin}" in stack.pins
+    assert stack.release.oneccl == "2.7.0"
+
+
 def test_the_rules_of_the_table_hold_in_every_row() -> None:
     for row in TABLE.releases:
         if row.ipex:
