@@ -24,6 +24,7 @@ from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
 from ipexctl.model.events import Event, Message, Stamped
 from ipexctl.model.reports import CommandReport
+from ipexctl.model.text import complete_commands
 from ipexctl.show import sinks
 from ipexctl.show.debug_log import NAME, DebugLog
 from ipexctl.show.pipe import Pipe
@@ -232,6 +233,8 @@ class Delivery:
         except Exception as error:
             failure = failure or error
         described = describe_error(failure, self._log, self._verb) if isinstance(failure, Exception) else None
+        if described and described.hint:
+            described.hint = complete_commands(described.hint, self._folding.place)
         exit = _choose_exit(report, failure, described)
         closing = replace(
             report or CommandReport(self._verb, "", exit, False, (), 0.0, 0.0, False, (), (), (), (), None, None),

@@ -14,6 +14,7 @@ from ipexctl.model.events import Stamped
 from ipexctl.model.findings import Diagnosis, Finding
 from ipexctl.model.json_values import copy_fields
 from ipexctl.model.reports import CommandReport, HostOutcome, HostStep, LostOutput, RankOutcome, RankState, RunOutcome
+from ipexctl.model.text import complete_commands
 
 _TAIL = 1 << 12  # bytes of output of each rank that are kept for its last words
 _TAIL_LINES = 20
@@ -27,21 +28,18 @@ class Folding:
 
     def __init__(self, known: Callable[[], KnownErrors] = tuple) -> None:
         self._known = known
+        self.place: tuple[str, ...] = ()  # of `Started`
         self._launcher = b""  # mpirun's own last words
-        self._verb = ""
-        self._title = ""
+        self._verb = self._title = ""
         self._started: float | None = None
-        self._at = 0.0
-        self._exit = Exit.OK
-        self._finished = False
+        self._exit, self._finished = Exit.OK, False
         self._hosts: dict[str, list[tuple[str, str, str]]] = {}
         self._failures: list[Failure] = []
         self._findings: dict[Finding, None] = {}
         self._warnings: dict[str, None] = {}
         self._run: e.RunStarted | None = None
-        self._run_started = 0.0
+        self._at = self._run_started = self._run_ended = 0.0
         self._over: e.RunEnded | None = None
-        self._run_ended = 0.0
         self._proofs: dict[str, e.CleanupChecked] = {}  # the last of each run
         self._mark: tuple[int, dict[str, int], int] = (0, {}, 0)  # failures, steps and findings before the last Started
         self._excused = ""  # the run that failed and may
@@ -63,7 +61,7 @@ class Folding:
             case e.Started():
                 if self._started is None:
                     self._verb, self._title, self._started = event.verb, event.title, stamped.at
-                self._finished = False
+                self._finished, self.place = False, event.place or self.place
                 done = {host: len(steps) for host, steps in self._hosts.items()}
                 self._mark = (len(self._failures), done, len(self._findings))
                 for host in event.hosts:
@@ -201,7 +199,8 @@ class Folding:
             return None
         texts = [text for rank in failed[:8] for text in (rank.error, rank.traceback, rank.tail)]
         texts += [*([over.detail] if over else []), self._launcher.decode("utf-8", "replace")]
-        return diagnose(self._known(), texts, failed[0].signal if failed else 0)
+        known = diagnose(self._known(), texts, failed[0].signal if failed else 0)
+        return known and replace(known, fix=complete_commands(known.fix, self.place))
 
     def _list_causes(self, run: RunOutcome, lost: LostOutput | None) -> list[Exit]:
         states = {rank.state for rank in run.ranks}

@@ -28,6 +28,7 @@ class Started(Event):
     title: str
     hosts: tuple[str, ...]
     plan: str = ""
+    place: tuple[str, ...] = ()  # options by which a further command finds these hosts and their environment
 
 
 class Planned(Event):

@@ -36,6 +36,7 @@ class Inventory(Record):
 
     hosts: tuple[Host, ...]
     source: str = ""  # the file, or "--hosts"
+    limit: str = field(default="", compare=False)  # --limit, as it chose these from the source
     warnings: tuple[str, ...] = field(default=(), compare=False)  # of reading it; a verb says them first
 
     def __iter__(self) -> Iterator[Host]:

@@ -1,8 +1,7 @@
 """``ipexctl accelerate config``: writes Accelerate's configuration from the facts of the hosts."""
 
 import re
-import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +41,8 @@ def accelerate_config(
     if version is not None and not _VERSION.fullmatch(version):
         hint = "--accelerate-version 1.7.0"
         raise UsageError(f"--accelerate-version {printable(version)} is not a version", hint=hint)
-    yield Started("accelerate config", f"for {pluralize(len(inventory), 'host')}", inventory.names)
+    title, place = f"for {pluralize(len(inventory), 'host')}", name_place(inventory, venv)
+    yield Started("accelerate config", title, inventory.names, place=place)
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n
         config = replace(request, hosts=len(inventory), ranks=ranks, address=inventory.head.address)
@@ -57,7 +57,7 @@ def accelerate_config(
         if len(facts) < len(inventory):
             yield Ended("accelerate config", Exit.OK)
             return
-        version, config = _fill_config(request, inventory, facts, n, ppn, name_place(inventory, venv))
+        version, config = _fill_config(request, inventory, facts, n, ppn)
         weak = [name for name, fact in facts.items() if fact.isa_level in ORDER[ORDER.index("AVX512") + 1 :]]
         if config.ipex and config.precision == "bf16" and weak:
             where = join_names(weak, 1)
@@ -73,21 +73,16 @@ def accelerate_config(
 
 
 def _fill_config(
-    request: AccelerateConfig,
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    n: int | None,
-    ppn: int | None,
-    place: Sequence[str],
+    request: AccelerateConfig, inventory: Inventory, facts: Mapping[str, Facts], n: int | None, ppn: int | None
 ) -> tuple[str, AccelerateConfig]:
     """The head's version of accelerate, and ``request`` with the hosts' values. A single host gets one rank by default.
-    Raises `UsageError` if accelerate is not installed; its hint names the hosts by the options ``place``."""
+    Raises `UsageError` if accelerate is not installed."""
     head = facts[inventory.head.name]
     packages = head.installed.packages if head.installed else {}
     version = packages.get("accelerate")
     if version is None:
         where = head.installed.venv if head.installed else "~"
-        hint = f"{shlex.join(['ipexctl', 'install', *place, '--with', 'accelerate'])}, or --accelerate-version 1.7.0"
+        hint = "ipexctl install --with accelerate, or --accelerate-version 1.7.0"
         raise UsageError(f"{inventory.head.name} has no accelerate at {printable(where)}", hint=hint, exit=Exit.STEP)
     if len(inventory) == 1 and n is None and ppn is None and not inventory.head.slots:
         n = 1

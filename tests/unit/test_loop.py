@@ -13,6 +13,7 @@ import pytest
 from ipexctl import loop
 from ipexctl.act.context import Context
 from ipexctl.act.fanout import run_on_hosts
+from ipexctl.decide.launch.accelerate import require_accelerate
 from ipexctl.model.answers import UnknownAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, Failure, Interrupted, Kind
@@ -97,6 +98,17 @@ def test_an_exception_in_a_decision_ends_with_70_a_sentence_and_its_traceback(
     report = json.loads((saved / "report.json").read_bytes())
     assert report["exit"] == 70
     assert report["failures"] == []  # of no host
+
+
+def test_the_hint_of_a_refusal_names_the_hosts_and_the_environment_of_the_command(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def workflow(_: Context) -> Workflow:
+        yield Started("run", "train.py", ("node0",), place=("-f", "lab/hosts", "--venv", "/x"))
+        require_accelerate({})
+
+    assert run_command(workflow) is Exit.STEP
+    assert "hint: ipexctl install -f lab/hosts --venv /x --with accelerate" in capsys.readouterr().err
 
 
 def test_an_exception_before_the_first_event_is_logged_in_the_state_directory(

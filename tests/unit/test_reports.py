@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.data import read_data
+from ipexctl.decide.diagnosis.known_errors import parse_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
@@ -238,6 +240,17 @@ def test_a_folding_can_be_asked_while_it_grows() -> None:
     assert folding.report().exit is Exit.LOST
     folding.handle_event(Stamped(2.0, e.Ended("run", Exit.OK)))
     assert folding.report().exit is Exit.OK
+
+
+def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_command() -> None:
+    folding = Folding(lambda: parse_errors(read_data("errors.toml")))
+    lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
+    here = e.Started("run", "train.py", HOSTS, place=("-f", "lab/hosts", "--limit", "a,b"))
+    for n, event in enumerate([here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]):
+        folding.take(Stamped(100.0 + n, event))
+    diagnosis = of_run(folding.report()).diagnosis
+    assert diagnosis
+    assert diagnosis.fix == "ipexctl install -f lab/hosts --limit a,b --with tabulate"
 
 
 def excused(*events: e.Event) -> CommandReport:

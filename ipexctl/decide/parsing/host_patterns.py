@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
@@ -35,7 +36,7 @@ def limit_inventory(inventory: Inventory, text: str, source: str = "--limit") ->
     if not left:
         raise UsageError(f"{source} '{printable(text)}' leaves no host of {printable(inventory.source)}")
     hosts = tuple(host for host in inventory if host.name in left)
-    return Inventory(hosts, inventory.source, inventory.warnings)
+    return replace(inventory, hosts=hosts, limit=",".join(host.name for host in hosts) if inventory.limit else text)
 
 
 def _index_names(inventory: Inventory) -> dict[str, set[str]]:

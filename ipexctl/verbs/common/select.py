@@ -93,11 +93,12 @@ def suggest_limit(hosts: Sequence[str]) -> str:
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 
-def name_place(inventory: Inventory, venv: str | None) -> list[str]:
+def name_place(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
     """The options by which another command finds these hosts and their environment, where they are not the defaults."""
-    file = inventory.source
-    words = ["--hosts", ",".join(inventory.names)] if file == "--hosts" else ["-f", file]
-    return [*(words if file != "hostfile" else []), *(["--venv", venv] if venv else [])]
+    names, file = ",".join(inventory.names), inventory.source
+    words = {"--hosts": names} if file == "--hosts" else {"-f": file, "--limit": inventory.limit}
+    pairs = {**words, "--venv": venv}.items()
+    return tuple(word for name, value in pairs if value and value != "hostfile" for word in (name, value))
 
 
 def read_hostfile(path: str, *, cwd: Path, hint: str | None = None) -> Inventory:

@@ -31,6 +31,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
+from ipexctl.verbs.common.select import name_place
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -68,7 +69,7 @@ def doctor(
     if task.fix and confirm is None:
         hint = "ipexctl doctor --fix --yes"
         raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
-    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names)
+    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=name_place(inventory, task.venv))
     once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
     results = yield from _probe(task, inventory, context, bundles, once=once)

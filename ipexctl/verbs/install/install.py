@@ -6,7 +6,6 @@ system, import on all, write the marker last, and switch when all are ready."""
 
 import os
 import posixpath
-import shlex
 import threading
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -35,7 +34,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link
 from ipexctl.model.stack import MpiLauncher, StackRequest
 from ipexctl.model.tasks import Install
-from ipexctl.model.text import pluralize
+from ipexctl.model.text import complete_commands, pluralize
 from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
@@ -72,7 +71,7 @@ def install(
         request, mpi = request_release(locked.packages, locked.python, locked.mpi, request, task.mpi)
         task = task.model_copy(update={"mpi": mpi})
     resolve_stack(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
-    yield events.Started("install", f"install {request}", inventory.names)
+    yield events.Started("install", f"install {request}", inventory.names, place=name_place(inventory, task.venv))
     yield events.PhaseStarted(1, 0, _LOOK)
     if task.wheels and not Path(task.wheels).is_dir():
         task = task.model_copy(update={"wheels": str((yield from _open_wheelhouse(Path(task.wheels), context)))})
@@ -303,6 +302,7 @@ def _report(
         forget_lock(job.context.cache, job.lock)
     if dry:
         changed = {name for name, step in steps.steps.items() if step.do != "nothing" and name not in job.failed}
+    place = name_place(job.inventory, job.task.venv)
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,
@@ -316,7 +316,7 @@ def _report(
             name: ImportCheck(**{**env.report._asdict(), "problems": tuple(env.report.problems)})
             for name, env in verified.items()
         },
-        next=None if dry or job.failed else _suggest_run(job),
+        next=None if dry or job.failed else complete_commands("ipexctl run train.py", place),
     )
     if steps.changes_nothing and not job.failed:
         has = "has" if len(steps.steps) == 1 else "have"
@@ -326,12 +326,6 @@ def _report(
     yield events.Answer(answer)
     yield events.Ended("install", choose_exit([failure.kind.exit for failure in job.failed.values()]))
     return answer
-
-
-def _suggest_run(job: InstallJob) -> str:
-    """The command that runs a script on these hosts in this environment."""
-    place = name_place(job.inventory, job.venv if job.task.venv else None)
-    return shlex.join(["ipexctl", "run", *place, "train.py"])
 
 
 def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:

@@ -15,6 +15,7 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import join_names, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
+from ipexctl.verbs.common.select import name_place
 from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_such_run
 from ipexctl.verbs.run.watch import RunWatcher
 
@@ -160,7 +161,7 @@ def _find_watcher(
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
-    yield Started(verb, prefix or "", inventory.names)
+    yield Started(verb, prefix or "", inventory.names, place=name_place(inventory, None))
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     try:
         return discovered, make_watcher(discovered, inventory, context)

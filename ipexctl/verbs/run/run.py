@@ -48,7 +48,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import suggest_limit
+from ipexctl.verbs.common.select import name_place, suggest_limit
 from ipexctl.verbs.files.sync import resolve_directory, sync
 from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
@@ -124,7 +124,7 @@ def prepare_run(
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     context.declare_secrets(setting.value for setting in settings.values() if setting.secret)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
-    yield Started("run", script.name or task.script, inventory.names)
+    yield Started("run", script.name or task.script, inventory.names, place=name_place(inventory, task.venv))
     facts = yield from _probe_environments(task, inventory, context)
     if facts is None:
         return None

@@ -308,12 +308,17 @@ def test_lint_says_all_errors_of_all_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "venv", "words"),
     [
-        ("hostfile", None, []),
-        ("lab/hosts", "/x/env", ["-f", "lab/hosts", "--venv", "/x/env"]),
-        ("--hosts", None, ["--hosts", "a,b"]),
+        ("hostfile", None, ("--limit", "a,b")),
+        ("hostfile", "/x/env", ("--limit", "a,b", "--venv", "/x/env")),
+        ("lab/hosts", "/x/env", ("-f", "lab/hosts", "--limit", "a,b", "--venv", "/x/env")),
+        ("--hosts", None, ("--hosts", "a,b")),
     ],
 )
 def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
-    source: str, venv: str | None, words: list[str]
+    source: str, venv: str | None, words: tuple[str, ...]
 ) -> None:
-    assert name_place(Inventory((Host("a", "a"), Host("b", "b")), source), venv) == words
+    inventory = Inventory((Host("a", "a"), Host("b", "b"), Host("c", "c")), source)
+    assert name_place(limit_hosts(inventory, "a,b", None), venv) == words
+    assert "--limit" not in name_place(inventory, venv)
+    twice = limit_hosts(limit_hosts(inventory, "!c", None), "b", None)
+    assert words[:1] != ("-f",) or name_place(twice, venv)[3] == "b"
