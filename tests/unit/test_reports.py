@@ -247,7 +247,7 @@ def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_com
     lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
     here = e.Started("run", "train.py", HOSTS, place=("-f", "lab/hosts", "--limit", "a,b"))
     for n, event in enumerate([here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]):
-        folding.take(Stamped(100.0 + n, event))
+        folding.handle_event(Stamped(100.0 + n, event))
     diagnosis = of_run(folding.report()).diagnosis
     assert diagnosis
     assert diagnosis.fix == "ipexctl install -f lab/hosts --limit a,b --with tabulate"

@@ -224,7 +224,7 @@ def test_pins_are_exact_and_never_the_intel_mpi_that_cannot_be_installed() -> No
 
 @pytest.mark.parametrize(("named", "pin"), [(None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7.0+own.1", "2.7.0+own.1")])
 def test_a_build_of_the_binding_that_is_named_is_the_one_that_is_taken(named: str | None, pin: str) -> None:
-    stack = resolve(StackRequest(oneccl=named, torch="2.7.0"), {}, TABLE)
+    stack = resolve_stack(StackRequest(oneccl=named, torch="2.7.0"), {}, TABLE)
     assert f"oneccl-bind-pt=={pin}" in stack.pins
     assert stack.release.oneccl == "2.7.0"
 
