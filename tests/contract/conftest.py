@@ -16,7 +16,7 @@ from ipexctl.model.links import Link
 from tests.contract.sshd import Server, sshd
 from tests.fakes import FakeLink
 
-# What startup files of a login shell may do: they talk, change directory and set variables (sshd sets BASH_ENV).
+# What startup files of a login shell may do: they talk, change directory and set variables.
 NOISE = """
 printf 'Welcome!\\n\\033[31mfortune\\033[0m without a line end'
 echo 'stty: standard input: Inappropriate ioctl for device' >&2
@@ -27,8 +27,7 @@ cd /tmp
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("sshd")
-    (place / "noise").write_text(NOISE)
-    with sshd(place, "MaxSessions 20", "MaxStartups 100", env={"BASH_ENV": f"{place}/noise"}) as running:
+    with sshd(place, "MaxSessions 20", "MaxStartups 100", startup=NOISE) as running:
         yield running
 
 

@@ -67,14 +67,19 @@ def sshd(
     host_keys: tuple[str, ...] = ("ed25519",),
     address: str = "127.0.0.1",
     env: Mapping[str, str] | None = None,
+    startup: str = "",
 ) -> Iterator[Server]:
     """Runs a server with its files in ``place``; ``lines`` come first in its configuration.
 
-    Sessions get ``env`` and an empty home, so that the developer's own startup files do not matter.
+    Sessions get ``env`` and a home of their own, so that the developer's own startup files do not matter: there is
+    only ``startup``, for a bash that knows sshd as its parent (~/.bashrc, as in Debian) and for one that does not.
     """
     (place / "home").mkdir(parents=True, exist_ok=True)
     place.chmod(0o700)
     variables = {"HOME": str(place / "home"), **(env or {})}
+    if startup:
+        (place / "home/.bashrc").write_text(startup)
+        variables["BASH_ENV"] = str(place / "home/.bashrc")
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd's own wish when it is started by root
     for kind in host_keys:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from ipexctl.act.ssh import Links
 from ipexctl.model.commands import Command
 from ipexctl.model.links import Link, LinkError
+from tests.contract.sshd import sshd
 
 HOSTILE = (
     "two words", "'", '"', "$(touch pwned)", "`id`", "line\nbreak\n", "-rf", "", "é ü 漢字", "\\", "!history", "*", "~",
@@ -146,6 +151,18 @@ def alive(mark: Path) -> bool:
     return stat.rpartition(") ")[2][0] not in "ZX"
 
 
+def find_running(mark: Path) -> list[str]:
+    """The processes that have this path in their arguments."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.fsencode(mark) in (process / "cmdline").read_bytes():
+                found.append(process.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def wait_for(condition: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
@@ -234,6 +251,67 @@ def test_closing_the_link_ends_a_run_in_another_thread_and_its_process(real_link
     assert not thread.is_alive()
     assert [error.failure.code for error in errors] == ["lost"]
     wait_for(lambda: not alive(mark))
+
+
+@contextmanager
+def relaying(port: int) -> Iterator[tuple[int, threading.Event]]:
+    """Another port for the server at ``port``, and what lets the server's words through."""
+    through = threading.Event()
+    through.set()
+
+    def pour(source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if gate:
+                    gate.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            near, _ = listener.accept()
+            with near, socket.create_connection(("127.0.0.1", port)) as far:
+                up = threading.Thread(target=pour, args=(near, far, None))
+                up.start()
+                pour(far, near, through)
+                up.join()
+
+        server = threading.Thread(target=serve)
+        server.start()
+        yield listener.getsockname()[1], through
+    through.set()
+    server.join()
+
+
+def test_closing_the_link_ends_a_run_whose_first_words_are_on_the_way(tmp_path: Path) -> None:
+    """Its process id is in them. The login shell waits in a startup file until our side knows that it was started."""
+    reads, go, mark = tmp_path / "reads", tmp_path / "go", tmp_path / "mark"
+    waits = f"touch {reads}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n"
+    errors: list[LinkError] = []
+    with sshd(tmp_path / "sshd", startup=waits) as server, relaying(server.port) as (port, through):
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{port} {server.public()}\n")
+        link = Links(known_hosts=known, config=None).open(server.host(port=port))
+
+        def body() -> None:
+            try:
+                link.run(sh(f"touch {mark}; sleep 60; :", timeout=1000))
+            except LinkError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        wait_for(reads.exists)
+        time.sleep(0.5)
+        through.clear()
+        go.touch()
+        wait_for(mark.exists)
+        threading.Timer(0.2, through.set).start()
+        link.close()
+        thread.join(60)
+        assert [error.failure.code for error in errors] == ["lost"]
+        assert not find_running(mark)
 
 
 def test_a_reader_that_pauses_slows_the_writer_down_instead_of_filling_memory(real_link: Link, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class CommandLink(Link, Generic[AnyChannel]):
         try:
             completed = _collect(channel, command, deadline)
         except _TimedOut:
-            alive = self._stop(channel)
+            alive = self._stop(channel, 0.0)
             words = str(command)
             what = f"timed out after {command.timeout:g} s: {words if len(words) <= 60 else words[:59] + '…'}"
             kind = Kind.RESIDUE if alive else Kind.STEP
@@ -160,8 +160,12 @@ class CommandLink(Link, Generic[AnyChannel]):
             channel.write(command.stdin)
         return channel
 
-    def _stop(self, channel: AnyChannel) -> str:
-        """Stops a command on its host; returns what may still run, or ""."""
+    def _stop(self, channel: AnyChannel, patience: float = _STOPPING) -> str:
+        """Stops a command on its host; returns what may still run, or "". Its id may come for ``patience`` seconds."""
+        deadline = time.monotonic() + patience
+        with suppress(LinkError):
+            while not channel.pid and not channel.ended() and time.monotonic() < deadline:
+                channel.read(0.1)
         if not channel.pid:
             return "" if channel.has_begun else "its login shell did not start the command"
         command = Command(("/bin/sh", "-c", make_stop_script(channel.pid)))
@@ -174,13 +178,13 @@ class CommandLink(Link, Generic[AnyChannel]):
         return f"process {channel.pid} may still be running" if alive else ""
 
     def _start_checked(self, command: Command, patience: float) -> AnyChannel:
-        channel = None if self._closed else self._start(command, patience)
-        if channel and self._closed:  # meanwhile
-            self._stop(channel)
+        if not self._closed:
+            channel = self._start(command, patience)
+            if not self._closed:
+                return channel
+            self._stop(channel)  # closed meanwhile
             channel.close()
-        if not channel or self._closed:
-            raise self._make_lost_error()
-        return channel
+        raise self._make_lost_error()
 
     def close(self) -> None:
         """Stops the commands that `run` waits for, then ends the connection."""
