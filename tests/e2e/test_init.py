@@ -21,6 +21,7 @@ pytestmark = pytest.mark.hosts
 @pytest.fixture
 def desk(hosts: Cluster, tmp_path: Path) -> Desk:
     made = Desk(hosts, tmp_path / "desk")
+    made.env["HTTPS_PROXY"] = "http://127.0.0.1:9"  # no index is reached, and that is known at once
     (made.path / "train.py").write_text("import torch\nfrom accelerate import Accelerator\n")
     return made
 

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def links(server: Server) -> Iterator[Links]:
-    made = Links(known_hosts=server.known_hosts, config=None, connect_timeout=3)
+    made = Links(known_hosts=server.known_hosts, config=None, connect_timeout=30)
     yield made
     made.close()
 
@@ -448,7 +448,7 @@ def test_a_proxy_command_carries_the_connection(server: Server, tmp_path: Path) 
     assert len(done.out) == 3_000_000
     links.close()
     config.write_text("Host *\n  ProxyCommand exit 3\n")
-    found = failure(Links(known_hosts=server.known_hosts, config=config, connect_timeout=3), server.host())
+    found = failure(Links(known_hosts=server.known_hosts, config=config), server.host())
     assert (found.code, "ProxyCommand" in found.what) == ("jump", True)
 
 

@@ -109,6 +109,13 @@ def test_requests_and_refusals_of_a_session_keep_what_they_say() -> None:
     assert (str(error), error.code, error.details) == ("another install", "busy", {"holder": "u@c"})
 
 
+def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> None:
+    longest = WatchFrame(frames.OUT, 0, bytes(frames.LONGEST))
+    assert frames.unpack(frames.pack(longest)) == (longest, b"")
+    with pytest.raises(codec.DamagedError):
+        frames.unpack(frames.pack(WatchFrame(frames.OUT, 0, bytes(frames.LONGEST + 1))))
+
+
 def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:
     data = b"a\x01b\x10c\x100\x101\x10"
     escaped = frames.escape(data)

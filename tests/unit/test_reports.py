@@ -156,6 +156,13 @@ def test_a_restart_forgets_the_ranks_of_the_attempt_before_and_not_what_it_left(
     assert folded(STARTED, *first, e.CleanupChecked("r1", HOSTS, {"a": (9,)}), *second).exit is Exit.RESIDUE
 
 
+def test_an_end_that_was_seen_replaces_one_that_nobody_saw_and_nothing_else_does() -> None:
+    failed, lost = end(2, 3, 50.0), end(2, None, cause="lost")
+    for ends in ([lost, failed], [failed, lost], [lost, failed, end(2, 7, 51.0)]):
+        report = folded(*done(*ends))
+        assert (report.exit, of_run(report).ranks[2].status) == (Exit.RANK, 3), ends
+
+
 def test_hosts_clocks_that_differ_do_not_change_the_first_cause() -> None:
     """Host b's clock is an hour ahead: its rank failed first, and by its own time last."""
     ahead = 3600.0

@@ -100,6 +100,23 @@ def test_an_option_behind_the_script_is_told_of_and_left_to_it(
     assert [line for line in told.output.splitlines() if "the script" in line] == ([f"warning: {said}"] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("venv", "said"),
+    [
+        ("/env", "'/env' is too near to the root directory"),
+        ("/a/../env", "'/a/../env' is not a plain absolute path"),
+    ],
+)
+def test_an_environment_that_would_take_a_directory_of_the_system_is_refused(
+    tmp_path: Path, venv: str, said: str
+) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1\n")
+    words = ["install", "--venv", venv, "--torch", "2.8.0", "-f", str(tmp_path / "hosts")]
+    told = CliRunner().invoke(app, words, env={"HOME": str(tmp_path)})
+    assert told.exit_code == 2
+    assert said in " ".join(told.output.split())
+
+
 def test_a_pattern_is_told_as_the_words_it_stands_for() -> None:
     with pytest.raises(UsageError) as refused:
         make_model(Run, {"script": "train.py", "mpi": "mvapich", "env_file": None})

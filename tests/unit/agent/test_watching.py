@@ -100,9 +100,11 @@ def test_where_every_watcher_hangs_it_is_given_up(kept: Kept, context: Context) 
 
 
 def test_letting_go_does_not_wait_for_a_watcher_that_hangs(kept: Kept, context: Context) -> None:
-    watch = RunFollower(context, at(kept, "exec sleep 1000"))
-    time.sleep(0.2)
+    mark = kept.directory / "hangs"
+    watch = RunFollower(context, at(kept, f"echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 1000"))
+    until(mark.exists)
     watch.close()
+    os.kill(int(mark.read_text()), signal.SIGKILL)  # it has hung all the while
 
 
 # Whoever listens to the watcher's process shows it by a byte now and then.

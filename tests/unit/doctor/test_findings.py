@@ -334,6 +334,13 @@ def test_a_host_that_does_not_answer_is_tried_by_hand_where_we_went() -> None:
     assert one("SSH001", findings).fix == "ssh -p 2222 -i '/home/me/my key' me@10.1.0.3 true"
 
 
+def test_limits_that_are_just_enough_are_no_finding() -> None:
+    assert found({"limits": {"nofile": 4096, "nproc": 4096}}) == ()
+    short = found({"limits": {"nofile": 1024, "nproc": 4095}})
+    assert [(finding.code, finding.level) for finding in short] == [("LIM003", "warning"), ("LIM001", "info")]
+    assert one("LIM001", found({"limits": {"nofile": 1023}})).level == "warning"
+
+
 def test_the_gravest_findings_come_first_and_hosts_with_the_same_finding_are_together() -> None:
     findings = found(
         {"thp": "never"}, {"thp": "never", "governor": "powersave"}, {"arch": "aarch64", "isa_level": None}

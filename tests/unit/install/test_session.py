@@ -58,7 +58,7 @@ def test_answers_come_back_and_troubles_are_told(tmp_path: Path) -> None:
 
 
 def test_a_host_that_falls_silent_is_lost() -> None:
-    with start(HELLO + "time.sleep(1000)\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
+    with start(HELLO + "sys.stdin.read()\n", silence=1.0) as session, pytest.raises(LinkError) as caught:
         session.call("inspect", Nothing, venv="/x")
     assert "no answer for 1 s" in caught.value.failure.what
 

@@ -49,6 +49,7 @@ def known(tmp_path: Path) -> KnownHosts:
                 line("node8", "eight", "ssh-rsa"),
                 "",
                 line("NODE9", "nine") + "\r",
+                "node6 ssh-ed25519 " + base64.b64encode(blob("x")[:-32]).decode(),  # a length, and nothing after it
             ]
         )
     )
@@ -106,6 +107,7 @@ def test_bad_lines_are_skipped_with_their_numbers_and_the_rest_counts(known: Kno
         "10: the key is not base64",
         "11: not a key of type 'ssh-rsa'",
         "12: unknown marker '@strange'",
+        "17: not a key of type 'ssh-ed25519'",
     ]
 
 
