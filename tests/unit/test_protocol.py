@@ -110,10 +110,10 @@ def test_requests_and_refusals_of_a_session_keep_what_they_say() -> None:
 
 
 def test_a_frame_of_the_longest_kind_is_read_and_a_longer_one_is_damaged() -> None:
-    longest = WatchFrame(frames.OUT, 0, bytes(frames.LONGEST))
+    longest = WatchFrame(frames.OUT, 0, bytes(codec.LONGEST))
     assert frames.unpack(frames.pack(longest)) == (longest, b"")
     with pytest.raises(codec.DamagedError):
-        frames.unpack(frames.pack(WatchFrame(frames.OUT, 0, bytes(frames.LONGEST + 1))))
+        frames.unpack(frames.pack(WatchFrame(frames.OUT, 0, bytes(codec.LONGEST + 1))))
 
 
 def test_what_is_escaped_holds_no_opening_and_comes_back_in_any_pieces() -> None:

@@ -178,13 +178,13 @@ class CommandLink(Link, Generic[AnyChannel]):
         return f"process {channel.pid} may still be running" if alive else ""
 
     def _start_checked(self, command: Command, patience: float) -> AnyChannel:
-        if not self._closed:
-            channel = self._start(command, patience)
-            if not self._closed:
-                return channel
-            self._stop(channel)  # closed meanwhile
+        channel = None if self._closed else self._start(command, patience)
+        if channel and self._closed:  # meanwhile
+            self._stop(channel)
             channel.close()
-        raise self._make_lost_error()
+        if not channel or self._closed:
+            raise self._make_lost_error()
+        return channel
 
     def close(self) -> None:
         """Stops the commands that `run` waits for, then ends the connection."""
