@@ -77,7 +77,8 @@ class CommandLink(Link, Generic[AnyChannel]):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._running: set[AnyChannel] = set()  # what `run` waits for
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._starting = 0  # commands whose start is under way
         self._closed = False
         self._connecting = threading.Lock()
         self._connected = False
@@ -128,9 +129,7 @@ class CommandLink(Link, Generic[AnyChannel]):
 
     def run(self, command: Command) -> Completed:
         deadline = time.monotonic() + command.timeout
-        channel = self._start_checked(command, min(command.timeout, _OPENING))
-        with self._lock:
-            self._running.add(channel)
+        channel = self._start_checked(command, min(command.timeout, _OPENING), is_run=True)
         try:
             completed = _collect(channel, command, deadline)
         except _TimedOut:
@@ -177,14 +176,24 @@ class CommandLink(Link, Generic[AnyChannel]):
         channel.ended()  # takes the status of a local one, so that no zombie is left
         return f"process {channel.pid} may still be running" if alive else ""
 
-    def _start_checked(self, command: Command, patience: float) -> AnyChannel:
-        channel = None if self._closed else self._start(command, patience)
-        if channel and self._closed:  # meanwhile
-            self._stop(channel)
-            channel.close()
-        if not channel or self._closed:
-            raise self._make_lost_error()
-        return channel
+    def _start_checked(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
+        with self._lock:
+            if self._closed:
+                raise self._make_lost_error()
+            self._starting += 1
+        try:
+            channel = self._start(command, patience)
+            if self._closed:  # meanwhile
+                self._stop(channel)
+                channel.close()
+                raise self._make_lost_error()
+            if is_run:
+                self._running.add(channel)
+            return channel
+        finally:
+            with self._lock:
+                self._starting -= 1
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Stops the commands that `run` waits for, then ends the connection."""
@@ -192,6 +201,7 @@ class CommandLink(Link, Generic[AnyChannel]):
             if self._closed:
                 return
             self._closed = True
+            self._lock.wait_for(lambda: not self._starting, _STOPPING)  # each stops its command, or leaves that to us
             running = list(self._running)
         for channel in running:
             self._stop(channel)
