@@ -178,9 +178,10 @@ class CommandLink(Link, Generic[AnyChannel]):
 
     def _start_checked(self, command: Command, patience: float, *, is_run: bool = False) -> AnyChannel:
         with self._lock:
-            if self._closed:
-                raise self._make_lost_error()
-            self._starting += 1
+            closed = self._closed
+            self._starting += not closed
+        if closed:
+            raise self._make_lost_error()
         try:
             channel = self._start(command, patience)
             if self._closed:  # meanwhile

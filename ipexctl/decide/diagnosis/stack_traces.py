@@ -108,7 +108,7 @@ def _describe_position(frames: Stack) -> str:
 
 def _describe_state(stack: RankStack) -> str:
     description = _STATES.get(stack.state, f"state {stack.state}")
-    return f"{description} (in {stack.wchan})" if stack.wchan and stack.state in "DS" else description
+    return f"{description} (in {stack.wchan})" if stack.wchan and stack.state in ("D", "S") else description
 
 
 def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
@@ -119,7 +119,7 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
         return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_say_where(stalled.ranks, hosts)}"
     states = Counter(stalled.states.values())
     counts = ", ".join(f"{count} in state {state}" for state, count in states.most_common())
-    odd = {state: re.split("[;,]", _STATES[state])[0] for state in states if state in "TtD"}
+    odd = {state: re.split("[;,]", _STATES[state])[0] for state in states if state in ("T", "t", "D")}
     odd_text = "; ".join(
         f"{_say_where([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
         for letter, text in odd.items()

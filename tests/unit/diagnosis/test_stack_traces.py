@@ -95,3 +95,9 @@ def test_a_stall_is_one_line_with_ranks_hosts_and_states() -> None:
     )
     stall = Stalled((3,), 60.2, "stragglers", {})
     assert describe_stall(stall, hosts) == "3 of 4 ranks done for 60 s, still running: rank 3 on b"
+
+
+def test_a_state_that_no_kernel_has_is_shown_as_it_came() -> None:
+    """A damaged record: the watching goes on."""
+    stall = Stalled((0, 1), 60.0, "all", {"0": "", "1": "tD"})
+    assert describe_stall(stall, ["a", "b"]).startswith("no progress for 60 s: all 2 ranks silent on a, b")
