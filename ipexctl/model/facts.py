@@ -164,4 +164,6 @@ class Facts(Record):
     numa_balancing: bool | None = None
     ports: tuple[int, int] | None = None  # the kernel's range of ephemeral ports
     path: str | None = None  # PATH of a command over this link, which is not that of an interactive login
+    open_directories: tuple[str, ...] = ()  # of PATH, or above what runs use: anybody may change what is in them
+    ignored_settings: tuple[str, ...] = ()  # of pip and uv in this login: names of variables, paths of files
     unread: Mapping[str, str] = field(default_factory=dict)  # item → why it could not be read

@@ -46,6 +46,7 @@ probe() {
             run 'df -Pk' '' space "$venv" "$work" "$HOME"
             run 'df -Pk /dev/shm /tmp' '' space /dev/shm /tmp
             run 'ip addr' '' addresses
+            run login '' login
             read -r self </proc/sys/kernel/hostname
             for host in "$self" "$@"; do run 'getent hosts' "$host" getent hosts "$host"; done
             say command env environment
@@ -321,6 +322,35 @@ tiles() {
     perl -e 'print syscall(158, 0x1023, 18) == 0 ? "granted" : "refused " . ($! + 0), "\n"' || python3 -c 'import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 print("granted" if libc.syscall(158, 0x1023, 18) == 0 else "refused %d" % ctypes.get_errno())'
+}
+
+# Two traps of this login. `open`: directories in which anybody may put a program (in PATH), or replace what is below
+# (above the environment or the working directory; the sticky bit forbids that there). `ignored`: variables and files of pip
+# and uv, which an install here does not read: names alone, for a value may hold a password.
+login() {
+    IFS=$newline
+    set -f
+    for line in $(export -p); do
+        line=${line#export }
+        line=${line#declare -x } # of bash
+        case $line in PIP_*=* | UV_*=*) printf 'ignored\t%s\n' "${line%%=*}" ;; esac
+    done
+    own=${XDG_CONFIG_HOME:-$HOME/.config}
+    for file in /etc/pip.conf /etc/xdg/pip/pip.conf "$HOME/.pip/pip.conf" "$own/pip/pip.conf" \
+        /etc/uv/uv.toml /etc/xdg/uv/uv.toml "$own/uv/uv.toml"; do
+        [ -s "$file" ] && printf 'ignored\t%s\n' "$file"
+    done
+    IFS=:
+    set --
+    for dir in $path; do case $dir in /*) set -- "$@" "${dir%/}/." ;; esac; done
+    for dir in "$venv" "$work"; do
+        while [ -n "$dir" ]; do
+            set -- "$@" "$dir"
+            dir=${dir%/*}
+        done
+    done
+    find -L "$@" -prune -type d -perm -0002 \( -path '*/.' -o ! -perm -1000 \) 2>/dev/null |
+        while IFS= read -r dir; do printf 'open\t%s\n' "${dir%/.}"; done
 }
 
 addresses() { ip addr show 2>/dev/null || ifconfig -a 2>/dev/null || cat /proc/net/fib_trie; }

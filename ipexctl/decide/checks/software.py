@@ -7,6 +7,7 @@ from ipexctl.decide.releases.table import get_minor_version, get_public_version,
 from ipexctl.model.facts import Facts, Installed
 from ipexctl.model.findings import Level
 from ipexctl.model.stack import StackRelease
+from ipexctl.model.text import join_names
 
 _IPEX, _ONECCL = "intel-extension-for-pytorch", "oneccl-bind-pt"
 _STACK = {"torch": "torch", "ipex": _IPEX, "oneccl": _ONECCL, "impi-rt": "impi-rt"}
@@ -149,7 +150,7 @@ def _explain_import_error(message: str, packages: Mapping[str, str]) -> str:
 
 
 def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
-    """What is installed beside the stack, and what the stack will miss."""
+    """What is installed or set beside the stack, and what the stack will miss."""
     packages, venv = (fact.installed.packages, fact.installed.venv) if fact.installed else ({}, "")
     torch, ipex = packages.get("torch"), packages.get(_IPEX)
     for text in fact.mpi:
@@ -161,6 +162,9 @@ def check_environment(host: str, fact: Facts) -> Iterator[CheckHit]:
         yield CheckHit("EOL001", host, {}, f"intel_extension_for_pytorch {ipex}")
     elif torch and parse_version(torch).major >= 2 and fact.tools and "g++" not in fact.tools:
         yield CheckHit("SYS007", host, {})
+    if ignored := fact.ignored_settings:
+        sources = any(word in name for name in ignored for word in ("/", "INDEX", "LINKS", "CONSTRAINT", "CONFIG"))
+        yield CheckHit("PY003", host, {"settings": join_names(ignored, 4)}, "", None if sources else "info")
 
 
 def _detect_mpi_flavour(version_output: str) -> str:

@@ -75,6 +75,8 @@ def check_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
     relative = [word or "(an empty entry)" for word in (fact.path or "/").split(":") if not word.startswith("/")]
     if relative:
         yield CheckHit("SYS008", host, {"entries": ", ".join(relative)})
+    if fact.open_directories:
+        yield CheckHit("SYS009", host, {"directories": join_names(fact.open_directories, 4)})
     if fact.scheduler:
         yield CheckHit("SYS006", host, {"scheduler": fact.scheduler})
 

@@ -112,6 +112,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
         ports=system.read_ports(bundle),
         path=environ.get("PATH"),
+        open_directories=system.read_login(bundle, "open"),
+        ignored_settings=system.read_login(bundle, "ignored"),
         unread={**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}},
     )
 

@@ -128,6 +128,7 @@ COMMANDS = [
     "lscpu",
     "lscpu -J -B",
     "ip addr",
+    "login",
     "date",
     "df -Pk",
     "venv",

@@ -134,6 +134,42 @@ def test_questions_that_hang_are_killed_and_named_and_all_others_are_answered(tm
     assert processes(f"IPEXCTL_PROBE={NONCE}") == []
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_others_may_change_and_what_an_install_ignores_is_told_without_its_values(
+    tmp_path: Path, shell: tuple[str, ...]
+) -> None:
+    home = tmp_path / "a home"
+    for name in ("tools", "sticky", "closed", "scratch/mine", "shared/work"):
+        (home / name).mkdir(parents=True)
+    for name, mode in {"tools": 0o757, "sticky": 0o1777, "closed": 0o775, "scratch": 0o777, "shared": 0o1777}.items():
+        (home / name).chmod(mode)
+    (home / ".config/pip").mkdir(parents=True)
+    (home / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://me:hunter2@mirror.example/simple\n")
+    (home / ".config/uv").mkdir()
+    (home / ".config/uv/uv.toml").touch()  # an empty one sets nothing
+    own = {
+        "PIP_INDEX_URL": "https://me:hunter2@mirror.example/\nUV_FORGED=1",
+        "UV_OFFLINE": "1",
+        "PIPX_HOME": "/opt/pipx",
+    }
+    command = build_probe_command(TEXT, NONCE, venv=str(home / "scratch/mine/env"), workdir=str(home / "shared/work"))
+    done = subprocess.run(
+        [shutil.which(shell[0]) or shell[0], *shell[1:], *command.argv[1:]],
+        input=command.stdin,
+        stdout=subprocess.PIPE,
+        env={"PATH": f"{home}/tools:/usr/bin:{home}/sticky:/bin:{home}/closed:.", "HOME": str(home), **own},
+        timeout=30,
+        check=True,
+    )
+    bundle = parse_probe_answer(done.stdout, NONCE)
+    told = facts(bundle)
+    assert bundle.unread == {}
+    assert set(told.open_directories) == {f"{home}/{name}" for name in ("tools", "sticky", "scratch")}
+    shown = {name for name in told.ignored_settings if not name.startswith("/etc/")}
+    assert shown - {"UV_FORGED"} == {"PIP_INDEX_URL", "UV_OFFLINE", f"{home}/.config/pip/pip.conf"}
+    assert b"hunter2" not in done.stdout
+
+
 FREEZER = Path("/sys/fs/cgroup/freezer")  # of the first kind: whom it has frozen no signal ends
 
 
