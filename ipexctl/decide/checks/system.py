@@ -72,8 +72,7 @@ def check_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
     devices = [card.name for card in fact.interfaces if card.name.startswith(("ib", "opa", "hsi", "roce"))]
     if devices and locked is not None and locked < 1 << 30:
         yield CheckHit("LIM002", host, {"value": format_size(locked), "devices": ", ".join(devices)})
-    relative = [word or "(an empty entry)" for word in (fact.path or "/").split(":") if not word.startswith("/")]
-    if relative:
+    if relative := [word or "(an empty entry)" for word in (fact.path or "/").split(":") if not word.startswith("/")]:
         yield CheckHit("SYS008", host, {"entries": ", ".join(relative)})
     if fact.open_directories:
         yield CheckHit("SYS009", host, {"directories": join_names(fact.open_directories, 4)})

@@ -11,6 +11,7 @@ from ipexctl.decide.facts.numbers import parse_integer
 from ipexctl.decide.facts.probe_output import ProbeOutput, hash_text
 from ipexctl.decide.facts.uarch import Uarchs
 from ipexctl.model.facts import Facts
+from ipexctl.model.grouping import group_pairs
 from ipexctl.model.json_values import copy_fields
 from ipexctl.model.notes import Note
 
@@ -51,6 +52,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     paths = system.read_library_paths(bundle)
     tools = system.read_tools(bundle)
     disks = system.read_disks(bundle)
+    login = group_pairs(line.partition("\t")[::2] for line in dict.fromkeys(bundle.lines("login")[:64]))
     load = bundle.search("/proc/loadavg", r"^([0-9]{1,6}\.[0-9]{1,3}) ")
     hostname = bundle.file("/proc/sys/kernel/hostname")
     boot_text = bundle.file("/proc/sys/kernel/random/boot_id")
@@ -112,8 +114,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
         ports=system.read_ports(bundle),
         path=environ.get("PATH"),
-        open_directories=system.read_login(bundle, "open"),
-        ignored_settings=system.read_login(bundle, "ignored"),
+        open_directories=tuple(login.get("open", ())),
+        ignored_settings=tuple(login.get("ignored", ())),
         unread={**bundle.unread, **{f"{path}/cpu.max": "malformed" for path in groups.malformed}},
     )
 

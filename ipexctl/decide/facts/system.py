@@ -27,12 +27,6 @@ def read_environment(bundle: ProbeOutput) -> dict[str, str]:
     return environ
 
 
-def read_login(bundle: ProbeOutput, word: str) -> tuple[str, ...]:
-    """What the host says of its login under this word, each once: at most 64."""
-    values = (line.partition("\t")[2] for line in bundle.lines("login") if line.startswith(word + "\t"))
-    return tuple(dict.fromkeys(values))[:64]
-
-
 def read_path_marks(bundle: ProbeOutput) -> frozenset[str]:
     """The marker paths that exist on the host."""
     lines = bundle.command("env").splitlines()

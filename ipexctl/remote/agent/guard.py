@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Dict, Iterable, List, Optional, Set, Union
 
 from ipexctl.protocol import hooks, journal, messages, paths
 from ipexctl.protocol.codec import Unreadable
@@ -79,6 +79,11 @@ def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
 
 
 class Guard:
+    """Only its methods ask for the host's processes or change them, so that a test can play these."""
+
+    find_process, reap = staticmethod(procs.find_process), staticmethod(procs.reap)
+    send_signal = staticmethod(procs.send_signal)
+
     def __init__(self, directory: str, spec: "RunSpec", keeper: "rpc.Wire", umask: int) -> None:
         self.directory = directory
         self.spec = spec
@@ -94,32 +99,35 @@ class Guard:
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
+        self.last = time.monotonic()  # when it looked last
 
     def watch(self) -> None:
         procs.become_reaper()
         for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM):  # a polite stop of the run is not for its guard
             signal.signal(number, signal.SIG_IGN)
-        last = time.monotonic()
-        while True:
+        while self.do_round(time.monotonic()):
             select.select(self.list_wakers(), [], [], self.spec.timings.tick)
-            now = time.monotonic()
-            if now - last > self.spec.timings.node_lease:
-                return self.end_alone("this host stood still for %.0f s" % (now - last))
-            last = now
-            for message in self.keeper.receive():
-                if isinstance(message, messages.Finish):
-                    return self.finish()
-                self.execute(message)
-            gone = self.proxies.intersection(procs.reap())
-            self.report_records()  # how its ranks ended comes before the end of their proxy
-            if gone:
-                self.proxies -= gone
-                self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
-            self.keeper.flush()
-            if not self.keeper.open:
-                return self.end_alone("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
-            if now - self.keeper.heard > self.spec.timings.node_lease:
-                return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
+
+    def do_round(self, now: float) -> bool:
+        """Does what is due now, in seconds of the steady clock; False once it has ended its part."""
+        timings, last, self.last = self.spec.timings, self.last, now
+        if now - last > timings.node_lease:
+            return self.end_alone("this host stood still for %.0f s" % (now - last))
+        for message in self.keeper.receive():
+            if isinstance(message, messages.Finish):
+                return self.finish()
+            self.execute(message)
+        gone = self.proxies.intersection(self.reap())
+        self.report_records()  # how its ranks ended comes before the end of their proxy
+        if gone:
+            self.proxies -= gone
+            self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
+        self.keeper.flush()
+        if not self.keeper.open:
+            return self.end_alone("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
+        if now - self.keeper.heard > timings.node_lease:
+            return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
+        return True
 
     def list_wakers(self) -> "List[Any]":
         """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
@@ -143,14 +151,12 @@ class Guard:
         elif isinstance(message, messages.Terminate):
             with suppress(OSError):  # only a wrapper that begins at this moment misses it: the hard stop is for that
                 files.write_json(self.directory, paths.ENDING, {"at": time.time()})
-            procs.send_signal(self.find_rank_processes(), signal.SIGTERM)
-            procs.send_signal(self.find_rank_processes(), signal.SIGCONT)
+            self.send_signal(self.find_rank_processes(), signal.SIGTERM)
+            self.send_signal(self.find_rank_processes(), signal.SIGCONT)
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
-            spare = self.launcher_processes() | wrappers
-            living = procs.find_living(self.mark, os.getpid(), spare, [self.group])
-            self.keeper.send(messages.ProcessesKilled(len(living)))
-            procs.kill_marked(self.mark, os.getpid(), spare, patience=self.spec.timings.wipe, groups=[self.group])
+            self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(wrappers))))
+            self.kill_all(self.spec.timings.wipe, self.launcher_processes() | wrappers)
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
@@ -182,9 +188,13 @@ class Guard:
         finally:
             os._exit(127)
 
-    def find_rank_processes(self) -> "List[procs.Process]":
-        """Everything of the run here but the guard, the proxies and (on node0) the keeper with its mpirun."""
-        return procs.find_living(self.mark, os.getpid(), self.launcher_processes(), [self.group])
+    def find_rank_processes(self, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
+        """Everything of the run here but the guard, the proxies, (on node0) the keeper with its mpirun, and `spare`."""
+        return procs.find_living(self.mark, os.getpid(), self.launcher_processes().union(spare), [self.group])
+
+    def kill_all(self, patience: float, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
+        """Ends everything of the run here but the guard and `spare`; what is left after so many seconds."""
+        return procs.kill_marked(self.mark, os.getpid(), spare, patience, [self.group])
 
     def launcher_processes(self) -> "Set[int]":
         """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
@@ -214,7 +224,7 @@ class Guard:
                 # One that has died already is missed below, unless it left a record of its end.
                 gone = procs.Process(record.pid, -1, os.getpid(), "X")
                 self.wrappers.add(record.pid)
-                self.alive[record.rank] = procs.find_process(record.pid) or gone
+                self.alive[record.rank] = self.find_process(record.pid) or gone
                 continue
             if isinstance(record, journal.RankEnded):
                 self.alive.pop(record.rank, None)
@@ -222,12 +232,12 @@ class Guard:
             if not isinstance(record, Unreadable):
                 self.keeper.send(record)
         for rank, process in list(self.alive.items()):
-            now = procs.find_process(process.pid)
+            now = self.find_process(process.pid)
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
                 self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
             end = os.path.join(self.directory, files.record_path(rank, files.END))
-            if not procs.is_same(process) and not os.path.exists(end):
+            if (not now or now.start != process.start) and not os.path.exists(end):
                 del self.alive[rank]
                 self.report_unseen_end(rank)
 
@@ -249,12 +259,12 @@ class Guard:
         record = KINDS.from_object(value)
         return record if isinstance(record, RANK_RECORDS) else Unreadable(kind, "no record of a rank")
 
-    def finish(self) -> None:
-        """Ends all that is left but the keeper's own, reports what could not be ended, and takes its files along."""
+    def finish(self) -> bool:
+        """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
         self.report_records()
         strays = self.end_strays()
         own = self.launcher_processes() - self.proxies if self.spec.head else set()
-        left = procs.kill_marked(self.mark, os.getpid(), own, patience=self.spec.timings.last_wipe, groups=[self.group])
+        left = self.kill_all(self.spec.timings.last_wipe, own)
         procs.remove_group(self.group)
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
@@ -266,6 +276,7 @@ class Guard:
         while self.keeper.open and self.keeper.outbox and time.monotonic() < until:
             select.select([], [self.keeper], [], 0.1)
             self.keeper.flush()
+        return False
 
     def end_strays(self) -> "List[str]":
         """Ends what outlived the ranks; its names. As long as it holds a rank's output open, mpirun waits for it: now
@@ -276,26 +287,27 @@ class Guard:
             time.sleep(0.05)
             strays = self.find_strays()
         names = ["%s (process %d)" % (_read_program(process.pid), process.pid) for process in strays]
-        procs.send_signal(strays, signal.SIGKILL)
+        self.send_signal(strays, signal.SIGKILL)
         until = time.monotonic() + patience
-        while strays and any(map(procs.find_process, self.proxies)) and time.monotonic() < until:
+        while strays and any(map(self.find_process, self.proxies)) and time.monotonic() < until:
             time.sleep(0.05)
         return names
 
     def find_strays(self) -> "List[procs.Process]":
         return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
 
-    def end_alone(self, why: str) -> None:
-        """The keeper is lost: ends the run's part on this host alone."""
-        left = procs.kill_marked(self.mark, os.getpid(), patience=self.spec.timings.leave, groups=[self.group])
+    def end_alone(self, why: str) -> bool:
+        """The keeper is lost: ends the run's part on this host alone. False."""
+        left = self.kill_all(self.spec.timings.leave)
         procs.remove_group(self.group)
         if self.spec.head is not None:
-            return  # the ranks' output is there
+            return False  # the ranks' output is there
         if left:
             pids = [process.pid for process in left]
             files.write_json(self.directory, paths.LEFTOVERS, {"why": why, "at": time.time(), "left": pids})
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
+        return False
 
 
 RANK_RECORDS = (messages.RankBegun, journal.RankStarted, journal.RankNote, journal.RankEnded)
