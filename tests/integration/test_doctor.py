@@ -129,8 +129,8 @@ def test_grave_findings_win_over_hosts_that_cannot_be_reached(look: tuple[int, d
 
 def test_hosts_without_a_fault_have_none(look: tuple[int, dict[str, Any]]) -> None:
     _, answer = look
-    # STK007: the planted environments are package names without packages, so importing them cannot work. PY003: the hosts
-    # have the /etc of this machine, and with it a pip.conf, where there is one.
+    # STK007: the planted environments are package names without packages, so importing them cannot work. PY003: hosts
+    # have the /etc of this machine, and with it its pip.conf.
     harmless = {"NET001", "STK003", "STK007", "EOL001", "CPU011", "MEM002", "SYS006", "PY003"}
     blamed = {
         (finding["code"], host)

@@ -148,9 +148,8 @@ def check_network(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def _list_interface_addresses(fact: Facts) -> str:
-    cards = [card for card in fact.interfaces if card.addresses and card.name != "lo"]
-    words = [f"{card.name} {' '.join(card.addresses)}" for card in cards]
-    return ", ".join(words[:6]) or "none"
+    cards = (card for card in fact.interfaces if card.addresses and card.name != "lo")
+    return ", ".join([f"{card.name} {' '.join(card.addresses)}" for card in cards][:6]) or "none"
 
 
 def check_clock(cluster: Cluster) -> Iterator[CheckHit]:

@@ -55,8 +55,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     login = group_pairs(line.partition("\t")[::2] for line in dict.fromkeys(bundle.lines("login")[:64]))
     load = bundle.search("/proc/loadavg", r"^([0-9]{1,6}\.[0-9]{1,3}) ")
     hostname = bundle.file("/proc/sys/kernel/hostname")
-    boot_text = bundle.file("/proc/sys/kernel/random/boot_id")
-    boot = hash_text(boot_text) if boot_text else None
+    boot = hash_text(text) if (text := bundle.file("/proc/sys/kernel/random/boot_id")) else None
     resolved = system.read_resolved_names(bundle)
     return Facts(
         arch=arch,

@@ -79,8 +79,7 @@ def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
 
 
 class Guard:
-    """Only its methods ask for the host's processes or change them, so that a test can play these."""
-
+    # Only methods ask for the host's processes or change them, so that a test can play these.
     find_process, reap = staticmethod(procs.find_process), staticmethod(procs.reap)
     send_signal = staticmethod(procs.send_signal)
 
@@ -99,7 +98,7 @@ class Guard:
         self.proxies: "Set[int]" = set()
         self.missing = ""  # what a proxy needs here, and ends without a word where it is not
         self.orphaned = False  # a wrapper's parent, Hydra's proxy for its rank, has died
-        self.last = time.monotonic()  # when it looked last
+        self.last = time.monotonic()  # when its last round began
 
     def watch(self) -> None:
         procs.become_reaper()
