@@ -18,7 +18,7 @@ from ipexctl.act.context import Context
 from ipexctl.act.interrupts import Interrupts
 from ipexctl.act.ssh import Links
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_errors
+from ipexctl.decide.diagnosis.known_errors import KnownErrors, parse_known_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events
 from ipexctl.model.errors import Exit, Interrupted, LinkError, UnwatchedRunError, UsageError, choose_exit
@@ -307,7 +307,7 @@ def make_screen(options: OutputOptions, console: Console) -> sinks.Sink:
 
 def read_known_errors() -> KnownErrors:
     """The catalogue of errors of training scripts that comes with ipexctl."""
-    return parse_errors(read_data("errors.toml"))
+    return parse_known_errors(read_data("errors.toml"))
 
 
 def ask_passphrase(question: str, interrupts: Interrupts) -> str | None:

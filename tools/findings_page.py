@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.checks.catalogue import Catalogue, show_placeholders
+from ipexctl.decide.checks.catalogue import Catalogue, mark_placeholders
 
 
 def render_findings_page(catalogue: Catalogue) -> str:
@@ -14,16 +14,16 @@ def render_findings_page(catalogue: Catalogue) -> str:
         " (`python -m tests.unit.doctor.test_docs` writes it anew). `ipexctl doctor --explain CODE` shows one of them.",
         "| code | level | what |\n| --- | --- | --- |\n"
         + "\n".join(
-            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {show_placeholders(entry.title)} |"
+            f"| [{entry.code}](#{entry.code.lower()}) | {levels[entry.level]} | {mark_placeholders(entry.title)} |"
             for entry in catalogue.values()
         ),
     ]
     for entry in catalogue.values():
         parts += [
             f"## {entry.code}",
-            f"**{entry.level}**: a host {show_placeholders(entry.title)}",
+            f"**{entry.level}**: a host {mark_placeholders(entry.title)}",
             entry.story,
-            f"Fix: `{show_placeholders(entry.fix)}`",
+            f"Fix: `{mark_placeholders(entry.fix)}`",
         ]
         if entry.upstream:
             parts.append(f"Reported by others: {', '.join(entry.upstream)}")

@@ -23,8 +23,8 @@ def build_rows(
     made: list[BenchResult] = []
     for mode, (engine, how), dtype in product(modes, ways, ("fp32", "bf16")):
         key = (mode, engine, how, dtype)
-        mine = [(host, line) for host, line in alone if _row_key(line) == key]
-        all_of = [line for _, line in together if _row_key(line) == key]
+        mine = [(host, line) for host, line in alone if _get_row_key(line) == key]
+        all_of = [line for _, line in together if _get_row_key(line) == key]
         hosts = {host: rate for host, line in mine if (rate := _read_rate(line)) is not None}
         whole = next((rate for line in all_of if (rate := _read_rate(line)) is not None), None)
         if mode == "infer" and len(hosts) > 1:
@@ -67,7 +67,7 @@ def _draw_bar(value: float, most: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _row_key(line: JsonObject) -> tuple[object, ...]:
+def _get_row_key(line: JsonObject) -> tuple[object, ...]:
     return line.get("mode"), line.get("engine"), line.get("how"), line.get("dtype")
 
 

@@ -38,18 +38,18 @@ class Demux:
         at = 0 if self._framed else data.find(self._frame_opening)
         if at >= 0:
             self._framed, self._held = True, b""
-            return [*self._split(data[:at]), *self._unframe(data[at:])]
-        cut = self._unfinished(data)
+            return [*self._split_at_tags(data[:at]), *self._split_frames(data[at:])]
+        cut = self._find_unfinished_tag(data)
         data, self._held = data[:cut], data[cut:]
-        return self._split(data)
+        return self._split_at_tags(data)
 
     def end(self) -> list[Piece]:
         """What was held back: the pipe ended in the middle of something that looked like a tag."""
         data, self._held = self._held, b""
-        pieces = [(None, self.stream, data)] if self._framed and data else self._split(data)
+        pieces = [(None, self.stream, data)] if self._framed and data else self._split_at_tags(data)
         return [*pieces, *((rank, self.stream, cut) for rank, cut in self._escapes.items())]
 
-    def _unframe(self, data: bytes) -> list[Piece]:
+    def _split_frames(self, data: bytes) -> list[Piece]:
         """The contents of frames. What stands between them is the launcher's."""
         gathered: dict[tuple[int | None, str], list[bytes]] = {}
         at = 0
@@ -61,7 +61,7 @@ class Demux:
                 at += len(piece)
                 continue
             header = self._frame.search(data, at)
-            until = header.start() if header else self._unfinished(data)
+            until = header.start() if header else self._find_unfinished_tag(data)
             if until > at:
                 gathered.setdefault((None, self.stream), []).append(data[at:until])
             if header is None:
@@ -71,13 +71,13 @@ class Demux:
             at = header.end()
         return [(rank, stream, b"".join(pieces)) for (rank, stream), pieces in gathered.items()]
 
-    def _split(self, data: bytes) -> list[Piece]:
+    def _split_at_tags(self, data: bytes) -> list[Piece]:
         parts = self._tag.split(data)
         gathered: dict[int | None, list[bytes]] = {}
-        self._untagged(parts[0], gathered)
+        self._assign_untagged(parts[0], gathered)
         for rank, text in zip(parts[1::2], parts[2::2], strict=True):
             self._rank, self._fresh = int(rank), False
-            self._untagged(text, gathered)
+            self._assign_untagged(text, gathered)
         return [(rank, self.stream, self._unescape(rank, b"".join(pieces))) for rank, pieces in gathered.items()]
 
     def _unescape(self, rank: int | None, data: bytes) -> bytes:
@@ -89,7 +89,7 @@ class Demux:
             self._escapes[rank] = cut
         return text
 
-    def _untagged(self, text: bytes, gathered: dict[int | None, list[bytes]]) -> None:
+    def _assign_untagged(self, text: bytes, gathered: dict[int | None, list[bytes]]) -> None:
         """Text between two tags: the rest of its rank's line, then, if more follows, the launcher's."""
         if not text:
             return
@@ -102,7 +102,7 @@ class Demux:
         gathered.setdefault(self._rank, []).append(text)
         self._fresh = text.endswith(b"\n")
 
-    def _unfinished(self, data: bytes) -> int:
+    def _find_unfinished_tag(self, data: bytes) -> int:
         """Where a tag or a frame begins that has not ended yet; the length of ``data`` if there is none."""
         at = data.rfind(self._opening[:1], max(0, len(data) - len(self._opening) - 25))
         if at < 0:

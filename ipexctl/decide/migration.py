@@ -57,7 +57,7 @@ def list_rules_of_retired_options(options: Iterable[FrameworkOption]) -> tuple[M
     )
 
 
-def find_hits(text: str, file: str, known: Sequence[MigrationRule], table: LaunchTable) -> tuple[ScriptUse, ...]:
+def find_uses(text: str, file: str, known: Sequence[MigrationRule], table: LaunchTable) -> tuple[ScriptUse, ...]:
     """All uses in a file, in order. ``.py`` is Python; all else is read line by line, as shell files and YAML are; of
     launch lines ``table`` is known. Raises `UsageError` for Python that does not parse."""
     hits = _scan_python(text, file, known) if file.endswith(".py") else _scan_lines(text, known, table)

@@ -43,31 +43,31 @@ def _split_words(values: Collection[str]) -> list[str]:
     return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
-def split_batches(hosts: Sequence[Host], serial: Sequence[Share], of: int) -> Iterator[tuple[Host, ...]]:
-    """The hosts in batches; the last size repeats. Percentages are of ``of`` hosts. Without sizes: all at once."""
+def split_batches(hosts: Sequence[Host], serial: Sequence[Share], total: int) -> Iterator[tuple[Host, ...]]:
+    """The hosts in batches; the last size repeats. Percentages are of ``total`` hosts. Without sizes: all at once."""
     at = turn = 0
     while at < len(hosts):
-        size = serial[min(turn, len(serial) - 1)].of(of) if serial else len(hosts)
+        size = serial[min(turn, len(serial) - 1)].of(total) if serial else len(hosts)
         yield tuple(hosts[at : at + size])
         at, turn = at + size, turn + 1
 
 
-def find_stop_reason(step: Step, lost: Collection[str], of: Collection[str]) -> str:
-    """Why a play ends after ``lost`` of a batch (``of``) failed; "" where it goes on with the others."""
-    gone = [name for name in of if name in lost]
+def find_stop_reason(step: Step, lost: Collection[str], batch: Collection[str]) -> str:
+    """Why a play ends after ``lost`` of ``batch`` failed; "" where it goes on with the others."""
+    gone = [name for name in batch if name in lost]
     if not gone:
         return ""
     if step.any_errors_fatal:
         return "any_errors_fatal"
     allowed = step.max_fail_percentage
-    if allowed is not None and 100 * len(gone) > allowed * len(of):
+    if allowed is not None and 100 * len(gone) > allowed * len(batch):
         return f"more than {allowed:g} % of the hosts failed"
-    return "all hosts of a batch failed" if step.serial and len(gone) == len(of) else ""
+    return "all hosts of a batch failed" if step.serial and len(gone) == len(batch) else ""
 
 
-def find_missing_hosts(step: Step, lost: Collection[str], of: Collection[str]) -> tuple[str, ...]:
+def find_missing_hosts(step: Step, lost: Collection[str], batch: Collection[str]) -> tuple[str, ...]:
     """Hosts that a step of hosts `TOGETHER` cannot do without: all that are lost, unless it says how many may be."""
     if step.action not in TOGETHER:
         return ()
-    gone = tuple(name for name in of if name in lost)
-    return gone if 100 * len(gone) > (step.max_fail_percentage or 0) * len(of) else ()
+    gone = tuple(name for name in batch if name in lost)
+    return gone if 100 * len(gone) > (step.max_fail_percentage or 0) * len(batch) else ()

@@ -107,11 +107,11 @@ class Folding:
             case e.CleanupChecked():
                 self._proofs[event.run] = event
             case e.FailuresIgnored():
-                self._excuse()
+                self._ignore_failures()
             case e.Ended(exit=code):
                 self._exit, self._finished = code, True  # of a story inside a story, the outer one is the last
 
-    def _excuse(self) -> None:
+    def _ignore_failures(self) -> None:
         """What failed since the last `Started` becomes something that was done; as Ansible counts what it ignores."""
         failures, steps, findings = self._mark
         late = self._failures[failures:]
@@ -155,7 +155,7 @@ class Folding:
         )
 
     def _judge_run(self) -> RunOutcome:
-        run, over, proofs, shifts = self._run, self._over, self._proofs.values(), self._find_shifts()
+        run, over, proofs, shifts = self._run, self._over, self._proofs.values(), self._estimate_clock_shifts()
         hosts = {rank: end.host for rank, (_, end) in self._ends.items()} | dict(enumerate(run.ranks if run else ()))
         ranks = tuple(self._judge_rank(rank, hosts[rank], shifts) for rank in sorted(hosts))
         failed = sorted((rank for rank in ranks if rank.state == "failed"), key=lambda rank: (rank.at, rank.rank))
@@ -164,7 +164,7 @@ class Folding:
             orphans[host] = (*orphans.get(host, ()), *pids)
         unchecked = tuple(dict.fromkeys(host for proof in proofs for host in proof.unchecked))
         checked = dict.fromkeys(host for proof in proofs for host in proof.hosts)
-        started, ended = self._find_times(shifts)
+        started, ended = self._find_run_times(shifts)
         return RunOutcome(
             run=run.run if run else over.run if over else "",
             head=run.head if run else "",
@@ -183,7 +183,7 @@ class Folding:
             stall=tuple(self._stall) or None,
         )
 
-    def _find_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
+    def _find_run_times(self, shifts: Mapping[str, float]) -> tuple[float, float]:
         """The run's beginning and end: as we saw them, or, when we came later, as they were noted on the head."""
         run, over = self._run, self._over
         started, ended = self._run_started, self._run_ended if over else self._at
@@ -273,7 +273,7 @@ class Folding:
         if at:
             self._delays[host] = min(self._delays.get(host, seen - at), seen - at)
 
-    def _find_shifts(self) -> dict[str, float]:
+    def _estimate_clock_shifts(self) -> dict[str, float]:
         """Host → seconds to add to its own time to get the controller's.
 
         The least delay of a host's messages is its clock's difference plus the shortest way. Hosts whose least delays

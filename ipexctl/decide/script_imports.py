@@ -52,23 +52,23 @@ def find_doubtful_imports(
     only its interpreter knows (`FIND_MISSING`)."""
     known = {*sys.stdlib_module_names, *neighbours, *packages}
     lines: dict[str, int] = {}
-    for node in () if _FINDERS.search(text) else _walk_certain(parse_script(text).body):
+    for node in () if _FINDERS.search(text) else _walk_unconditional(parse_script(text).body):
         for name in list_module_names(node):
             if known.isdisjoint({name, name.replace("_", "-"), table.distributions.get(name, name).lower()}):
                 lines.setdefault(name, node.lineno)
     return lines
 
 
-def _walk_certain(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def _walk_unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements that are executed whatever happens, up to the first that may end the script."""
     for node in statements:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
             case ast.If(test=ast.Compare(left=ast.Name("__name__"))) | ast.Try(handlers=[]):
-                yield from _walk_certain(node.body)
+                yield from _walk_unconditional(node.body)
             case ast.With() if not any("suppress" in ast.unparse(item.context_expr) for item in node.items):
-                yield from _walk_certain(node.body)
+                yield from _walk_unconditional(node.body)
         yield node
         for part in ast.walk(node):
             called = getattr(part, "func", None)
@@ -76,7 +76,7 @@ def _walk_certain(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 return
 
 
-def describe_missing(
+def describe_missing_modules(
     lines: Mapping[str, int], script: str, table: ImportTable, install: str, ipex: bool
 ) -> tuple[Note, ...]:
     """A note about modules (name → line) that the environment's interpreter does not find, with the command that brings

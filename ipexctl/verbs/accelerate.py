@@ -19,7 +19,7 @@ from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Inventory
 from ipexctl.model.text import join_names, pluralize, printable
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import name_place
+from ipexctl.verbs.common.select import list_flags
 
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){1,3}([-+.a-z0-9]{0,20})")
 
@@ -41,7 +41,7 @@ def accelerate_config(
     if version is not None and not _VERSION.fullmatch(version):
         hint = "--accelerate-version 1.7.0"
         raise UsageError(f"--accelerate-version {printable(version)} is not a version", hint=hint)
-    title, place = f"for {pluralize(len(inventory), 'host')}", name_place(inventory, venv)
+    title, place = f"for {pluralize(len(inventory), 'host')}", list_flags(inventory, venv)
     yield Started("accelerate config", title, inventory.names, place=place)
     if version is not None:
         ranks = sum(ppn or host.slots or 1 for host in inventory) if n is None else n

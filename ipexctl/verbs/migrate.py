@@ -43,19 +43,19 @@ def migrate(
     text = read_input(file).text
     changed_options = migration.list_rules_of_retired_options(parse_options(read_data("options.toml")))
     rules = (*migration.parse_rules(read_data("migrate.toml")), *changed_options)
-    hits = migration.find_hits(text, file, rules, LaunchTable(**parse_toml(read_data("launchers.toml"))))
+    hits = migration.find_uses(text, file, rules, LaunchTable(**parse_toml(read_data("launchers.toml"))))
     yield Started("migrate", file, comparison.inventory.names[:1] if comparison else ())
     report = migration.format_report(hits, file)
     exit = Exit.OK
     compared: answers.Comparison | None = None
     if comparison:
-        compared, exit = yield from _compare(file, comparison, context, environ)
+        compared, exit = yield from _compare_scripts(file, comparison, context, environ)
         report += "\n\n" + migration.describe_speedup(compared)
     yield Answer(answers.MigrateAnswer(file, hits, report, compared))
     yield Ended("migrate", exit)
 
 
-def _compare(
+def _compare_scripts(
     file: str, comparison: Comparison, context: Context, environ: Mapping[str, str]
 ) -> Generator[Event, None, tuple[answers.Comparison, Exit]]:
     """Runs both scripts in turn, the second only if the first succeeds; returns their times and the exit code."""

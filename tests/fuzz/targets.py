@@ -186,10 +186,10 @@ def read_playbook(data: bytes) -> bool:
 
 def when(data: bytes) -> bool:
     text = decode(data)
-    if conditions.find_error(text):
+    if conditions.find_condition_error(text):
         return False
-    if not conditions.needs_facts(text):
-        conditions.evaluate(text, Host("node0", "192.0.2.1"))
+    if not conditions.needs_host_facts(text):
+        conditions.evaluate_condition(text, Host("node0", "192.0.2.1"))
     return True
 
 
@@ -360,7 +360,7 @@ def wire_after_proof(data: bytes) -> bool:
     """Sealed by whoever knows the token; what is not sealed is an end."""
     greeting = seal.Greeting("c", "n", "guard", "a", 0.0)
     with wires() as (wire, theirs):
-        wire.prove(TOKEN, seal.KEEPER, greeting)
+        wire.start_sealing(TOKEN, seal.KEEPER, greeting)
         sender = seal.Seals(TOKEN, seal.CALLER, greeting)
         lines = data.split(b"\n")[:20]
         theirs.sendall(b"".join(sender.seal(line) + b"\n" for line in lines)[:60000] + data[:200])

@@ -116,6 +116,6 @@ def left_behind(attempt: Attempt, events: list[Event]) -> list[str]:
     """What is left of a run that has ended, and what its own proof says of that."""
     proof = of(CleanupChecked, events)[-1]
     there = [site.directory for site in attempt.run_dirs.values() if os.path.exists(site.directory)]
-    alive = [str(process) for process in procs.find_living(procs.format_run_mark(attempt.launch.run))]
+    alive = [str(process) for process in procs.find_marked(procs.format_run_mark(attempt.launch.run))]
     unproved = [f"{host}: {pids}" for host, pids in proof.orphans.items()]
     return [*unproved, *proof.unchecked, *there, *alive]

@@ -46,7 +46,7 @@ def line(pid: int) -> list[bytes]:
 
 def find(attempt: Attempt, word: bytes) -> int:
     """The process of the run whose command line has this word."""
-    for process in procs.find_living(procs.format_run_mark(attempt.launch.run)):
+    for process in procs.find_marked(procs.format_run_mark(attempt.launch.run)):
         if any(word in part for part in line(process.pid)[:8]):
             return process.pid
     raise AssertionError(f"no process with {word!r}")
@@ -215,10 +215,10 @@ def test_daemons_that_cleaned_their_environment_end_with_the_run(start: Start, a
 
 
 def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_is_dead(start: Start) -> None:
-    probe = procs.create_group("probe", secrets.token_hex(4))
+    probe = procs.create_cgroup("probe", secrets.token_hex(4))
     if not probe:
         pytest.skip("control groups of version 2 cannot be made here")
-    procs.remove_group(probe)
+    procs.remove_cgroup(probe)
     before = set(procs.list_processes())
     seconds = f"4{os.getpid()}"  # as no other test has it
     attempt = start("hide", seconds)
@@ -227,7 +227,7 @@ def test_what_hides_from_everyone_is_found_by_its_control_group_when_the_guard_i
     events += list(story)
     assert left_behind(attempt, events) == []
     assert not [pid for pid in set(procs.list_processes()) - before if seconds.encode() in line(pid)]
-    assert procs.find_groups(attempt.launch.run) == []
+    assert procs.find_cgroups(attempt.launch.run) == []
 
 
 @pytest.mark.parametrize("who", [b"mpiexec.hydra", b"hydra_pmi_proxy", b"shim", b"keeper", b"guard"])
@@ -310,8 +310,8 @@ def test_a_run_without_a_watcher_ends_when_its_lease_is_over(start: Start) -> No
     assert not of(RunEnded, events)
     until_when = time.monotonic() + 15.0
     mark = procs.format_run_mark(attempt.launch.run)
-    while procs.find_living(mark) and time.monotonic() < until_when:
+    while procs.find_marked(mark) and time.monotonic() < until_when:
         time.sleep(0.2)
-    assert procs.find_living(mark) == []
+    assert procs.find_marked(mark) == []
     end = Path(attempt.watcher.head.directory, "end.json").read_text()
     assert "watcher lost" in end

@@ -34,9 +34,12 @@ def runtime(request: pytest.FixtureRequest, intel: Runtime) -> Runtime:
     if not shutil.which(SYSTEM[request.param]):
         pytest.skip(f"{SYSTEM[request.param]} is not installed on this machine")
     said = subprocess.run(
-        mpi_launchers.build_query(request.param, read_data("find_mpi.sh")), capture_output=True, text=True, check=True
+        mpi_launchers.build_launcher_query(request.param, read_data("find_mpi.sh")),
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    engine = mpi_launchers.parse_answer(request.param, said)
+    engine = mpi_launchers.parse_launcher_answer(request.param, said)
     assert isinstance(engine, MpiLauncher), engine
     return mpi_launchers.switch_launcher(intel, engine, ccl=False)
 
@@ -101,7 +104,7 @@ def test_whichever_of_its_programs_is_killed_the_run_ends_and_nothing_is_left(st
 
 def find(attempt: Attempt, names: tuple[str, ...]) -> int:
     """The process of the run whose program or first word has one of these names, before any suffix of Debian's."""
-    for process in procs.find_living(procs.format_run_mark(attempt.launch.run)):
+    for process in procs.find_marked(procs.format_run_mark(attempt.launch.run)):
         try:
             words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
         except OSError:

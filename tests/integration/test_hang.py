@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import parse_errors
+from ipexctl.decide.diagnosis.known_errors import parse_known_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model.errors import Exit
 from ipexctl.model.events import (
@@ -124,7 +124,7 @@ def test_stages_come_in_order(start: Start) -> None:
 
 
 def report(events: Iterable[Event]) -> CommandReport:
-    folding = Folding(lambda: parse_errors(read_data("errors.toml")))
+    folding = Folding(lambda: parse_known_errors(read_data("errors.toml")))
     for number, event in enumerate(events):
         folding.handle_event(Stamped(time.time() + number / 1000, event))
     return folding.report()
@@ -208,9 +208,9 @@ def test_a_rank_that_nothing_can_kill_is_named_and_the_rest_ends(start: Start, f
     assert told.hint.startswith(f"ipexctl stop --orphans {attempt.launch.run}")
     (freezer / "freezer.state").write_text("THAWED")
     until_when = time.monotonic() + 5
-    while procs.find_living(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:
+    while procs.find_marked(procs.format_run_mark(attempt.launch.run)) and time.monotonic() < until_when:
         time.sleep(0.1)
-    assert procs.find_living(procs.format_run_mark(attempt.launch.run)) == []
+    assert procs.find_marked(procs.format_run_mark(attempt.launch.run)) == []
 
 
 def test_the_kernels_own_words_on_a_rank_it_killed_are_told(start: Start, memory_group: Path) -> None:

@@ -98,10 +98,10 @@ def test_a_fault_in_a_watched_run_ends_with_70_and_the_run_can_be_ended(
     ended = controller(*words, fault=fault)
     run = re.search(r"ipexctl stop (\S+)", ended.stderr)
     assert run, ended.stderr
-    assert procs.find_living(procs.format_run_mark(run[1])), "the run goes on"
+    assert procs.find_marked(procs.format_run_mark(run[1])), "the run goes on"
     stopped = controller("stop", run[1])
     assert stopped.returncode == 0, stopped.stderr
-    assert not procs.find_living(procs.format_run_mark(run[1]))
+    assert not procs.find_marked(procs.format_run_mark(run[1]))
     (saved,) = {*(controller.state / "runs").glob("*-run*")} - before
     assert ended.returncode == 70, ended.stderr
     sentence = r"error: internal error in run: LookupError: planted \x1b[2J"

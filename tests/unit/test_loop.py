@@ -21,7 +21,7 @@ from ipexctl.model.events import Answer, Ended, Event, HostFailed, RunStarted, S
 from ipexctl.model.hosts import Host
 from ipexctl.model.links import Link, LinkError
 from ipexctl.show.sinks import Plain
-from ipexctl.verbs.run.watch import naming_run
+from ipexctl.verbs.run.watch import wrap_internal_errors
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_run_that_is_no_longer_watched_is_named_with_the_commands_for_it(
 ) -> None:
     def workflow(_: Context) -> Workflow:
         yield Started("run", "train.py", ("node0",))
-        with naming_run("r1"):
+        with wrap_internal_errors("r1"):
             yield RunStarted("r1", "node0", ("node0",), "train.py")
             decide_the_launch()
 

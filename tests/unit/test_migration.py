@@ -42,7 +42,7 @@ print("ipex.optimize in a text, CCL and gloo are nothing", torch.optim, model.op
 
 
 def found(text: str, file: str = "train.py") -> list[tuple[int, str]]:
-    return [(use.line, use.name) for use in migration.find_hits(text, file, KNOWN, TABLE)]
+    return [(use.line, use.name) for use in migration.find_uses(text, file, KNOWN, TABLE)]
 
 
 def test_every_use_in_python_is_found_under_its_whole_name() -> None:
@@ -66,7 +66,7 @@ def test_every_use_in_python_is_found_under_its_whole_name() -> None:
 
 
 def test_a_function_of_the_old_binding_is_found_and_dated() -> None:
-    (use, *_) = migration.find_hits("import torch_ccl\n", "old.py", KNOWN, TABLE)
+    (use, *_) = migration.find_uses("import torch_ccl\n", "old.py", KNOWN, TABLE)
     assert migration.describe_removal(use) == "last in oneccl_bind_pt 1.11.0, so nothing from torch 1.12 on"
 
 
@@ -96,7 +96,7 @@ pip install torch==2.7.0 intel-extension-for-pytorch==2.7.0 'oneccl_bind_pt==2.7
 
 
 def test_the_answer_says_what_each_became_and_when_it_vanishes() -> None:
-    text = migration.format_report(migration.find_hits(SCRIPT, "train.py", KNOWN, TABLE), "train.py")
+    text = migration.format_report(migration.find_uses(SCRIPT, "train.py", KNOWN, TABLE), "train.py")
     assert "train.py:9   model, optimizer = ipex.optimize(" in text
     assert "instead: remove it: torch.autocast" in text
     assert "use_ipex=True: does nothing from transformers 4.53.0 on, gone from transformers 4.57.0 on" in text
@@ -125,7 +125,7 @@ def test_every_word_has_a_source_and_an_answer() -> None:
 
 
 def instead(text: str, file: str = "go.sh") -> dict[str, str]:
-    return {use.name: use.instead for use in migration.find_hits(text, file, KNOWN, TABLE)}
+    return {use.name: use.instead for use in migration.find_uses(text, file, KNOWN, TABLE)}
 
 
 def test_a_launch_line_becomes_the_run_that_does_the_same() -> None:
@@ -139,7 +139,7 @@ OMP_NUM_THREADS=23 mpirun -f hostfile -n 16 -ppn 4 \\
 ipexrun --ninstances 4 infer.py
 mpirun -n 2 ./a.out
 """
-    uses = migration.find_hits(shell, "go.sh", KNOWN, TABLE)
+    uses = migration.find_uses(shell, "go.sh", KNOWN, TABLE)
     assert [(use.line, use.instead) for use in uses] == [
         (4, "ipexctl run --threads 23 -f hostfile -n 16 --ppn 4 --launcher accelerate examples/nlp_example.py"
             " --out \"$OUT\" 'two words'"),
@@ -178,7 +178,7 @@ Other(use_ipex=True)
 
 def test_autocast_of_the_old_module_is_dated() -> None:
     script = "import torch\nfrom torch.cpu.amp import autocast\nwith torch.cpu.amp.autocast():\n    pass\n"
-    uses = migration.find_hits(script, "train.py", KNOWN, TABLE)
+    uses = migration.find_uses(script, "train.py", KNOWN, TABLE)
     assert [(use.line, use.name) for use in uses] == [(2, "torch.cpu.amp.autocast"), (3, "torch.cpu.amp.autocast")]
     assert migration.describe_removal(uses[0]) == "deprecated from torch 2.4 on"
     assert uses[0].instead == 'torch.autocast("cpu", dtype=torch.bfloat16)'

@@ -262,7 +262,7 @@ def test_no_record_of_a_host_ends_the_watching(records: list[journal.Record]) ->
 
 
 def test_where_there_is_no_space_is_told_with_need_and_free(tmp_path: Path) -> None:
-    need, free = Spool(str(tmp_path / "out"), 0, b"").describe_space(500)
+    need, free = Spool(str(tmp_path / "out"), 0, b"").measure_free_space(500)
     assert need == 500 + SPARE
     assert free > 0
     log = RunLog("n0nce", RUNNING)

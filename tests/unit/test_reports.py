@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import parse_errors
+from ipexctl.decide.diagnosis.known_errors import parse_known_errors
 from ipexctl.decide.reports import Folding
 from ipexctl.model import events as e
 from ipexctl.model.errors import Exit, Failure, Kind
@@ -250,7 +250,7 @@ def test_a_folding_can_be_asked_while_it_grows() -> None:
 
 
 def test_the_fix_of_a_known_error_names_the_hosts_and_the_environment_of_the_command() -> None:
-    folding = Folding(lambda: parse_errors(read_data("errors.toml")))
+    folding = Folding(lambda: parse_known_errors(read_data("errors.toml")))
     lost = end(2, 1, 50.0, error="ModuleNotFoundError: No module named 'tabulate'")
     here = e.Started("run", "train.py", HOSTS, place=("-f", "lab/hosts", "--limit", "a,b"))
     for n, event in enumerate([here, *done(lost, reason="rank")[1:], e.Started("sync", "", HOSTS)]):

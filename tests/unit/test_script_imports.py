@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.act.inputs import read_script
 from ipexctl.data import read_data
-from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing, find_doubtful_imports
+from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
 from ipexctl.model.toml import parse_toml
 
 TABLE = ImportTable(**parse_toml(read_data("imports.toml")))
@@ -91,7 +91,7 @@ def test_the_interpreter_is_asked_and_imports_nothing(tmp_path: Path) -> None:
 def test_the_warning_holds_the_command_that_helps() -> None:
     def told(*names: str, ipex: bool = False) -> str:
         lines = {name: at for at, name in enumerate(names, 1)}
-        return "".join(map(str, describe_missing(lines, "train.py", TABLE, "ipexctl install", ipex)))
+        return "".join(map(str, describe_missing_modules(lines, "train.py", TABLE, "ipexctl install", ipex)))
 
     assert told("sklearn") == (
         "train.py imports sklearn (line 1), not in the environment: ipexctl install --with scikit-learn"

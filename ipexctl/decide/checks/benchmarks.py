@@ -41,7 +41,7 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
         for method in sorted({speed.method for speed in check.hosts}):
             of_method = {host: getattr(speed, figure) for host, speed in speeds.items() if speed.method == method}
             values = {host: value for host, value in of_method.items() if value is not None}
-            for host, less, value, usual in _find_slow(values, SLOW):
+            for host, less, value, usual in _find_slow_hosts(values, SLOW):
                 # A figure that varies between turns means other load: only larger deficits are reported.
                 if less >= max(SLOW, 1.5 * speeds[host].spread.get(figure, 0.0)):
                     evidence = f"{value / unit:.0f} of {usual / unit:.0f} {name}"
@@ -50,7 +50,7 @@ def judge_speeds(check: SpeedCheck) -> Iterator[CheckHit]:
     for line in check.pairs:
         for host in (line.first, line.second) if line.rate is not None else ():
             best[host] = max(best.get(host, 0.0), line.rate or 0.0)
-    for host, less, value, usual in _find_slow(best, SLOW_LINK):
+    for host, less, value, usual in _find_slow_hosts(best, SLOW_LINK):
         evidence = f"{value / 1e6:.0f} of {usual / 1e6:.0f} MB/s, its best pair ({check.pairs[0].tool})"
         yield CheckHit("SPD002", host, {"less": _format_deficit(less)}, evidence)
     for host, why in [(speed.host, speed.why) for speed in check.hosts if speed.why] + [*check.missed.items()]:
@@ -61,7 +61,7 @@ def _format_deficit(share: float) -> str:
     return f"−{100 * share:.0f} %"
 
 
-def _find_slow(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:
+def _find_slow_hosts(values: Mapping[str, float], share: float) -> Iterator[tuple[str, float, float, float]]:
     """Host, by how much it is behind, its value and that of the others (the median; of two hosts, the faster one)."""
     if len(values) < 2:
         return

@@ -37,7 +37,7 @@ def parse_catalogue(text: str) -> Catalogue:
     return parse_json(dict[str, CatalogueEntry], json.dumps({code: {"code": code, **items[code]} for code in items}))
 
 
-def show_placeholders(template: str) -> str:
+def mark_placeholders(template: str) -> str:
     """A word that a check fills in, as in a manual."""
     return template.replace("{", "‹").replace("}", "›")
 
@@ -47,7 +47,7 @@ def explain_finding(code: str, catalogue: Catalogue) -> str:
     entry = catalogue.get(code.upper())
     if entry is None:
         raise UsageError(f"there is no finding {printable(code)}", hint=_suggest_codes(code.upper(), catalogue))
-    title, fix = show_placeholders(entry.title), show_placeholders(entry.fix)
+    title, fix = mark_placeholders(entry.title), mark_placeholders(entry.fix)
     lines = [f"{entry.code}  {entry.level}: a host {title}", "", entry.story, "", f"fix: {fix}"]
     if entry.upstream:
         lines += ["", "reported by others:", *(f"  {where}" for where in entry.upstream)]

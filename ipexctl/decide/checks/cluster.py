@@ -26,9 +26,9 @@ class Cluster(Record):
     table: ReleaseTable
     live: bool = True
 
-    def known(self, fact: Callable[[Facts], T | None]) -> dict[str, T]:
+    def collect_known(self, read_fact: Callable[[Facts], T | None]) -> dict[str, T]:
         """The values of a fact, by host, where it is known."""
-        return {host: value for host, facts in self.facts.items() if (value := fact(facts)) is not None}
+        return {host: value for host, facts in self.facts.items() if (value := read_fact(facts)) is not None}
 
 
 def find_majority(values: Mapping[str, T]) -> T | None:

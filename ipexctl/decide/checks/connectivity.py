@@ -68,29 +68,29 @@ def plan_connections(hosts: Sequence[str], everyone: bool) -> dict[str, tuple[st
     return tries
 
 
-def find_next(hosts: Sequence[str], host: str) -> str:
+def pick_target(hosts: Sequence[str], host: str) -> str:
     """The target of the rate test: the hosts form one ring, so that each link carries one stream in each direction."""
     return hosts[(hosts.index(host) + 1) % len(hosts)]
 
 
 def check_connectivity(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
     """Findings of the whole network test."""
-    yield from _check_refusals(cluster, report)
-    yield from _check_paths(report)
+    yield from _check_failed_connections(cluster, report)
+    yield from _check_connection_quality(report)
     for directory, hosts in report.shared:
         yield from (CheckHit("DSK003", host, {"path": directory}) for host in hosts)
     for host, why in report.untried.items():
         yield CheckHit("NET012", host, {}, why)
 
 
-def _check_refusals(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
+def _check_failed_connections(cluster: Cluster, report: ConnectivityReport) -> Iterator[CheckHit]:
     names = [host for host in cluster.facts if host in report.choices]
     head = names[0] if names else ""
     failed = [pair for pair in report.pairs if pair.error is not None]
-    deaf = _find_isolated(failed, report.pairs, "target")
-    mute = _find_isolated(failed, report.pairs, "source") - deaf
+    deaf = _find_isolated_hosts(failed, report.pairs, "target")
+    mute = _find_isolated_hosts(failed, report.pairs, "source") - deaf
     for host in names:
-        ports, subnet = _describe_ports(cluster, host), _find_subnet(cluster, report, host)
+        ports, subnet = _describe_ports(cluster, host), _format_subnet(cluster, report, host)
         if host in deaf:
             errors = _join_errors(pair for pair in failed if pair.target == host)
             evidence = f"{ports}, which Intel MPI, Gloo and oneCCL use" if ports else ""
@@ -106,7 +106,7 @@ def _check_refusals(cluster: Cluster, report: ConnectivityReport) -> Iterator[Ch
             continue  # reported above, or by the other direction: no connection back to the head
         address = report.choices[pair.target].address
         evidence = ", ".join(filter(None, (pair.error, _describe_ports(cluster, pair.target))))
-        values = {"subnet": _find_subnet(cluster, report, pair.source), "head": head, "what": ""}
+        values = {"subnet": _format_subnet(cluster, report, pair.source), "head": head, "what": ""}
         if pair.target == head:
             yield CheckHit("NET008", pair.source, values, f"{pair.source} → {head} ({address}): {evidence}")
         else:
@@ -116,7 +116,7 @@ def _check_refusals(cluster: Cluster, report: ConnectivityReport) -> Iterator[Ch
             yield CheckHit("NET007", pair.source, values, f"{arrow}: {evidence}")
 
 
-def _find_isolated(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
+def _find_isolated_hosts(failed: Sequence[Pair], every: Sequence[Pair], side: str) -> set[str]:
     """Hosts of which all attempts failed, two at least (a single failure does not show which side is at fault)."""
     tries = Counter(getattr(pair, side) for pair in every)
     failures = Counter(getattr(pair, side) for pair in failed)
@@ -132,7 +132,7 @@ def _describe_ports(cluster: Cluster, host: str) -> str:
     return f"ports {ports[0]}-{ports[1]}" if ports else ""
 
 
-def _find_subnet(cluster: Cluster, report: ConnectivityReport, host: str) -> str:
+def _format_subnet(cluster: Cluster, report: ConnectivityReport, host: str) -> str:
     choice = report.choices[host]
     for card in cluster.facts[host].interfaces:
         for word in card.addresses:
@@ -141,7 +141,7 @@ def _find_subnet(cluster: Cluster, report: ConnectivityReport, host: str) -> str
     return choice.address
 
 
-def _check_paths(report: ConnectivityReport) -> Iterator[CheckHit]:
+def _check_connection_quality(report: ConnectivityReport) -> Iterator[CheckHit]:
     """Connections that carry small packets only, leave by another interface, or are slow."""
     for pair in report.pairs:
         choice = report.choices[pair.source]

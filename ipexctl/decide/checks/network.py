@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
-from ipexctl.decide.facts.numbers import parse_interface
+from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.facts import Facts, Interface
 from ipexctl.model.json_values import Record
 from ipexctl.model.notes import Note
@@ -44,8 +44,8 @@ def choose_interfaces(facts: Mapping[str, Facts]) -> Mapping[str, InterfaceChoic
     usable = {host: _list_usable_addresses(fact) for host, fact in facts.items()}
     shared = _find_shared_subnets(facts, usable)
     if shared:
-        return _choose_shared(shared, facts, usable)
-    return {host: _choose_single(fact, usable[host], len(facts)) for host, fact in facts.items() if usable[host]}
+        return _choose_subnet_interfaces(shared, facts, usable)
+    return {host: _choose_interface(fact, usable[host], len(facts)) for host, fact in facts.items() if usable[host]}
 
 
 def is_one_machine(facts: Mapping[str, Facts]) -> bool:
@@ -54,7 +54,7 @@ def is_one_machine(facts: Mapping[str, Facts]) -> bool:
 
 
 def _list_addresses(fact: Facts) -> list[_HostAddress]:
-    words = ((interface, parse_interface(text)) for interface in fact.interfaces for text in interface.addresses)
+    words = ((interface, parse_ip_interface(text)) for interface in fact.interfaces for text in interface.addresses)
     return [_HostAddress(interface, word) for interface, word in words if word]
 
 
@@ -70,7 +70,7 @@ def _list_usable_addresses(fact: Facts) -> list[_HostAddress]:
 
 def is_loopback(address: str | None) -> bool:
     """No address at all is a host reached without SSH: this machine."""
-    word = parse_interface(address) if address is not None else None
+    word = parse_ip_interface(address) if address is not None else None
     return address is None or (word is not None and word.ip.is_loopback)
 
 
@@ -95,7 +95,7 @@ def _find_shared_subnets(facts: Mapping[str, Facts], usable: _Addresses) -> list
         interfaces = [_choose_address(network, of_host).interface for of_host in usable.values()]
         return (
             sum(not interface.virtual for interface in interfaces),
-            sum(_contains(network, fact.ssh_address) for fact in facts.values()),
+            sum(_network_contains(network, fact.ssh_address) for fact in facts.values()),
             min(interface.speed or 0 for interface in interfaces),
             min(interface.mtu or 0 for interface in interfaces),
             network.version == 4,
@@ -111,8 +111,8 @@ def _choose_address(network: Network, places: Sequence[_HostAddress]) -> _HostAd
     return max(candidates, key=lambda place: (not place.interface.virtual, place.interface.speed or 0))
 
 
-def _contains(network: Network, address: str | None) -> bool:
-    word = parse_interface(address) if address is not None else None
+def _network_contains(network: Network, address: str | None) -> bool:
+    word = parse_ip_interface(address) if address is not None else None
     return word is not None and word.ip in network
 
 
@@ -134,7 +134,7 @@ def find_isolated_interfaces(facts: Mapping[str, Facts]) -> dict[str, tuple[tupl
     return isolated
 
 
-def _choose_shared(
+def _choose_subnet_interfaces(
     shared: Sequence[Network], facts: Mapping[str, Facts], usable: _Addresses
 ) -> dict[str, InterfaceChoice]:
     best, others = shared[0], shared[1:]
@@ -143,7 +143,7 @@ def _choose_shared(
         place = _choose_address(best, of_host)
         speed = place.interface.speed or 0
         reasons = [f"all {len(facts)} hosts are in {best}"]
-        if _contains(best, facts[host].ssh_address):
+        if _network_contains(best, facts[host].ssh_address):
             reasons.append("SSH came in by it")
         if speed:
             reasons.append(f"{speed} Mbit/s")
@@ -156,7 +156,7 @@ def _choose_shared(
     return chosen
 
 
-def _choose_single(fact: Facts, usable: Sequence[_HostAddress], hosts: int) -> InterfaceChoice:
+def _choose_interface(fact: Facts, usable: Sequence[_HostAddress], count: int) -> InterfaceChoice:
     place = max(
         usable,
         key=lambda place: (
@@ -173,5 +173,5 @@ def _choose_single(fact: Facts, usable: Sequence[_HostAddress], hosts: int) -> I
         why = "it has the default route"
     else:
         why = "nothing better is up"
-    note = Note("one-host", why) if hosts == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
+    note = Note("one-host", why) if count == 1 else Note("no-shared-subnet", f"no subnet is shared by all hosts; {why}")
     return InterfaceChoice(place.interface.name, str(place.word.ip), note)

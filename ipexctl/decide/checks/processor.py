@@ -53,7 +53,7 @@ def check_instruction_sets(host: str, fact: Facts) -> Iterator[CheckHit]:
 
 def check_mixed_isa(cluster: Cluster) -> Iterator[CheckHit]:
     """The hosts that hold the others back: those below the best level that is there."""
-    levels = cluster.known(lambda fact: fact.isa_level)
+    levels = cluster.collect_known(lambda fact: fact.isa_level)
     if len(set(levels.values())) < 2 or find_common_level(cluster) is None:
         return
     best = min(levels.values(), key=ORDER.index)
@@ -112,13 +112,13 @@ def check_host_sizes(cluster: Cluster) -> Iterator[CheckHit]:
     """Smaller hosts that make stragglers; needs three hosts to know which one differs."""
     if len(cluster.facts) < 3:
         return
-    cores = cluster.known(lambda fact: fact.physical_cores)
+    cores = cluster.collect_known(lambda fact: fact.physical_cores)
     usual = find_majority(cores)
     if usual is not None and 2 * list(cores.values()).count(usual) > len(cores):
         for host, count in cores.items():
             if count < usual:
                 yield CheckHit("CPU013", host, {"what": f"{count} cores, most have {usual}"})
-    memory = cluster.known(lambda fact: fact.mem_total_kb)
+    memory = cluster.collect_known(lambda fact: fact.mem_total_kb)
     middle = sorted(memory.values())[len(memory) // 2] if memory else 0
     for host, total in memory.items():
         if total < 0.8 * middle:
@@ -151,7 +151,7 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
         fast = [host for host, fact in cluster.facts.items() if has_bf16(fact.isa_level)]
         only = f"; {len(fast)} of {len(cluster.facts)} hosts could do bf16" if fast else ""
         sentences.append(f"float32: bf16 is emulated on {common}, and slower there{only}")
-    shapes = {_count_nodes_and_cores(fact) for fact in cluster.facts.values()}
+    shapes = {_count_numa_nodes_and_cores(fact) for fact in cluster.facts.values()}
     if len(shapes) == 1 and (shape := shapes.pop()) is not None:
         nodes, cores = shape
         cores_per_rank = max(1, cores // nodes)
@@ -163,7 +163,7 @@ def recommend_settings(cluster: Cluster) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _count_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:
+def _count_numa_nodes_and_cores(fact: Facts) -> tuple[int, int] | None:
     """Nodes that can hold ranks, and cores that this login may use."""
     allowed_cpus = set(fact.cpus_allowed or fact.cpus_online or ())
     fast = set((fact.hybrid or {}).get("p_cpus", allowed_cpus))

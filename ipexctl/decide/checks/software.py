@@ -82,7 +82,7 @@ def check_pythons(cluster: Cluster) -> Iterator[CheckHit]:
 def check_installed_stack(cluster: Cluster) -> Iterator[CheckHit]:
     """Torch under the wrong IPEX or binding, half an environment or none, another stack than most hosts have."""
     stacks: dict[str, str] = {}
-    installs = cluster.known(lambda fact: fact.installed)
+    installs = cluster.collect_known(lambda fact: fact.installed)
     some_exist = any(installed.exists for installed in installs.values())
     for host, installed in installs.items():
         packages = installed.packages

@@ -6,7 +6,7 @@ from statistics import median
 
 from ipexctl.decide.checks.cluster import CheckHit, Cluster, find_majority
 from ipexctl.decide.checks.network import choose_interfaces, find_isolated_interfaces, is_loopback
-from ipexctl.decide.facts.numbers import parse_interface
+from ipexctl.decide.facts.numbers import parse_ip_interface
 from ipexctl.model.errors import Kind
 from ipexctl.model.facts import Facts
 from ipexctl.model.grouping import group_pairs
@@ -50,17 +50,17 @@ def check_required_facts(cluster: Cluster) -> Iterator[CheckHit]:
             yield CheckHit("DOC002", host, {"facts": ", ".join(missing)}, "", None if cluster.live else "info")
 
 
-def check_duplicates(cluster: Cluster) -> Iterator[CheckHit]:
+def check_duplicate_machines(cluster: Cluster) -> Iterator[CheckHit]:
     """Hosts of one lab are one machine on purpose."""
     labs = {host.name: f"{host.vars['lab']}/{host.name}" for host in cluster.inventory if host.vars.get("lab")}
-    ids = cluster.known(lambda fact: fact.machine_id)
+    ids = cluster.collect_known(lambda fact: fact.machine_id)
     for (machine, _), hosts in group_pairs(((ids[host], labs.get(host)), host) for host in ids).items():
         for name in hosts if len(hosts) > 1 else ():
             same = f"{join_names(hosts, 4, ' and ')}: host name {cluster.facts[name].hostname}"
             yield CheckHit("DUP001", name, {"machine": machine}, same)
 
 
-def check_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
+def check_resource_limits(host: str, fact: Facts) -> Iterator[CheckHit]:
     """Facts that could not be read, limits of processes, free space, a batch system."""
     if fact.unread:
         yield CheckHit("DOC001", host, {}, "\n".join(f"{item}: {why}" for item, why in fact.unread.items()))
@@ -97,7 +97,7 @@ def check_disks(host: str, fact: Facts) -> Iterator[CheckHit]:
             yield CheckHit("DSK002", host, {"path": disk.path}, f"mount {where}")
 
 
-def check_own_name(cluster: Cluster) -> Iterator[CheckHit]:
+def check_own_host_name(cluster: Cluster) -> Iterator[CheckHit]:
     """A loopback address for the own name is harmless on a single host."""
     for host, fact in cluster.facts.items() if len(cluster.inventory) > 1 else ():
         loopback = [address for address in fact.self_addresses if is_loopback(address)]
@@ -107,7 +107,7 @@ def check_own_name(cluster: Cluster) -> Iterator[CheckHit]:
 
 def check_name_resolution(cluster: Cluster) -> Iterator[CheckHit]:
     """Names that the hostfile connects to, and that a host of it does not resolve (where it resolves anything)."""
-    wanted = [host.address for host in cluster.inventory if not parse_interface(host.address)]
+    wanted = [host.address for host in cluster.inventory if not parse_ip_interface(host.address)]
     for host, fact in cluster.facts.items():
         missing = [name for name in wanted if name not in fact.names]
         asked = len(cluster.inventory) > 1 and fact.names and "getent hosts" not in fact.unread
@@ -153,7 +153,7 @@ def _list_interface_addresses(fact: Facts) -> str:
 
 
 def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
-    offsets = cluster.known(lambda fact: fact.clock_offset)
+    offsets = cluster.collect_known(lambda fact: fact.clock_offset)
     middle = median(offsets.values()) if offsets else 0.0
     for host, offset in offsets.items():
         doubt = cluster.facts[host].clock_error or 0.0
@@ -166,7 +166,7 @@ def check_clock(cluster: Cluster) -> Iterator[CheckHit]:
 
 
 def check_distributions(cluster: Cluster) -> Iterator[CheckHit]:
-    distributions = cluster.known(lambda fact: fact.distribution)
+    distributions = cluster.collect_known(lambda fact: fact.distribution)
     usual = find_majority(distributions)
     for host, own in distributions.items():
         if own != usual:

@@ -27,7 +27,7 @@ class KnownError(Record):
 KnownErrors = Sequence[KnownError]
 
 
-def parse_errors(text: str) -> KnownErrors:
+def parse_known_errors(text: str) -> KnownErrors:
     """Of the program's own table: a malformed one is a bug."""
     items = parse_toml(text).items()
     return tuple(KnownError(code, **{**item, "pattern": re.compile(item["pattern"])}) for code, item in items)

@@ -116,51 +116,51 @@ def describe_stall(stalled: Stalled, hosts: Sequence[str]) -> str:
     seconds = f"{stalled.seconds:.0f} s"
     if stalled.kind == "stragglers":
         done = len(hosts) - len(stalled.ranks)
-        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_say_where(stalled.ranks, hosts)}"
+        return f"{done} of {len(hosts)} ranks done for {seconds}, still running: {_locate_ranks(stalled.ranks, hosts)}"
     states = Counter(stalled.states.values())
     counts = ", ".join(f"{count} in state {state}" for state, count in states.most_common())
     odd = {state: re.split("[;,]", _STATES[state])[0] for state in states if state in ("T", "t", "D")}
     odd_text = "; ".join(
-        f"{_say_where([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
+        f"{_locate_ranks([int(rank) for rank, state in stalled.states.items() if state == letter], hosts)} {text}"
         for letter, text in odd.items()
     )
     if stalled.kind == "all":
-        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _say_where(stalled.ranks, hosts)
+        many = f"all {len(stalled.ranks)} ranks" if len(stalled.ranks) > 1 else _locate_ranks(stalled.ranks, hosts)
         what = odd_text or ("all compute" if states.keys() == {"R"} else f"processes: {counts}")
-        return f"no progress for {seconds}: {many} silent on {_shorten_hosts(stalled.ranks, hosts)} ({what})"
-    return f"no progress for {seconds}: {_say_where(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
+        return f"no progress for {seconds}: {many} silent on {_format_hosts(stalled.ranks, hosts)} ({what})"
+    return f"no progress for {seconds}: {_locate_ranks(stalled.ranks, hosts)} silent and idle ({odd_text or counts})"
 
 
 def format_comparison(groups: Sequence[StackGroup], size: int) -> list[str]:
     """Compare the stacks, in lines: which ranks are where, and which one differs."""
     if not groups:
         return []
-    few, most = _split_groups(groups)
+    few, most = _separate_odd_groups(groups)
     lines = []
     if odd := find_odd_ranks(groups):
         names = ", ".join(dict.fromkeys(host for group in few for host in group.hosts))
         does = "does" if len(odd) == 1 else "do"
         where = f"wait in {most.function}" if most.function else "are elsewhere"
-        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_name_ranks(odd)} on {names} {does} not")
+        lines.append(f"{len(most.ranks)} of {size} ranks {where}, {_format_ranks(odd)} on {names} {does} not")
     elif few:
         lines.append(f"the ranks are at {len(groups)} different places")
     elif len(most.ranks) > 1:
         lines.append(f"all {len(most.ranks)} ranks are at the same place")
-    width = max(len(_name_ranks(group.ranks)) for group in groups)
-    lines += [f"  {_name_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
+    width = max(len(_format_ranks(group.ranks)) for group in groups)
+    lines += [f"  {_format_ranks(group.ranks):<{width}}  {group.where}" for group in reversed(groups)]
     return lines
 
 
 def find_odd_ranks(groups: Sequence[StackGroup]) -> tuple[int, ...]:
     """The ranks that are elsewhere than most, or than those that wait for them; empty where that is not clear."""
-    few, most = _split_groups(groups) if groups else ([], None)
+    few, most = _separate_odd_groups(groups) if groups else ([], None)
     if not few or most is None or few[-1].waits:
         return ()
     clear = most.waits or len(most.ranks) > sum(len(group.ranks) for group in few)
     return tuple(rank for group in few for rank in group.ranks) if clear else ()
 
 
-def _split_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
+def _separate_odd_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], StackGroup]:
     """The groups that are elsewhere, and those they are compared with as one."""
     waiting = [group for group in groups if group.waits]
     if not 0 < len(waiting) < len(groups):
@@ -170,14 +170,14 @@ def _split_groups(groups: Sequence[StackGroup]) -> tuple[list[StackGroup], Stack
     return [group for group in groups if not group.waits], StackGroup(ranks, (), "", waiting[-1].function, True)
 
 
-def _name_ranks(numbers: Sequence[int]) -> str:
+def _format_ranks(numbers: Sequence[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {format_cpus(numbers)}"
 
 
-def _shorten_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+def _format_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     names = list(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
     return join_names(names, 4) + (" hosts" if len(names) > 4 else "")
 
 
-def _say_where(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    return f"{_name_ranks(ranks)} on {_shorten_hosts(ranks, hosts)}"
+def _locate_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    return f"{_format_ranks(ranks)} on {_format_hosts(ranks, hosts)}"

@@ -76,10 +76,10 @@ def _read_sysfs(bundle: ProbeOutput, processors: list[dict[str, str]]) -> Topolo
     cores = tuple(Core(group, at or 0, numa.get(group[0])) for group, at in zip(groups, packages, strict=True))
     per_socket = max(Counter(packages).values()) if sockets else None
     offline = _find_offline_cpus(bundle, online, off, processors)
-    return Topology(sockets, per_socket, _count_threads(cores), len(cores), online, offline, cores)
+    return Topology(sockets, per_socket, _count_threads_per_core(cores), len(cores), online, offline, cores)
 
 
-def _count_threads(cores: Sequence[Core]) -> int | None:
+def _count_threads_per_core(cores: Sequence[Core]) -> int | None:
     """Of each core; None where they differ."""
     sizes = {len(core.cpus) for core in cores}
     return sizes.pop() if len(sizes) == 1 else None
@@ -101,7 +101,7 @@ def _find_offline_cpus(
     """The kernel's own list also counts CPUs that could be plugged in but are not there: what is present decides."""
     present = parse_cpu_list(bundle.file(f"{_CPU}/present"))
     if present is None:
-        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")} | {*_read_numbers(processors)}
+        known = {int(number) for number in bundle.under(_CPU, r"cpu([0-9]{1,5})/.+")} | {*_list_cpu_ids(processors)}
         present = tuple(known & set(parse_cpu_list(bundle.file(f"{_CPU}/offline")) or ()))
     return tuple(sorted((off | set(present)) - set(online)))
 
@@ -151,7 +151,7 @@ def _count_book_sockets(fields: Mapping[str, str]) -> int | None:
 
 def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
     """Complete only if every package lists as many processors as it declares."""
-    numbers = _read_numbers(processors)
+    numbers = _list_cpu_ids(processors)
     silent = not any(word in block for block in processors for word in ("physical id", "siblings", "cpu cores"))
     if silent and len(numbers) > 1 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
         # Other architectures, and x86 kernels without hyper-threads or packages, only number the processors; in a
@@ -172,18 +172,18 @@ def _read_cpuinfo(processors: list[dict[str, str]]) -> Topology:
         else len({block.get("core id") for block in of_package})
         for of_package in packages.values()
     ]
-    cores = _group_cores(processors, sum(counted))
+    cores = _group_cpus_by_core(processors, sum(counted))
     uniform = len({(block.get("siblings"), block.get("cpu cores")) for block in processors}) == 1
-    threads = _count_threads(cores) if cores else threads if uniform else None  # the latter is a mean
+    threads = _count_threads_per_core(cores) if cores else threads if uniform else None  # the latter is a mean
     return Topology(len(packages), max(counted), threads, sum(counted), tuple(sorted(numbers)), None, cores)
 
 
-def _read_numbers(processors: list[dict[str, str]]) -> list[int]:
+def _list_cpu_ids(processors: list[dict[str, str]]) -> list[int]:
     numbers = (parse_integer(block.get("processor"), MOST_CPUS) for block in processors)
     return [number for number in numbers if number is not None]
 
 
-def _group_cores(processors: list[dict[str, str]], physical: int) -> tuple[Core, ...]:
+def _group_cpus_by_core(processors: list[dict[str, str]], physical: int) -> tuple[Core, ...]:
     """Only if core ids tell them all apart (two dies of one package may repeat them)."""
     groups = group_pairs(
         ((block.get("physical id", "?"), block.get("core id", "?")), int(block["processor"])) for block in processors

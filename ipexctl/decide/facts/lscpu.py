@@ -46,10 +46,10 @@ def _parse_text(text: str) -> dict[str, str]:
         elif match:
             column = match.end()
             current = lines_by_field.setdefault(match[1].strip(), [line])
-    return {name: _join_wrapped(lines) for name, lines in lines_by_field.items()}
+    return {name: _join_wrapped_lines(lines) for name, lines in lines_by_field.items()}
 
 
-def _join_wrapped(lines: list[str]) -> str:
+def _join_wrapped_lines(lines: list[str]) -> str:
     """A terminal cuts a long value at its width, in the middle of words; other writers wrap at blanks. All lines but
     the last being equally long (or one shorter: a blank at the end got lost) is the terminal."""
     head = re.match(r"\s*[^:]+:\s*", lines[0])

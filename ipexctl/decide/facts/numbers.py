@@ -44,7 +44,7 @@ def parse_cpu_mask(text: str | None) -> tuple[int, ...] | None:
 
 
 @lru_cache(4096)  # many look at the same addresses, and to read one is much work
-def parse_interface(text: str) -> IPv4Interface | IPv6Interface | None:
+def parse_ip_interface(text: str) -> IPv4Interface | IPv6Interface | None:
     """An address, with or without a prefix."""
     try:
         return ip_interface(text)

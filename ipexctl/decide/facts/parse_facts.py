@@ -47,8 +47,8 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
     allowed = groups.cpuset
     if allowed is not None and topology.online is not None:
         allowed = tuple(sorted(set(allowed) & set(topology.online)))
-    environ = system.read_environment(bundle)
-    path_marks = system.read_path_marks(bundle)
+    environ = system.read_environment_variables(bundle)
+    path_marks = system.read_marker_paths(bundle)
     paths = system.read_library_paths(bundle)
     tools = system.read_tools(bundle)
     disks = system.read_disks(bundle)
@@ -94,15 +94,15 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         glibc=system.read_glibc(bundle),
         glibcxx=system.find_glibcxx(paths),
         libraries=system.find_libraries(paths),
-        limits=system.read_limits(bundle),
+        limits=system.read_resource_limits(bundle),
         clock=system.read_clock(bundle),
         load=float(load) if load else None,
         governor=bundle.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         thp=bundle.search("/sys/kernel/mm/transparent_hugepage/enabled", r"\[(\w+)\]"),
         hugepages=system.read_hugepages(bundle),
-        busy=system.read_busy(bundle),
+        busy=system.read_busy_processes(bundle),
         pythons=system.read_pythons(bundle),
-        installed=system.read_installed(bundle),
+        installed=system.read_installed_environment(bundle),
         mpi=system.read_launchers(bundle),
         allocators=system.find_allocators(paths),
         tools=tools,
@@ -111,7 +111,7 @@ def parse_facts(bundle: ProbeOutput, uarchs: Uarchs) -> Facts:
         silicon=silicon,
         container=system.find_container(bundle, path_marks),
         numa_balancing={"0": False, "1": True, "2": True}.get(bundle.file("/proc/sys/kernel/numa_balancing") or ""),
-        ports=system.read_ports(bundle),
+        ports=system.read_ephemeral_ports(bundle),
         path=environ.get("PATH"),
         open_directories=tuple(login.get("open", ())),
         ignored_settings=tuple(login.get("ignored", ())),

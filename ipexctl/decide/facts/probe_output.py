@@ -96,21 +96,21 @@ def parse_bundle(text: str, source: str) -> ProbeOutput:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _refuse_bundle(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
+        raise _make_bundle_error(source, f"it is not JSON from line {error.lineno}, column {error.colno} on") from None
     except (ValueError, RecursionError):
-        raise _refuse_bundle(source, "its JSON holds a number that is too long, or is nested too deeply") from None
+        raise _make_bundle_error(source, "its JSON holds a number that is too long, or is nested too deeply") from None
     parts: dict[str, dict[str, str]] = {}
     for key in ("files", "commands", "unread"):
         part = value.get(key, {}) if isinstance(value, dict) else None
         if not isinstance(part, dict) or not all(isinstance(inner, str) for inner in part.values()):
-            raise _refuse_bundle(source, f"{key!r} is not an object of texts")
+            raise _make_bundle_error(source, f"{key!r} is not an object of texts")
         parts[key] = part
     if not parts["files"] and not parts["commands"]:
-        raise _refuse_bundle(source, "it has neither files nor commands")
+        raise _make_bundle_error(source, "it has neither files nor commands")
     return ProbeOutput(**parts)
 
 
-def _refuse_bundle(source: str, why: str) -> UsageError:
+def _make_bundle_error(source: str, why: str) -> UsageError:
     hint = "ipexctl doctor --save-bundle DIRECTORY saves one for each host"
     return UsageError(f"{printable(source, 300)} is not a saved probe", reasons=[why], hint=hint)
 
@@ -119,7 +119,7 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
     """The bundle in an answer of ``remote/probe.sh``, which documents the format. Text outside of its frames is
     ignored; what was killed at the time limit (``limit``, seconds), is longer than ``cap`` bytes or not text is kept
     as far as it goes and named in ``unread``."""
-    questions, framed = _split_questions(answer, nonce)
+    questions, framed = _extract_questions(answer, nonce)
     files: dict[str, str] = {}
     commands: dict[str, str] = {}
     unread: dict[str, str] = {}
@@ -135,7 +135,7 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
             kind, _, name = arguments.partition(" ")
         if word != "end" or not kind:
             continue
-        if why := _find_fault(body, cap):
+        if why := _find_body_fault(body, cap):
             unread[name] = why
         text = _decode_body(body, cap)
         if kind == "grep":
@@ -153,7 +153,7 @@ def parse_probe_answer(answer: bytes, nonce: str, *, limit: float = 10.0, cap: i
         cut = 141 in answered.statuses
         if answered.open or 137 in answered.statuses:
             unread[question] = f"timed out after {limit:g} s"
-        elif why := _find_fault(body, CAP_ASIDE if cut else cap, cut=cut):
+        elif why := _find_body_fault(body, CAP_ASIDE if cut else cap, cut=cut):
             unread[question] = why
     if kind:
         unread[name] = "the answer ends in the middle"
@@ -171,7 +171,7 @@ class _Question:
     statuses: set[int] = field(default_factory=set)
 
 
-def _split_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
+def _extract_questions(answer: bytes, nonce: str) -> tuple[dict[str, _Question], bytes]:
     """The questions that answered in lines of their own, and the answer without those lines."""
     questions: dict[str, _Question] = {}
     seam = nonce[24:].encode() or nonce.encode()
@@ -201,7 +201,7 @@ def _decode_body(body: bytes, cap: int) -> str:
     return body[:cap].decode("utf-8", "replace").replace("\x00", "�")
 
 
-def _find_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
+def _find_body_fault(body: bytes, cap: int, *, cut: bool = False) -> str:
     start = ascii(body[:24].decode("latin-1"))
     if cut or len(body) >= cap:
         return f"malformed: longer than {cap >> 10} KiB: {start}"

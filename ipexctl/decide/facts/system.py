@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Interface
 
-from ipexctl.decide.facts.numbers import parse_integer, parse_interface
+from ipexctl.decide.facts.numbers import parse_integer, parse_ip_interface
 from ipexctl.decide.facts.probe_output import ProbeOutput
 from ipexctl.model.facts import Disk, Installed, Interface, Python
 from ipexctl.model.grouping import group_pairs
@@ -17,7 +17,7 @@ _BEHIND_BRIDGES = re.compile(
 )
 
 
-def read_environment(bundle: ProbeOutput) -> dict[str, str]:
+def read_environment_variables(bundle: ProbeOutput) -> dict[str, str]:
     """`NAME=value` lines; further lines of one value are dropped. Repeated names keep their first value."""
     environ: dict[str, str] = {}
     for line in bundle.command("env").splitlines():
@@ -27,7 +27,7 @@ def read_environment(bundle: ProbeOutput) -> dict[str, str]:
     return environ
 
 
-def read_path_marks(bundle: ProbeOutput) -> frozenset[str]:
+def read_marker_paths(bundle: ProbeOutput) -> frozenset[str]:
     """The marker paths that exist on the host."""
     lines = bundle.command("env").splitlines()
     return frozenset(line.removeprefix("there=") for line in lines if line.startswith("there="))
@@ -77,7 +77,7 @@ def _parse_ip_addr(text: str) -> _Links:
             addresses = []
             up = "UP" in flags and ("LOWER_UP" in flags or "NO-CARRIER" not in flags)
             links[head[1]] = (int(head[3]), up, addresses)
-        elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and parse_interface(body[1]):
+        elif (body := re.match(r"\s+inet6?\s+(\S+)", line)) and parse_ip_interface(body[1]):
             addresses.append(body[1])
     return links
 
@@ -93,7 +93,7 @@ def _parse_ifconfig(text: str) -> _Links:
         masks = re.findall(r"inet (?:addr:)?([0-9.]+).*?(?:netmask |Mask:)(\S+)", block)
         lengths = re.findall(r"inet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:/|\s+prefixlen )([0-9]+)", block)
         words = [f"{address}/{_count_bits(mask)}" for address, mask in masks] + ["/".join(pair) for pair in lengths]
-        addresses = [word for word in words if parse_interface(word)]
+        addresses = [word for word in words if parse_ip_interface(word)]
         links[head[1]] = (int(mtu[1]) if mtu else None, bool(re.search(r"\bUP\b", block)), addresses)
     return links
 
@@ -109,7 +109,7 @@ def _count_bits(mask: str) -> int | str:
 def parse_own_ssh_address(connection: str | None) -> str | None:
     """SSH_CONNECTION is: client, its port, our address, our port."""
     words = (connection or "").split()
-    address = parse_interface(words[2].partition("%")[0]) if len(words) == 4 else None
+    address = parse_ip_interface(words[2].partition("%")[0]) if len(words) == 4 else None
     if address is None:
         return None
     mapped = address.ip.ipv4_mapped if isinstance(address, IPv6Interface) else None
@@ -124,7 +124,7 @@ def read_resolved_names(bundle: ProbeOutput) -> Mapping[str, tuple[str, ...]]:
         queried_name, tab, answer = line.partition("\t")
         name, answer = (queried_name, answer) if tab else (name, line)
         word = answer.split()[0] if answer.split() else ""
-        if name and word and parse_interface(word):
+        if name and word and parse_ip_interface(word):
             found.append((name, word))
     return {name: tuple(addresses) for name, addresses in group_pairs(found).items()}
 
@@ -209,7 +209,7 @@ def _describe_python(path: str, output: str, cut: str, on_musl: bool) -> Python:
     return Python(path, version)
 
 
-def read_installed(bundle: ProbeOutput) -> Installed | None:
+def read_installed_environment(bundle: ProbeOutput) -> Installed | None:
     """The installed environment, read from its directory without starting its Python."""
     head, *contents = re.split(r"^file\t(.*)$", "\n".join(bundle.lines("venv")), flags=re.MULTILINE)
     files = dict(zip(contents[::2], contents[1::2], strict=True))
@@ -279,7 +279,7 @@ def read_disks(bundle: ProbeOutput) -> tuple[Disk, ...]:
 _LIMITS = {"open files": "nofile", "processes": "nproc", "locked memory": "memlock", "stack size": "stack"}
 
 
-def read_limits(bundle: ProbeOutput) -> dict[str, int | None]:
+def read_resource_limits(bundle: ProbeOutput) -> dict[str, int | None]:
     """The soft limits; None for unlimited."""
     lines = re.findall(r"^Max ([a-z ]+?)\s{2,}(\S+)", bundle.files.get("/proc/self/limits", ""), re.MULTILINE)
     return {_LIMITS[name]: parse_integer(value) for name, value in lines if name in _LIMITS}
@@ -307,7 +307,7 @@ _HEAVY = re.compile(r"^ *([0-9]{2,6}(?:\.[0-9])?) +(\S+) +(\S+) +[0-9]+ +(\S.*)$
 _YOUNG = re.compile(r"(00:)*0?0:0\d")
 
 
-def read_busy(bundle: ProbeOutput) -> tuple[str, ...]:
+def read_busy_processes(bundle: ProbeOutput) -> tuple[str, ...]:
     """Processes that use more than half a CPU over their life, heaviest first: "alice python (212 %)". Those younger
     than ten seconds do not count: nearly all of them belong to the probe."""
     lines = _HEAVY.findall(bundle.command("ps"))
@@ -316,6 +316,6 @@ def read_busy(bundle: ProbeOutput) -> tuple[str, ...]:
     return tuple(f"{what} ({share:.0f} %)" for share, what in heavy[:8])
 
 
-def read_ports(bundle: ProbeOutput) -> tuple[int, int] | None:
+def read_ephemeral_ports(bundle: ProbeOutput) -> tuple[int, int] | None:
     match = re.fullmatch(r"([0-9]{1,5})\s+([0-9]{1,5})", (bundle.file("/proc/sys/net/ipv4/ip_local_port_range") or ""))
     return (int(match[1]), int(match[2])) if match else None

@@ -151,7 +151,7 @@ def require_accelerate(packages: Mapping[str, str]) -> None:
         raise UsageError("the environment has no accelerate for --launcher accelerate", hint=hint, exit=Exit.STEP)
 
 
-def build_rank_words(
+def build_interpreter_arguments(
     config: AccelerateConfig | None,
     packages: Mapping[str, str],
     user_env: Mapping[str, str],

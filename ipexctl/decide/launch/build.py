@@ -88,7 +88,7 @@ def build_launch(
     bf16 &= accelerate.uses_ipex(config, packages, user_values)
     warnings += accelerate.find_bf16_refusals(facts, task.args, options, bf16)
     by_mpirun = task.launcher == "accelerate" and not (config and config.hostfile)
-    words = accelerate.build_rank_words(config, packages, user_values, options) if by_mpirun else ("-u",)
+    words = accelerate.build_interpreter_arguments(config, packages, user_values, options) if by_mpirun else ("-u",)
     as_module = task.launcher == "module"
     words = ("-u", "-m", script) if as_module else (*words, f"./{script}" if script.startswith("-") else script)
     mpiexec_env = {"PATH": ":".join(dict.fromkeys([*runtime.path, "/usr/bin", "/bin"])), paths.RUN_ENV: run}

@@ -32,7 +32,7 @@ def check_form(task: Run, form: str) -> None:
     if task.independent:
         raise UsageError("instances cannot be written for another program", hint="--dry-run shows what each is given")
     if task.backend == "impi":
-        _check_impi(form, Exit.INPUT)
+        _refuse_impi_form(form, Exit.INPUT)
 
 
 def write_launch(launch: Launch, form: str, template: str, config: str = "") -> str:
@@ -41,7 +41,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
     import jinja2
 
     if launch.backend == "impi":
-        _check_impi(form, Exit.STEP)
+        _refuse_impi_form(form, Exit.STEP)
     if form in {"torchrun", "accelerate", "pytorchjob"}:
         sentence = f"{form} requires the same number of ranks on every host"
         require_equal_ppn(launch, sentence, "give --ppn, or use --emit sh")
@@ -50,7 +50,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
         "quote": shlex.quote, "cpu_list": format_cpus, "words": shlex.join, "split_words": shlex.split,
         "json": json.dumps, "file_name": lambda text: re.sub(r"[^\w.-]", "-", text) or "run",
         # Kubernetes puts variables in place of $(NAME); $$ is a dollar before a parenthesis.
-        "pod_word": lambda text: quote_yaml(text.replace("$(", "$$(")), "limit_word": partial(_limit_word, launch),
+        "pod_word": lambda text: quote_yaml(text.replace("$(", "$$(")), "limit_word": partial(_limit_length, launch),
     }  # fmt: skip
     secrets = sorted({name for node in launch.nodes for name, setting in node.env.items() if setting.secret})
     names = sorted({name for node in launch.nodes for name in node.env})
@@ -71,7 +71,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
             "per_host": not launch.framed and "-hosts" not in launch.mpiexec,
             "mpi_directory": launch.mpiexec[0].rpartition("/")[0],
             "script_words": _list_script_words(launch),
-            "settings": _list_settings,
+            "settings": _list_env_settings,
             "job_name": make_job_name(launch.title),
             "pod_settings": _list_pod_settings(launch),
             # Logical CPUs of the ranks of the smallest host: all pods are alike.
@@ -82,7 +82,7 @@ def write_launch(launch: Launch, form: str, template: str, config: str = "") -> 
     return str(getattr(module, form)())
 
 
-def _check_impi(form: str, exit: Exit) -> None:
+def _refuse_impi_form(form: str, exit: Exit) -> None:
     if form in {"sbatch", "torchrun", "pytorchjob"}:
         what = f"{form} starts ranks without mpirun, which the backend impi needs"
         raise UsageError(what, hint="--backend gloo, or --emit sh", exit=exit)
@@ -96,7 +96,7 @@ def _list_script_words(launch: Launch) -> tuple[str, ...]:
     return (*(("--module",) if launch.argv[at - 1] == "-m" else ()), *launch.argv[at:])
 
 
-def _limit_word(launch: Launch, script: str) -> str:
+def _limit_length(launch: Launch, script: str) -> str:
     """The script of all ranks, if it fits into one word of a command line. Raises `UsageError` otherwise."""
     if len(script.encode()) > _WORD:
         what = f"{len(launch.nodes)} hosts need more than fits into one word of {launch.launcher}'s mpirun"
@@ -104,7 +104,7 @@ def _limit_word(launch: Launch, script: str) -> str:
     return script
 
 
-def _list_settings(node: NodePlan, only: Sequence[str] = ()) -> list[tuple[str, str]]:
+def _list_env_settings(node: NodePlan, only: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The variables of a host with their values; ``only`` these, or all. Neither secrets nor what the login sets."""
     return [
         (name, setting.value)

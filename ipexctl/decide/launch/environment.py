@@ -141,7 +141,7 @@ def parse_user_env(
                 continue
             name, equals, value = line.removeprefix("export ").partition("=")
             if not equals or not _is_settable(name.strip()):
-                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_name(line)}")
+                problems.append(f"{Origin(file, number)}: not a NAME=value line: {_escape_variable_name(line)}")
                 continue
             value = value.strip()
             quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "'\""
@@ -149,15 +149,15 @@ def parse_user_env(
             settings[name.strip()] = Setting(value, f"--env-file {file}", secret=True, by_user=True)
     for name in pass_env:
         if name in _NOT_PASSED or not _is_settable(name):
-            problems.append(f"--pass-env {_escape_name(name)}: must not be passed on")
+            problems.append(f"--pass-env {_escape_variable_name(name)}: must not be passed on")
         elif name not in environ:
-            problems.append(f"--pass-env {_escape_name(name)}: not set on this machine")
+            problems.append(f"--pass-env {_escape_variable_name(name)}: not set on this machine")
         else:
             settings[name] = Setting(environ[name], "--pass-env", secret=True, by_user=True)
     for name, value in env.items():
         if not _is_settable(name):
             why = "set by ipexctl" if name in _OURS else "not a valid variable name"
-            problems.append(f"--env {_escape_name(name)}: {why}")
+            problems.append(f"--env {_escape_variable_name(name)}: {why}")
         elif "\0" in value:
             problems.append(f"--env {name}: a value cannot hold a NUL byte")
         else:
@@ -171,6 +171,6 @@ def _is_settable(name: str) -> bool:
     return bool(_NAME.match(name)) and name not in _OURS
 
 
-def _escape_name(text: str) -> str:
+def _escape_variable_name(text: str) -> str:
     """Part of a line that may hold a secret: its beginning, escaped."""
     return text.partition("=")[0][:40].encode("unicode_escape").decode()

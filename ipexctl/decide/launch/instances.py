@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.facts.numbers import parse_cpu_list
-from ipexctl.decide.launch.placement import Cores, find_usable_cores, take_in_turn
+from ipexctl.decide.launch.placement import Cores, find_usable_cores, interleave
 from ipexctl.model.errors import Exit, UsageError
 from ipexctl.model.facts import Facts, format_cpus
 from ipexctl.model.hosts import Host
@@ -55,7 +55,7 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
     if task.cpus is not None:
         wanted = parse_cpu_list(task.cpus) or ()
         message = f"--cpus {task.cpus}: {host} does not allow CPU"
-        _require_numbers(wanted, allowed, message, f"this login may use CPUs {format_cpus(allowed) or 'unknown'}")
+        _require_known_cpus(wanted, allowed, message, f"this login may use CPUs {format_cpus(allowed) or 'unknown'}")
         cores = replace(cores, cpus=tuple((cpu, nodes.get(cpu, 0)) for cpu in wanted))
     elif task.logical_cores:
         first = dict(cores.cpus)
@@ -67,19 +67,19 @@ def select_cores(task: Run, facts: Facts, host: str) -> Cores:
         requested, known = parse_cpu_list(task.numa) or (), {node for _, node in cores.cpus}
         message = f"--numa {task.numa}: {host} has no usable cores in NUMA node"
         where = format_cpus(tuple(known)) or "no known node"
-        _require_numbers(requested, known, message, f"usable cores are in {where}")
+        _require_known_cpus(requested, known, message, f"usable cores are in {where}")
         cores = replace(cores, cpus=tuple((cpu, node) for cpu, node in cores.cpus if node in requested))
     return cores
 
 
-def _require_numbers(requested: Iterable[int], known: set[int], message: str, reason: str) -> None:
+def _require_known_cpus(requested: Iterable[int], known: set[int], message: str, reason: str) -> None:
     if missing := tuple(number for number in requested if number not in known):
         raise UsageError(f"{message} {format_cpus(missing)}", reasons=[reason], exit=Exit.STEP)
 
 
 def count_instances(task: Run, hosts: Sequence[Host], cores: Mapping[str, Cores]) -> tuple[tuple[str, int], ...]:
     """Number of instances on each host. Raises `UsageError` listing every host on which they do not fit."""
-    counts = tuple((host.name, _count_of_host(task, cores[host.name])) for host in hosts)
+    counts = tuple((host.name, _count_host_instances(task, cores[host.name])) for host in hosts)
     size = _choose_instance_size(task)
     short = [
         f"{host}: {len(cores[host].cpus)} cores, room for {room}"
@@ -101,7 +101,7 @@ def _choose_instance_size(task: Run) -> int | None:
     return {"latency": LATENCY, "per-core": 1}.get(task.instances or "", task.cores_per_instance)
 
 
-def _count_of_host(task: Run, cores: Cores) -> int:
+def _count_host_instances(task: Run, cores: Cores) -> int:
     if task.instances and task.instances.isdigit():
         return int(task.instances)
     if task.instances in {"per-node", "throughput"}:
@@ -114,25 +114,25 @@ def divide_cores(task: Run, cores: Cores, count: int) -> Sequence[Sequence[int]]
     if not cores.cpus:
         return [()]
     if task.instances in {"per-node", "throughput"}:
-        return cores.by_node
+        return cores.cpus_by_node
     size = _choose_instance_size(task) or _find_equal_share(task, cores, count)
     chunks = _split_cores(task, cores, size) or [[cpu for cpu, _ in cores.cpus]]
     if len(chunks) <= count:
         return chunks
     nodes = dict(cores.cpus)  # few instances use the memory of all nodes
-    return take_in_turn([[c for c in chunks if nodes[c[0]] == node] for node in dict.fromkeys(nodes.values())])[:count]
+    return interleave([[c for c in chunks if nodes[c[0]] == node] for node in dict.fromkeys(nodes.values())])[:count]
 
 
 def _find_equal_share(task: Run, cores: Cores, count: int) -> int:
     """The most cores that each of ``count`` instances can have, inside a NUMA node if the numbers allow it."""
     size = max(1, len(cores.cpus) // count)
     inside = range(size, 0, -1) if task.within_node or count % cores.nodes == 0 else ()
-    return next((s for s in inside if sum(len(node) // s for node in cores.by_node) >= count), size)
+    return next((s for s in inside if sum(len(node) // s for node in cores.cpus_by_node) >= count), size)
 
 
 def _split_cores(task: Run, cores: Cores, size: int) -> list[list[int]]:
     """All parts of ``size`` CPUs; parts that would reach over two NUMA nodes are left out with ``--within-node``."""
-    whole = cores.by_node
+    whole = cores.cpus_by_node
     if not task.within_node and any(len(node) % size for node in whole):
         whole = [[cpu for cpu, _ in cores.cpus]]
     return [node[at : at + size] for node in whole for at in range(0, len(node) - size + 1, size)]

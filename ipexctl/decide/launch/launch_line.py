@@ -32,7 +32,7 @@ class LaunchLine:
             word = self.words.pop(0)
             name = re.sub(r"^python[\d.]*$", "python", word.rpartition("/")[2])
             if re.match(r"[A-Za-z_]\w*=", word):
-                self._put_variable(word)
+                self._convert_variable(word)
             elif word.endswith(".py") or name not in self.table.programs:
                 script = word
             else:
@@ -42,7 +42,7 @@ class LaunchLine:
             raise UsageError(what, hint="give the line that starts Python; of a shell file: ipexctl migrate FILE")
         given = {words[0]: words[-1] for words in self.options}
         if self.nodes.isdecimal() and self.nodes != "1" and given.get("--ppn", "").isdecimal():
-            self._put("-n", str(int(self.nodes) * int(given["--ppn"])))
+            self._add_option("-n", str(int(self.nodes) * int(given["--ppn"])))
         return [word for words in self.options for word in words], [script, *self.words]
 
     def _read_options(self, program: str) -> str:
@@ -59,17 +59,17 @@ class LaunchLine:
                 wrong = "is not known here" if target is None else "lacks its value"
                 raise UsageError(f"{program}'s option {printable(name)} {wrong}", hint="ipexctl run --help")
             if target.endswith("!"):
-                self._put(*target[:-1].split())
+                self._add_option(*target[:-1].split())
                 continue
             value = value if equals else self.words.pop(0)
             if target == "module" and value not in self.table.programs:
-                self._put("--launcher", "module")
+                self._add_option("--launcher", "module")
                 return value
-            self._put_value(target, value)
-        self._put(*known.get("", "").split())
+            self._convert_option(target, value)
+        self._add_option(*known.get("", "").split())
         return ""
 
-    def _put_value(self, target: str, value: str) -> None:
+    def _convert_option(self, target: str, value: str) -> None:
         if target == "module":
             self.words.insert(0, value)
         elif target == "line":
@@ -77,21 +77,21 @@ class LaunchLine:
         elif target == "nodes":
             self.nodes = value.rpartition(":")[2]  # torchrun's least:most
         elif target == "hosts":
-            self._put("--hosts", re.sub(r":\d+(?=,|$)", "", value))
+            self._add_option("--hosts", re.sub(r":\d+(?=,|$)", "", value))
         elif target == "variable" or (target == "names" and "=" in value):
-            self._put_variable(value if "=" in value else f"{value}={self.words.pop(0) if self.words else ''}")
+            self._convert_variable(value if "=" in value else f"{value}={self.words.pop(0) if self.words else ''}")
         elif target == "names":
             for name in value.split(","):
-                self._put("--pass-env", name)
+                self._add_option("--pass-env", name)
         else:
-            self._put(*(f"{target}={value}".split(" ") if " " in target else (target, value)))
+            self._add_option(*(f"{target}={value}".split(" ") if " " in target else (target, value)))
 
-    def _put_variable(self, assignment: str) -> None:
+    def _convert_variable(self, assignment: str) -> None:
         name, _, value = assignment.partition("=")
         option = self.table.variables.get(name, "-e")
-        self._put(option, assignment if option == "-e" else value)
+        self._add_option(option, assignment if option == "-e" else value)
 
-    def _put(self, *words: str) -> None:
+    def _add_option(self, *words: str) -> None:
         taken = {each[0] for each in self.options} - {"-e", "--pass-env"}
         taken |= {"-f", "--hosts"} if taken & {"-f", "--hosts"} else set()
         if words and words[0] and words[0] not in taken:

@@ -48,14 +48,14 @@ _VERSIONS: Mapping[Dialect, str] = {  # what ``--version`` prints
 }
 
 
-def build_query(name: str, script: str) -> tuple[str, ...]:
-    """The command that looks on a host for ``name`` ("impi", "mpich", "openmpi" or a path); see `parse_answer`.
-    ``script`` is ``data/find_mpi.sh``."""
+def build_launcher_query(name: str, script: str) -> tuple[str, ...]:
+    """The command that looks on a host for ``name`` ("impi", "mpich", "openmpi" or a path).
+    See `parse_launcher_answer`. ``script`` is ``data/find_mpi.sh``."""
     return ("/bin/sh", "-c", script, "sh", *((name,) if "/" in name else _CANDIDATES[name]))
 
 
-def parse_answer(name: str, text: str) -> MpiLauncher | str:
-    """The launcher that a host has under ``name``, or the reason why it has none, from the output of `build_query`."""
+def parse_launcher_answer(name: str, text: str) -> MpiLauncher | str:
+    """The launcher that a host has under ``name``, or why it has none, from the output of `build_launcher_query`."""
     reason = f"there is no {name}" if "/" in name else f"{name} was not found on its PATH"
     for line in text.splitlines():
         program, _, fields = line.partition("\t")

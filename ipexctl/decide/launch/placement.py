@@ -29,13 +29,13 @@ class Cores(Record):
     note: Note | None = None
 
     @property
-    def by_node(self) -> list[list[int]]:
+    def cpus_by_node(self) -> list[list[int]]:
         """The CPUs of each NUMA node."""
         return list(group_pairs((node, cpu) for cpu, node in self.cpus).values())
 
     @property
     def nodes(self) -> int:
-        return len(self.by_node)
+        return len(self.cpus_by_node)
 
 
 def find_usable_cores(facts: Facts) -> Cores:
@@ -52,12 +52,12 @@ def find_usable_cores(facts: Facts) -> Cores:
     quota = facts.cgroup_cpus
     if quota is None or quota >= len(usable):
         return cores
-    kept = take_in_turn(cores.by_node)[: max(1, int(quota))]
+    kept = interleave(cores.cpus_by_node)[: max(1, int(quota))]
     note = Note("quota", f"its control group allows {quota:g} CPUs of {len(usable)} cores")
     return Cores(tuple(core for core in cores.cpus if core[0] in kept), note) if usable else cores
 
 
-def take_in_turn(groups: Iterable[Sequence[T]]) -> list[T]:
+def interleave(groups: Iterable[Sequence[T]]) -> list[T]:
     """The first of each group, then the second of each …, so that the first few are from all NUMA nodes."""
     return [item for turn in zip_longest(*groups) for item in turn if item is not None]
 
@@ -95,7 +95,7 @@ def _divide_cores(cores: Cores, ranks: int) -> Sequence[Sequence[int]]:
         return [()]
     if ranks > len(cores.cpus):
         return [(cpu,) for cpu, _ in cores.cpus]
-    nodes = cores.by_node
+    nodes = cores.cpus_by_node
     if ranks % len(nodes) == 0:
         each = ranks // len(nodes)
         size = min(len(cpus) // each for cpus in nodes)

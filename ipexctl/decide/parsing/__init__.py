@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from ipexctl.decide.parsing.host_entries import Tree, assemble_inventory
-from ipexctl.decide.parsing.host_lines import read_lines, read_list
+from ipexctl.decide.parsing.host_lines import read_host_lines, read_host_list
 from ipexctl.decide.parsing.host_patterns import limit_inventory
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.schedulers import SCHEDULERS, find_variable, read_lsf, read_pbs, read_slurm
@@ -20,14 +20,14 @@ def parse_inventory(text: str, source: str) -> Inventory:
     """A hostfile or inventory in whatever dialect it is written; raises `UsageError` with every error in it."""
     problems = InputErrors(source)
     text = text.removeprefix("\ufeff")
-    reader = read_yaml if _is_yaml(text, source) else read_lines
-    return _finish(reader(text, source, problems), source)
+    reader = read_yaml if _is_yaml(text, source) else read_host_lines
+    return _assemble_or_raise(reader(text, source, problems), source)
 
 
 def parse_list(text: str, source: str = "--hosts") -> Inventory:
     """Hosts between commas: ``a,b:4``, ``alice@node[01-16]``. Raises `UsageError`."""
     problems = InputErrors(source)
-    return _finish(read_list(text, source, problems), source)
+    return _assemble_or_raise(read_host_list(text, source, problems), source)
 
 
 def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str = "") -> Inventory:
@@ -36,13 +36,13 @@ def parse_allocation(scheduler: str, environ: Mapping[str, str], nodefile: str =
     ``scheduler`` is one of `SCHEDULERS`. Raises `UsageError`."""
     if scheduler == "pbs":
         file = find_variable(scheduler, environ, "PBS_NODEFILE")
-        return _finish(read_pbs(nodefile, environ[file], InputErrors(environ[file])), scheduler)
+        return _assemble_or_raise(read_pbs(nodefile, environ[file], InputErrors(environ[file])), scheduler)
     if scheduler == "lsf":
-        return _finish(read_lsf(environ, InputErrors("LSB_MCPU_HOSTS")), scheduler)
-    return _finish(read_slurm(environ, InputErrors("SLURM_JOB_NODELIST")), scheduler)
+        return _assemble_or_raise(read_lsf(environ, InputErrors("LSB_MCPU_HOSTS")), scheduler)
+    return _assemble_or_raise(read_slurm(environ, InputErrors("SLURM_JOB_NODELIST")), scheduler)
 
 
-def _finish(tree: Tree, source: str) -> Inventory:
+def _assemble_or_raise(tree: Tree, source: str) -> Inventory:
     inventory = assemble_inventory(tree, source)
     tree.problems.raise_if_any()
     return inventory

@@ -55,13 +55,13 @@ class _Part(Record):
     kind: Kind
     read: Reader
 
-    def require(self, kind: Kind) -> "_Part":
+    def require_kind(self, kind: Kind) -> "_Part":
         if self.kind != kind:
             raise _ConditionError(self.node, f"{self} is {_KINDS[self.kind]}, not {_KINDS[kind]}")
         return self
 
     def __str__(self) -> str:
-        return _quote(self.node)
+        return _format_node(self.node)
 
 
 @cache
@@ -75,14 +75,14 @@ def list_condition_names() -> Mapping[str, Kind]:
     return {**kinds, "isa_level": "isa", "silicon": "isa"}
 
 
-def find_error(text: str) -> tuple[int, str] | None:
+def find_condition_error(text: str) -> tuple[int, str] | None:
     """Why an expression cannot be used, with the column (from 0) in it; None where it can."""
     if not text.strip():
         return 0, "when is empty"
     if len(text) > _LONGEST:
         return 0, f"when is longer than {_LONGEST} characters"
     try:
-        kind = _compile(_parse(text)).kind
+        kind = _compile(_parse_expression(text)).kind
         return None if kind == "truth" else (0, f"when must be true or false, this is {_KINDS[kind]}")
     except SyntaxError as error:
         return max(0, (error.offset or 1) - 1), "when is no expression such as isa_level >= AVX512_BF16"
@@ -92,22 +92,22 @@ def find_error(text: str) -> tuple[int, str] | None:
         return error.column, str(error)
 
 
-def needs_facts(text: str) -> bool:
+def needs_host_facts(text: str) -> bool:
     """Whether the host must be probed; what the hostfile says of it is known."""
-    used = {node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(_parse_expression(text)) if isinstance(node, ast.Name)}
     return not used <= {*_HOST_NAMES, *_CONSTANTS}
 
 
-def evaluate(text: str, host: Host, facts: Facts | None = None) -> bool:
-    """Whether it is true of this host. Raises `UnknownFact` with the fact's name, also where it ``needs_facts`` and
-    none are given."""
+def evaluate_condition(text: str, host: Host, facts: Facts | None = None) -> bool:
+    """Whether it is true of this host. Raises `UnknownFact` with the fact's name, also where it ``needs_host_facts``
+    and none are given."""
     values: dict[str, object] = {"host": host.name, "groups": host.groups, "slots": host.slots}
     if facts:
         values = {**to_json(facts), "flags": sorted(facts.flags), **values}
-    return bool(_compile(_parse(text)).read(values))
+    return bool(_compile(_parse_expression(text)).read(values))
 
 
-def _parse(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # of what is refused anyway
         return ast.parse(text.strip(), mode="eval").body
@@ -117,16 +117,16 @@ def _compile(node: ast.expr) -> "_Part":
     """Checks a part and makes its reader. Raises `_ConditionError`."""
     match node:
         case ast.BoolOp(op=op, values=values):
-            parts = [_compile(value).require("truth") for value in values]
+            parts = [_compile(value).require_kind("truth") for value in values]
             return _Part(node, "truth", lambda facts: _combine_parts(isinstance(op, ast.Or), parts, facts))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            part = _compile(operand).require("truth")
+            part = _compile(operand).require_kind("truth")
             return _Part(node, "truth", lambda facts: not part.read(facts))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            part = _compile(operand).require("number")
+            part = _compile(operand).require_kind("number")
             return _Part(node, "number", lambda facts: -part.read(facts))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            first, second = (_compile(operand).require("number") for operand in (left, right))
+            first, second = (_compile(operand).require_kind("number") for operand in (left, right))
             return _Part(node, "number", lambda facts: _calculate(op, first.read(facts), second.read(facts)))
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             first, comparisons = _compile(left), []
@@ -147,14 +147,14 @@ def _compile(node: ast.expr) -> "_Part":
         case ast.Constant(value=value):
             return _compile_constant(node, value)
     raise _ConditionError(
-        node, f"{_quote(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
+        node, f"{_format_node(node)} is not understood (comparisons, and, or, not, in, numbers, texts, facts are)"
     )
 
 
 def _compile_constant(node: ast.expr, value: object) -> "_Part":
     kinds: Mapping[type, Kind] = {type(None): "nothing", bool: "truth", int: "number", float: "number", str: "text"}
     if type(value) not in kinds:
-        raise _ConditionError(node, f"{_quote(node)} is not understood")
+        raise _ConditionError(node, f"{_format_node(node)} is not understood")
     return _Part(node, kinds[type(value)], lambda _: value)
 
 
@@ -197,11 +197,11 @@ def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
             why = f"{first} is {_KINDS[left]}, and a text has only texts in it: write a list"
             raise _ConditionError(first.node, why)
         if left == "isa" and isinstance(second.node, ast.List | ast.Tuple):
-            _check_levels(*second.node.elts)
+            _check_isa_names(*second.node.elts)
     elif isinstance(op, ast.Is | ast.IsNot):
         raise _ConditionError(first.node, "is and is not are not understood: == and != are")
     elif "isa" in (left, right) and {left, right} <= {"isa", "text"}:
-        _check_levels(first.node, second.node)
+        _check_isa_names(first.node, second.node)
     elif "nothing" in (left, right):
         if type(op) in _ORDERED:
             raise _ConditionError(first.node, "nothing is neither more nor less")
@@ -213,7 +213,7 @@ def _check_comparison(op: ast.cmpop, first: "_Part", second: "_Part") -> None:
         raise _ConditionError(first.node, why)
 
 
-def _check_levels(*nodes: ast.expr) -> None:
+def _check_isa_names(*nodes: ast.expr) -> None:
     """Texts beside an instruction set must be one."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ORDER:
@@ -221,7 +221,7 @@ def _check_levels(*nodes: ast.expr) -> None:
             raise _ConditionError(node, why)
 
 
-def _quote(node: ast.expr) -> str:
+def _format_node(node: ast.expr) -> str:
     """A part of the expression as it may be shown."""
     match node:
         case ast.Name(id=name):

@@ -138,7 +138,7 @@ def _bracket_ipv6(name: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """A value as `read_lines` reads it back: bare where that is enough, else in double quotes."""
+    """A value as `read_host_lines` reads it back: bare where that is enough, else in double quotes."""
     if value and not set(value) & set(" \t'\"#\\"):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -50,13 +50,13 @@ class Tree:
     entries: list[Entry] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
 
-    def add(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         if len(self.entries) >= MAX_HOSTS:
             self.problems.add(entry.origin, f"inventory holds more than {MAX_HOSTS} hosts")
             self.problems.raise_if_any()  # at once: expanding on could take hours
         self.entries.append(entry)
 
-    def group(self, name: str, origin: Origin) -> Group | None:
+    def get_or_add_group(self, name: str, origin: Origin) -> Group | None:
         """The group of that name, made on first mention."""
         if name in self.groups:
             return self.groups[name]
@@ -89,13 +89,13 @@ class Tree:
             add(value.origin, "ansible_connection must be ssh or local", value=text)
         else:
             text = _CONNECTIONS[text] if key.text == "ansible_connection" else text
-            if why := validators.KEYS.get(name, validators.value)(_strip_prefix(name, text)):
+            if why := validators.KEYS.get(name, validators.value)(_strip_ipv6_brackets(name, text)):
                 add(value.origin, why, value=text or f"{key.text}=")
             else:
                 words[name] = Word(text, value.origin)
 
 
-def _strip_prefix(key: str, text: str) -> str:
+def _strip_ipv6_brackets(key: str, text: str) -> str:
     """An address may be written with the brackets that IPv6 needs elsewhere."""
     return text[1:-1] if key == "address" and text[:1] == "[" and text[-1:] == "]" else text
 
@@ -127,7 +127,7 @@ def _make_host(entry: Entry, words: dict[str, Word], groups: tuple[str, ...], pr
         values["local"] = "yes" if values["local"].lower() in {"yes", "true", "1"} else "no"
     return Host(
         name=entry.name,
-        address=_strip_prefix("address", values.pop("address", entry.name)),
+        address=_strip_ipv6_brackets("address", values.pop("address", entry.name)),
         user=values.pop("user", None),
         port=int(values.pop("port", 0)) or None,
         slots=int(slots) if slots else None,

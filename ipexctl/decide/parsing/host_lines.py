@@ -24,7 +24,7 @@ _RANGE = re.compile(r"[0-9a-zA-Z]+([-,:/][0-9a-zA-Z]+)*")
 _WORD, _WORD_OR_COMMENT = re.compile(r"[ \t]*([^ \t]*)"), re.compile(r"[ \t]*([^ \t#]*)")
 
 
-def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
+def read_host_lines(text: str, source: str, problems: InputErrors) -> Tree:
     """A whole hostfile or INI inventory. Ends of lines may be CRLF; the last may lack its end."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     sections = [_parse_section(line) for line in lines]
@@ -36,7 +36,7 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
             group, kind = section
             if kind not in {"hosts", "children", "vars"}:
                 problems.add(origin, "a section is [group], [group:children] or [group:vars]", value=line.strip(_BLANK))
-            tree.group(group, origin)
+            tree.get_or_add_group(group, origin)
         elif line.strip(_BLANK)[:1] in {"", "#", ";"}:
             continue
         elif kind == "vars":
@@ -45,17 +45,17 @@ def read_lines(text: str, source: str, problems: InputErrors) -> Tree:
             child = re.split(r"[ \t]*#", line, maxsplit=1)[0].strip(_BLANK)
             tree.groups[group].children[child] = origin
         elif kind != "children":
-            read_host(tree, line, Origin(source, number, 1), group)
+            read_host_line(tree, line, Origin(source, number, 1), group)
     return tree
 
 
-def read_list(text: str, source: str, problems: InputErrors) -> Tree:
+def read_host_list(text: str, source: str, problems: InputErrors) -> Tree:
     """``a,b:4,node[01-16]``: host lines between commas, as in ``--hosts``. Comments and further lines are not known."""
     tree = Tree(problems, apart="separate hosts with commas")
     start = 0
     for end in [*_find_outside_brackets(text, ","), len(text)]:
         if text[start:end].strip(_BLANK):
-            read_host(tree, text[start:end], Origin(source, 1, start + 1))
+            read_host_line(tree, text[start:end], Origin(source, 1, start + 1))
         start = end + 1
     return tree
 
@@ -68,12 +68,12 @@ def _find_outside_brackets(text: str, wanted: str) -> Iterator[int]:
             yield i
 
 
-def read_host(tree: Tree, line: str, origin: Origin, section: str = "", words: Mapping[str, Word] = _NONE) -> None:
+def read_host_line(tree: Tree, line: str, origin: Origin, section: str = "", words: Mapping[str, Word] = _NONE) -> None:
     """Adds the hosts of one line. ``origin`` is that of its first character, ``words`` are their variables from
     elsewhere. A line with a variable of Ansible may have others that are not ours."""
     match = (_WORD_OR_COMMENT if tree.comments else _WORD).match(line)
     assert match is not None  # the pattern matches any text
-    host = Word(match[1], _shift(origin, match.start(1)))
+    host = Word(match[1], _shift_origin(origin, match.start(1)))
     own = dict(words)
     pairs = list(_parse_pairs(tree, line, match.end(), origin, host))
     open_keys = any(key.text.startswith("ansible_") for key, _ in pairs)
@@ -84,10 +84,10 @@ def read_host(tree: Tree, line: str, origin: Origin, section: str = "", words: M
         tree.problems.add(own["address"].origin, f"one address for {len(names)} hosts", value=own["address"].text)
         return
     for name in names:
-        tree.add(Entry(name, host.origin, dict(own), section))
+        tree.add_entry(Entry(name, host.origin, dict(own), section))
 
 
-def _shift(origin: Origin, columns: int) -> Origin:
+def _shift_origin(origin: Origin, columns: int) -> Origin:
     return replace(origin, column=origin.column + columns)
 
 
@@ -109,13 +109,13 @@ def _expand_names(tree: Tree, word: Word, words: dict[str, Word]) -> list[str]:
     if "@" in host_text:
         user, _, host_text = host_text.partition("@")
         tree.set_key(words, Word("user", origin), Word(user, origin))
-        origin = _shift(origin, len(user) + 1)
+        origin = _shift_origin(origin, len(user) + 1)
     if why := validators.host_range(host_text):
         problems.add(origin, why, value=host_text)
         return []
     host = host_text
     if (colon := next(_find_outside_brackets(host_text, ":"), None)) is not None:  # the first one, as in MPICH
-        host, slots, at = host_text[:colon], host_text[colon + 1 :], _shift(origin, colon + 1)
+        host, slots, at = host_text[:colon], host_text[colon + 1 :], _shift_origin(origin, colon + 1)
         if validators.is_ipv6(host_text):
             problems.add(word.origin, f"an IPv6 address is written in brackets: [{host_text}]", value=host_text)
             return []
@@ -163,16 +163,16 @@ def _parse_pairs(tree: Tree, line: str, i: int, origin: Origin, host: Word) -> I
                 text += piece[1] or re.sub(r'\\(["\\])', r"\1", piece[2] or "") or piece[3] or ""
                 i = piece.end()
             if i < len(line) and line[i] in "'\"":
-                tree.problems.add(_shift(origin, i), "quote is not closed", value=line[i:])
+                tree.problems.add(_shift_origin(origin, i), "quote is not closed", value=line[i:])
                 return
-            yield Word(key[1], _shift(origin, key.start())), Word(text, _shift(origin, start))
+            yield Word(key[1], _shift_origin(origin, key.start())), Word(text, _shift_origin(origin, start))
         else:
             bare = re.split("[ \t]", line[i:], maxsplit=1)[0]
             hint = f"write slots={bare}" if not validators.slots(bare) else None
             if not hint and not validators.host(bare) and not validators.host(host.text):
                 named = host.text[:1].isdigit() and not bare[:1].isdigit()  # an address, then a name, as in /etc/hosts
                 hint = f"write {bare} address={host.text}" if named else tree.apart
-            tree.problems.add(_shift(origin, i), "word is not key=value", value=bare, hint=hint)
+            tree.problems.add(_shift_origin(origin, i), "word is not key=value", value=bare, hint=hint)
             i += len(bare)
 
 

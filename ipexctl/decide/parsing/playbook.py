@@ -85,7 +85,7 @@ def make_playbook_schema() -> dict[str, Any]:
     for action, model in _MODELS.items():
         body = model.model_json_schema(by_alias=True)
         definitions |= body.pop("$defs", {})
-        definitions[action] = _allow_text(body)
+        definitions[action] = _allow_text_and_variables(body)
         actions[action] = {"anyOf": [{"$ref": f"#/$defs/{action}"}, {"type": "null"}]}
     words = {"anyOf": [text, {"type": "array", "items": text}]}
     truth = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": r"\$\{"}]}
@@ -120,10 +120,10 @@ def make_playbook_schema() -> dict[str, Any]:
     }
 
 
-def _allow_text(value: Any) -> Any:
+def _allow_text_and_variables(value: Any) -> Any:
     """A schema that also takes what the reader takes: any scalar for text, ``${name}`` for a number or a choice."""
     if isinstance(value, list):
-        return [_allow_text(item) for item in value]
+        return [_allow_text_and_variables(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("type") == "string" and "enum" not in value:
@@ -132,7 +132,7 @@ def _allow_text(value: Any) -> Any:
         annotations = {key: value[key] for key in ("title", "description", "default") if key in value}
         schema = {key: inner for key, inner in value.items() if key not in annotations}
         return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}], **annotations}
-    return {key: _allow_text(inner) for key, inner in value.items()}
+    return {key: _allow_text_and_variables(inner) for key, inner in value.items()}
 
 
 @dataclass
@@ -154,13 +154,13 @@ class _Parser:
         # Allowed names are read before anything is replaced: they say what may be.
         self.allowed = (self._validate(PlayKeys, _select_keys(root, ("env_allow",))) or PlayKeys()).env_allow
         self.variables = self._parse_variables(root.get("vars"))
-        hostfile, inventory = self._parse_hosts(self._fill(root.get("hosts")))
-        plain = _select_keys(self._fill(root), PlayKeys.model_fields.keys() - {"env_allow"})
+        hostfile, inventory = self._parse_hosts(self._replace_variables(root.get("hosts")))
+        plain = _select_keys(self._replace_variables(root), PlayKeys.model_fields.keys() - {"env_allow"})
         keys = self._validate(PlayKeys, plain) or PlayKeys()
         node = root.get("steps")
         steps: list[Step] = []
         for item in node.items if isinstance(node, Seq) else ():
-            if step := self._parse_step(self._fill(item), inventory, keys, steps):
+            if step := self._parse_step(self._replace_variables(item), inventory, keys, steps):
                 steps.append(step)
         if node is None or is_null(node) or node == Seq((), node.origin):
             self.problems.add(node.origin if node else root.origin, "playbook has no steps")
@@ -187,7 +187,7 @@ class _Parser:
             elif not isinstance(value, Scalar):
                 self.problems.add(value.origin, f"variable {key.text} must be a single value, not {name_kind(value)}")
             elif key.text not in self.given:
-                variables[key.text] = self._fill_text(value)
+                variables[key.text] = self._replace_in_text(value)
         return variables
 
     def _parse_hosts(self, node: Node | None) -> tuple[str | None, Inventory | None]:
@@ -240,7 +240,7 @@ class _Parser:
         for part in node.items if isinstance(node, Seq) else (node,) if node else ():
             if not isinstance(part, Scalar):
                 self.problems.add(part.origin, f"when must be an expression, not {name_kind(part)}")
-            elif error := conditions.find_error(part.text):
+            elif error := conditions.find_condition_error(part.text):
                 column = part.origin.column + (error[0] if part.plain else 0)
                 self.problems.add(replace(part.origin, column=column), error[1])
             else:
@@ -257,7 +257,7 @@ class _Parser:
         valid = [field.alias or name for name, field in model.model_fields.items()]
         self._check_keys(body, valid, action.text)
         pairs = [(key, self._anchor_paths(action.text, key, value)) for key, value in _select_keys(body, valid).pairs]
-        source = _find_last_source(above) if action.text == "fetch" else None
+        source = _find_last_synced_source(above) if action.text == "fetch" else None
         defaults = {"into": _join_base(self.base, "fetched"), "source": source or self.base or "."}
         pairs += [
             (Scalar(name, action.origin), Scalar(value, action.origin, plain=False))
@@ -311,21 +311,21 @@ class _Parser:
             return None
         return read if len(self.problems) == before else None
 
-    def _fill(self, node: Any) -> Any:
+    def _replace_variables(self, node: Any) -> Any:
         """The same node with every text replaced; keys stay as they are."""
         if isinstance(node, Scalar):
-            text = self._fill_text(node)
+            text = self._replace_in_text(node)
             return node if text == node.text else Scalar(text, node.origin, plain=False)
         if isinstance(node, Seq):
-            return Seq(tuple(self._fill(item) for item in node.items), node.origin)
+            return Seq(tuple(self._replace_variables(item) for item in node.items), node.origin)
         if isinstance(node, Map):
-            return Map(tuple((key, self._fill(value)) for key, value in node.pairs), node.origin)
+            return Map(tuple((key, self._replace_variables(value)) for key, value in node.pairs), node.origin)
         return node
 
-    def _fill_text(self, node: Scalar) -> str:
-        return _VARIABLE.sub(lambda match: self._replace(match, node), node.text)
+    def _replace_in_text(self, node: Scalar) -> str:
+        return _VARIABLE.sub(lambda match: self._get_replacement(match, node), node.text)
 
-    def _replace(self, match: re.Match[str], node: Scalar) -> str:
+    def _get_replacement(self, match: re.Match[str], node: Scalar) -> str:
         """What stands for one reference; the reference itself where that is an error."""
         name, literal = match[1], "$${ is a literal ${"
         if match[0] == "$${":
@@ -358,7 +358,7 @@ def _suggest_replacement(word: str, of: Mapping[str, str], valid: Sequence[str])
     return of.get(word)
 
 
-def _find_last_source(steps: Sequence[Step]) -> str | None:
+def _find_last_synced_source(steps: Sequence[Step]) -> str | None:
     """What these steps have sent to the hosts last: there a fetch looks, unless it says otherwise."""
     for step in reversed(steps):
         match step.task:

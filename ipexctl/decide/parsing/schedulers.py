@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ipexctl.decide.parsing import validators
 from ipexctl.decide.parsing.host_entries import Tree, Word
-from ipexctl.decide.parsing.host_lines import read_host, read_list
+from ipexctl.decide.parsing.host_lines import read_host_line, read_host_list
 from ipexctl.decide.parsing.input_errors import InputErrors
 from ipexctl.decide.parsing.ranges import MAX_HOSTS
 from ipexctl.model.errors import Origin, UsageError
@@ -32,7 +32,7 @@ def find_variable(scheduler: str, environ: Mapping[str, str], *names: str) -> st
 def read_slurm(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     """``SLURM_JOB_NODELIST`` (``node[01-04],gpu7``), with slots from ``SLURM_TASKS_PER_NODE`` (``4(x4),2``) if set."""
     name = find_variable("slurm", environ, "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    tree = read_list(environ[name], name, problems)
+    tree = read_host_list(environ[name], name, problems)
     text, origin = environ.get("SLURM_TASKS_PER_NODE", ""), Origin("SLURM_TASKS_PER_NODE", 1, 1)
     counts: list[str] = []
     for item in text.split(",") if text else ():
@@ -48,20 +48,20 @@ def read_lsf(environ: Mapping[str, str], problems: InputErrors) -> Tree:
     """``LSB_MCPU_HOSTS`` (``a 4 b 2``: hosts and their slots), or ``LSB_HOSTS`` (``a a b``: a host for each slot)."""
     name = find_variable("lsf", environ, "LSB_MCPU_HOSTS", "LSB_HOSTS")
     words = environ[name].split()
-    hosts, counts = (words[::2], words[1::2]) if name == "LSB_MCPU_HOSTS" else _count_words(words)
-    return _set_slots(read_list(",".join(hosts), name, problems), counts, Origin(name), environ[name])
+    hosts, counts = (words[::2], words[1::2]) if name == "LSB_MCPU_HOSTS" else _count_repeats(words)
+    return _set_slots(read_host_list(",".join(hosts), name, problems), counts, Origin(name), environ[name])
 
 
 def read_pbs(text: str, source: str, problems: InputErrors) -> Tree:
     """The file that ``PBS_NODEFILE`` names: a line for each slot."""
     tree, lines = Tree(problems), text.split()
-    hosts, counts = _count_words(lines)
+    hosts, counts = _count_repeats(lines)
     for host in hosts:
-        read_host(tree, host, Origin(source, lines.index(host) + 1, 1))
+        read_host_line(tree, host, Origin(source, lines.index(host) + 1, 1))
     return _set_slots(tree, counts, Origin(source), text)
 
 
-def _count_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def _count_repeats(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Each word once, and how often it stands there."""
     counts = Counter(words)
     return list(counts), list(map(str, counts.values()))

@@ -20,10 +20,10 @@ _NOT_RANGE = re.compile(r"[^A-Za-z0-9._\[\]:/, \t-]")
 
 def _require_match(pattern: str, longest: int, why: str) -> Check:
     known = re.compile(pattern)
-    return lambda text: None if len(text) <= longest and known.fullmatch(text) else why + _describe_foreign(text)
+    return lambda text: None if len(text) <= longest and known.fullmatch(text) else why + _describe_non_ascii(text)
 
 
-def _describe_foreign(text: str) -> str:
+def _describe_non_ascii(text: str) -> str:
     """Code point, name and column of the first character that may look like a letter of ASCII and is none."""
     column = next((number for number, char in enumerate(text, 1) if not char.isascii()), 0)
     char = text[column - 1 : column]
@@ -57,7 +57,7 @@ def host(text: str) -> str | None:
     if text.startswith("-"):
         return "host begins with a dash"
     if bad := _NOT_HOST.search(text):
-        return _holds(bad[0], text)
+        return _describe_bad_character(bad[0], text)
     labels = text.split(".")
     if len(text) > 253 or any(len(label) > 63 for label in labels):
         return "host is too long: 253 characters in all and 63 between dots are allowed"
@@ -75,12 +75,12 @@ def host_range(text: str) -> str | None:
     if text.startswith("-"):
         return "host begins with a dash"
     bad = _NOT_RANGE.search(text)
-    return _holds(bad[0], text) if bad else None
+    return _describe_bad_character(bad[0], text) if bad else None
 
 
-def _holds(char: str, text: str) -> str:
+def _describe_bad_character(char: str, text: str) -> str:
     allowed = "(allowed: letters, digits, '.', '-', '_', and IPv6 in brackets)"
-    return f"host holds '{printable(char)}' {allowed}{_describe_foreign(text)}"
+    return f"host holds '{printable(char)}' {allowed}{_describe_non_ascii(text)}"
 
 
 user = _require_match(

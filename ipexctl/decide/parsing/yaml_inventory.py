@@ -2,7 +2,7 @@
 
 from ipexctl.decide.parsing import validators, yaml_nodes
 from ipexctl.decide.parsing.host_entries import Group, Tree, Word
-from ipexctl.decide.parsing.host_lines import read_host
+from ipexctl.decide.parsing.host_lines import read_host_line
 from ipexctl.decide.parsing.input_errors import InputErrors, suggest_nearest
 from ipexctl.decide.parsing.yaml_nodes import NULL, Map, Node, Scalar, Seq, is_null, name_kind
 from ipexctl.model.text import printable
@@ -31,7 +31,7 @@ def read_node(node: Node, problems: InputErrors) -> Tree:
 
 
 def _read_group(tree: Tree, name: Scalar, body: Node) -> None:
-    group = tree.group(name.text, name.origin)
+    group = tree.get_or_add_group(name.text, name.origin)
     if group is None or is_null(body):
         return
     if not isinstance(body, Map):
@@ -49,7 +49,7 @@ def _read_group(tree: Tree, name: Scalar, body: Node) -> None:
         elif key.text == "children":
             _read_children(tree, value, group)
         elif isinstance(value, Map):
-            _read_words(tree, value, group.words)
+            _read_variables(tree, value, group.words)
         else:
             tree.problems.add(value.origin, f"{key.text} must be a mapping, not {name_kind(value)}")
 
@@ -83,19 +83,19 @@ def _read_hosts(tree: Tree, value: Node, group: str) -> None:
         for name, body in value.pairs:
             own: dict[str, Word] = {}
             if isinstance(body, Map):
-                _read_words(tree, body, own)
+                _read_variables(tree, body, own)
             elif not is_null(body):
                 tree.problems.add(body.origin, f"variables of a host must be a mapping, not {name_kind(body)}")
-            read_host(tree, name.text, name.origin, group, own)
+            read_host_line(tree, name.text, name.origin, group, own)
         return
     for item in value.items if isinstance(value, Seq) else (value,):
         if isinstance(item, Scalar) and not item.is_null:
-            read_host(tree, item.text, item.origin, group)
+            read_host_line(tree, item.text, item.origin, group)
         else:
             tree.problems.add(item.origin, f"host must be a line such as 'node1 slots=4', not {name_kind(item)}")
 
 
-def _read_words(tree: Tree, value: Map, words: dict[str, Word]) -> None:
+def _read_variables(tree: Tree, value: Map, words: dict[str, Word]) -> None:
     """Variables, as text. Lists and mappings are Ansible's own business: none of ours is one."""
     for key, node in value.pairs:
         if isinstance(node, Scalar):

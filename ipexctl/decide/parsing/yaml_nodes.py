@@ -129,30 +129,30 @@ class _Builder(Record):
         for count, event in enumerate(events):
             node: Node | None = None
             if count > 2 * MAX_NODES:
-                self._stop(event, f"larger than {MAX_NODES} values")
+                self._add_error_and_stop(event, f"larger than {MAX_NODES} values")
             self._check_tag(event)
             match event:
                 case yaml.DocumentStartEvent() if root is not None:
-                    self._stop(event, "second document: one file is one document")
+                    self._add_error_and_stop(event, "second document: one file is one document")
                 case yaml.AliasEvent():
-                    self._stop(event, f"alias *{event.anchor} is not supported: write the value out")
+                    self._add_error_and_stop(event, f"alias *{event.anchor} is not supported: write the value out")
                 case yaml.ScalarEvent():
-                    node = Scalar(event.value, self._at(event), plain=event.style is None)
+                    node = Scalar(event.value, self._locate_event(event), plain=event.style is None)
                 case yaml.CollectionStartEvent():
                     if len(stack) >= MAX_DEPTH:
-                        self._stop(event, f"nested deeper than {MAX_DEPTH} levels")
-                    stack.append((self._at(event), []))
+                        self._add_error_and_stop(event, f"nested deeper than {MAX_DEPTH} levels")
+                    stack.append((self._locate_event(event), []))
                 case yaml.CollectionEndEvent():
                     origin, parts = stack.pop()
                     in_map = isinstance(event, yaml.MappingEndEvent)
-                    node = self._map(parts, origin) if in_map else Seq(tuple(parts), origin)
+                    node = self._make_map(parts, origin) if in_map else Seq(tuple(parts), origin)
             if node is not None and stack:
                 stack[-1][1].append(node)
             elif node is not None:
                 root = node
         return None if isinstance(root, Scalar) and root.is_null else root
 
-    def _map(self, parts: "list[Node]", origin: Origin) -> Map:
+    def _make_map(self, parts: "list[Node]", origin: Origin) -> Map:
         pairs: dict[str, tuple[Scalar, Node]] = {}
         for key, value in zip(parts[::2], parts[1::2], strict=True):
             if not isinstance(key, Scalar):
@@ -168,11 +168,11 @@ class _Builder(Record):
         tag = getattr(event, "tag", None)
         if tag is not None and tag not in _PLAIN_TAGS:
             shown = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
-            self.problems.add(self._at(event), "tag is not allowed: a file is data", value=shown)
+            self.problems.add(self._locate_event(event), "tag is not allowed: a file is data", value=shown)
 
-    def _at(self, event: Any) -> Origin:
+    def _locate_event(self, event: Any) -> Origin:
         return Origin(self.source, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def _stop(self, event: Any, what: str) -> None:
-        self.problems.add(self._at(event), what)
+    def _add_error_and_stop(self, event: Any, what: str) -> None:
+        self.problems.add(self._locate_event(event), what)
         raise _Stop

@@ -14,7 +14,7 @@ _LINES = 200  # shown per file
 _WIDTH = 200  # characters shown of a line
 
 
-def select_comparable(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[Entry, ...]:
+def select_comparable_files(plan: SyncPlan, remote_tree: RemoteTree) -> tuple[Entry, ...]:
     """Of what is to be sent: files that are there in an old version, and small enough to be compared."""
 
     def fits(entry: Entry) -> bool:

@@ -32,7 +32,7 @@ def find_environment(
     if marker:
         mpi = f"{marker.stack.mpi.dialect} {marker.stack.mpi.program}" if marker.stack.mpi.program else ""
         with suppress(UsageError):  # another release is asked for
-            kept, _ = request_release(marker.packages, marker.python, mpi, request, task.mpi)
+            kept, _ = build_release_request(marker.packages, marker.python, mpi, request, task.mpi)
     held = marker.packages if marker and kept else {}
     reasons = [
         f"--{word} {name}: it is " + ("of the release, which --torch changes" if name in _RELEASE else f"not in {venv}")
@@ -45,7 +45,7 @@ def find_environment(
     return (marker, kept) if marker and kept else None
 
 
-def request_release(
+def build_release_request(
     packages: Mapping[str, str], python: str, mpi: str, request: StackRequest, asked_mpi: str
 ) -> tuple[StackRequest, str]:
     """The request for exactly the release of a lock or an environment with these packages, and its MPI (``mpi``:
@@ -69,18 +69,18 @@ def request_release(
     return release, program or "wheel"
 
 
-def keep_release(marker: InstallMarker, task: Install) -> Install:
+def keep_requirements(marker: InstallMarker, task: Install) -> Install:
     """The task with the MPI and the requirements that an environment then has."""
-    changed = {read_name(text) for text in (*task.with_, *task.without)} - {""}
+    changed = {read_package_name(text) for text in (*task.with_, *task.without)} - {""}
     earlier = marker.requested
     if earlier is None:  # not known of an older ipexctl's: all stay
         earlier = tuple(name for name in marker.packages if name not in _RELEASE)
-    kept = [text for text in earlier if read_name(text) not in changed]
+    kept = [text for text in earlier if read_package_name(text) not in changed]
     update = {"with_": tuple(dict.fromkeys([*kept, *task.with_])), "backend": marker.stack.backend}
     return task.model_copy(update={**update, "mpi": marker.stack.mpi.program or "wheel"})
 
 
-def keep_interpreters(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:
+def use_env_python(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict[str, Facts]:
     """The facts with the environment's own interpreter as that of each host that has the environment."""
     python = Python(f"{marker.prefix}/bin/python", f"{marker.python}.0")
     markers = {name: fact.installed.marker for name, fact in facts.items() if fact.installed and fact.installed.marker}
@@ -88,7 +88,7 @@ def keep_interpreters(marker: InstallMarker, facts: Mapping[str, Facts]) -> dict
     return {name: replace(fact, pythons=(python,)) if name in having else fact for name, fact in facts.items()}
 
 
-def read_name(requirement: str) -> str:
+def read_package_name(requirement: str) -> str:
     """The package that a requirement names; empty where it names none (a path, an option)."""
     try:
         return canonicalize_name(Requirement(requirement).name)
@@ -96,7 +96,7 @@ def read_name(requirement: str) -> str:
         return ""
 
 
-def pin_release(pins: Sequence[str], marker: InstallMarker) -> tuple[str, ...]:
+def pin_installed_release(pins: Sequence[str], marker: InstallMarker) -> tuple[str, ...]:
     """The pins of a release at exactly the versions of an environment, builds with a local version included."""
     held = {name: version for name, version in marker.packages.items() if name in _RELEASE}
-    return tuple(f"{name}=={held[name]}" if (name := read_name(pin)) in held else pin for pin in pins)
+    return tuple(f"{name}=={held[name]}" if (name := read_package_name(pin)) in held else pin for pin in pins)

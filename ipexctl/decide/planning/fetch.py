@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipexctl.decide.planning.ignore import Ignored
-from ipexctl.decide.planning.sync import format_bytes, pick_worth
+from ipexctl.decide.planning.sync import format_bytes, select_for_rsync
 from ipexctl.model.json_values import Record
 from ipexctl.model.tasks import Transfer
 from ipexctl.model.text import join_names, pluralize, printable
@@ -123,7 +123,7 @@ def plan_fetch(listing: Listing, local_file: Callable[[str], tuple[int, int] | N
     return FetchPlan(listing.path, items, len(listing.items) - len(items), refused=listing.refused)
 
 
-def choose_rsync(
+def choose_rsync_files(
     plan: FetchPlan, local_file: Callable[[str], tuple[int, int] | None], mode: Transfer, *, both: bool
 ) -> FetchPlan:
     """The same with what comes by rsync: all, or big files of which an old version is here, where that saves enough.
@@ -134,7 +134,7 @@ def choose_rsync(
     if mode == "rsync":
         return replace(plan, by_rsync=plan.items)
     saved = {item: min(item.size, local[0]) for item in plan.items if (local := local_file(item.local)) is not None}
-    return replace(plan, by_rsync=pick_worth(saved))
+    return replace(plan, by_rsync=select_for_rsync(saved))
 
 
 def format_plans(plans: Mapping[str, FetchPlan], into: str) -> str:

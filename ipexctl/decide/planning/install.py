@@ -131,7 +131,7 @@ def read_state(fact: Facts, venv: str, lock: Lock) -> Inspection | None:
     return Inspection("ours", active=lock.id, complete=[lock.id], packages=dict(state.packages))
 
 
-def list_origins(lock: Lock) -> list[tuple[str, int]]:
+def list_download_origins(lock: Lock) -> list[tuple[str, int]]:
     """Host and port of every place the hosts themselves would fetch from."""
     urls = [urlsplit(wheel.url) for wheel in lock.wheels if not wheel.local]
     return list(dict.fromkeys((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)) for url in urls))
@@ -143,7 +143,7 @@ def estimate_unpacked(wheels: Sequence[Wheel]) -> int:
     return int(size * _SWELLS) + _BESIDES if size else 0
 
 
-def _find_base(lock: Lock, state: Inspection, markers: Mapping[str, InstallMarker]) -> InstallMarker | None:
+def _find_base_environment(lock: Lock, state: Inspection, markers: Mapping[str, InstallMarker]) -> InstallMarker | None:
     """The active environment, if it is unchanged and has the torch of the new one: then most of it is the same, and is
     linked."""
     base, torch = markers.get(state.active or ""), [wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"]
@@ -192,7 +192,7 @@ def plan_install(
             continue
         else:
             cause = f"instead of {printable(state.active)}" if state.active else "nothing is installed"
-        base = _find_base(lock, state, markers)
+        base = _find_base_environment(lock, state, markers)
         wheels = tuple(wheel for wheel in lock.wheels if not base or base.wheels.get(wheel.name) != wheel.sha256)
         kept = lock.packages.keys() - {wheel.name for wheel in wheels}
         removed = tuple(name for name in base.packages if name not in kept) if base else ()
@@ -267,7 +267,7 @@ def _format_toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def group_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def group_hosts_by_tokens(names: Sequence[str], seen_tokens: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Hosts that share the directory, first host of each group first: a host belongs to the first host whose token it
     sees and that sees its own."""
     result: list[list[str]] = []

@@ -204,26 +204,26 @@ def plan_sync(
             to_delete = _find_deletions(remote_tree, tree, ignored)
         if to_delete and remote_tree.manifest is not None and not same_source:
             blocked.append(
-                f"{path} was last synced from {_name_source(manifest)}: run sync once without --delete first"
+                f"{path} was last synced from {_format_manifest_source(manifest)}: run sync once without --delete first"
             )
     if blocked:
         more = len(blocked) - _SHOWN
         return SyncPlan(remote_tree.path, blocked=(*blocked[:_SHOWN], *([f"and {more} more"] if more > 0 else [])))
     return SyncPlan(
         remote_tree.path,
-        _add_parents(tree, send),
+        _add_parent_directories(tree, send),
         to_delete,
         stale,
         needs_manifest=not same_source,
-        previous_source="" if remote_tree.manifest is None or same_source else _name_source(manifest),
+        previous_source="" if remote_tree.manifest is None or same_source else _format_manifest_source(manifest),
     )
 
 
-def _name_source(manifest: Mapping[str, Any]) -> str:
+def _format_manifest_source(manifest: Mapping[str, Any]) -> str:
     return printable(str(manifest.get("from", "elsewhere")), 200)
 
 
-def choose_rsync(
+def choose_rsync_files(
     plan: SyncPlan, remote_tree: RemoteTree, mode: Transfer, *, local_rsync: bool, is_local: bool
 ) -> SyncPlan:
     """The same with what goes by rsync: big files whose old version is there, where that saves enough.
@@ -241,13 +241,13 @@ def choose_rsync(
         return plan
     remotes = {entry: remote_tree.entries.get(entry.path) for entry in files}
     saved = {entry: min(entry.size, old.size) for entry, old in remotes.items() if old and old.kind == "f"}
-    return replace(plan, by_rsync=pick_worth(saved))
+    return replace(plan, by_rsync=select_for_rsync(saved))
 
 
 T = TypeVar("T")
 
 
-def pick_worth(saved: Mapping[T, int]) -> tuple[T, ...]:
+def select_for_rsync(saved: Mapping[T, int]) -> tuple[T, ...]:
     """The files that are worth an rsync, by the bytes that need not travel, at best: big ones, if they are enough."""
     big = {file: size for file, size in saved.items() if size >= _BIG}
     return tuple(big) if sum(big.values()) >= _WORTH else ()
@@ -258,10 +258,10 @@ def _describe_conflict(remote_tree: RemoteTree, path: str, remote: RemoteEntry, 
     return f"{printable(remote_tree.path)}/{printable(path)} is {kind} there, {local_kind} here"
 
 
-def _add_parents(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
+def _add_parent_directories(tree: Tree, send: list[Entry]) -> tuple[Entry, ...]:
     """The directories of what is sent come along, because it is unpacked beside them first."""
     paths = {entry.path for entry in send}
-    paths |= {parent for path in paths for parent in _list_parents(path)}
+    paths |= {parent for path in paths for parent in _list_parent_directories(path)}
     return tuple(entry for entry in tree.entries if entry.path in paths)
 
 
@@ -272,23 +272,23 @@ def _find_deletions(remote_tree: RemoteTree, tree: Tree, ignored: Ignored) -> tu
     files = {entry.path for entry in tree.entries if entry.kind != "d"}
     for path in sorted(remote_tree.entries):
         is_directory = remote_tree.entries[path].kind == "d"
-        below_safe = any(parent in safe and parent not in sent for parent in _list_parents(path))
+        below_safe = any(parent in safe and parent not in sent for parent in _list_parent_directories(path))
         wrong_kind = is_directory and path in files
         if below_safe or (path in sent and not wrong_kind) or ignored(path, is_directory):
             safe.add(path)
-    holding = {parent for path in safe for parent in _list_parents(path)}
+    holding = {parent for path in safe for parent in _list_parent_directories(path)}
     gone = {path for path in remote_tree.entries if path not in safe and path not in holding}
-    return tuple(sorted(path for path in gone if not any(parent in gone for parent in _list_parents(path))))
+    return tuple(sorted(path for path in gone if not any(parent in gone for parent in _list_parent_directories(path))))
 
 
-def _list_parents(path: str) -> list[str]:
+def _list_parent_directories(path: str) -> list[str]:
     parents = []
     while path := posixpath.dirname(path):
         parents.append(path)
     return parents
 
 
-def find_stale_parts(remote_tree: RemoteTree, sender: str, is_alive: Callable[[int], bool]) -> tuple[str, ...]:
+def find_stale_directories(remote_tree: RemoteTree, sender: str, is_alive: Callable[[int], bool]) -> tuple[str, ...]:
     """Private directories of ``sender`` whose process has ended. A name is PART, sender, its pid, the host's."""
     names = re.compile(re.escape(PART) + r"([0-9a-f]+)-(\d+)-(\d+)")
     matches = [match for name in remote_tree.parts if (match := names.fullmatch(name))]

@@ -58,7 +58,7 @@ def resolve_stack(
         refusals.append((release, reasons))
     release, reasons = refusals[0]
     if request.python and not _check_release(release, replace(request, python=None), facts)[0]:
-        raise _refuse_python(request.python, facts)
+        raise _make_python_error(request.python, facts)
     raise UsageError(
         f"these hosts do not support {release.name}",
         reasons=[str(reason) for reason in reasons],
@@ -67,12 +67,12 @@ def resolve_stack(
     )
 
 
-def _refuse_python(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
+def _make_python_error(wanted: str, facts: Mapping[str, Facts]) -> UsageError:
     """The refusal where only the requested Python is missing."""
     unusable = {
         host: any(get_minor_version(python.version or "") == wanted for python in fact.pythons)
         for host, fact in facts.items()
-        if wanted not in _list_usable(fact)
+        if wanted not in _list_usable_pythons(fact)
     }
     what = f"usable Python {wanted}" if any(unusable.values()) else f"Python {wanted}"
     sentence = f"{_join_words([*unusable])} {'has' if len(unusable) == 1 else 'have'} no {what}"
@@ -134,17 +134,17 @@ def _select_releases(request: StackRequest, table: ReleaseTable) -> list[StackRe
             continue
         having = [release for release in matching if getattr(release, member) == get_public_version(wanted)]
         if not having:
-            raise _refuse_pair(word, member, wanted, matching, request, table)
+            raise _make_pair_error(word, member, wanted, matching, request, table)
         matching = having
     if (request.track == "ipex" or request.ipex) and not any(release.ipex for release in matching):
-        last = _find_newest(table, "ipex")
+        last = _find_newest_version(table, "ipex")
         raise UsageError(
             f"there is no intel_extension_for_pytorch for torch {request.torch}",
             reasons=(f"it ended with {last.ipex}, for torch {last.torch}",),
             hint=f"ipexctl install --track native --torch {request.torch}",
         )
     if request.backend == "ccl" and not any(release.oneccl for release in matching):
-        last = _find_newest(table, "oneccl")
+        last = _find_newest_version(table, "oneccl")
         raise UsageError(
             f"backend ccl needs oneccl_bind_pt, and there is none for CPUs for {matching[-1].name}",
             reasons=(f"the last one is {last.oneccl}, for torch {last.torch}",),
@@ -212,7 +212,7 @@ def _rank_releases(releases: Sequence[StackRelease], request: StackRequest) -> l
     return list(dict.fromkeys(ranked))
 
 
-def _refuse_pair(
+def _make_pair_error(
     word: str, member: str, wanted: str, releases: Sequence[StackRelease], request: StackRequest, table: ReleaseTable
 ) -> UsageError:
     versions = sorted({getattr(release, member) for release in releases} - {""}, key=parse_version)
@@ -290,10 +290,10 @@ def _choose_python(
 ) -> tuple[str, list[tuple[str, str]]]:
     """The newest Python of the release that every host has; otherwise what each host has instead."""
     wanted = {request.python} if request.python else set(release.pythons)
-    usable = {host: _list_usable(fact) for host, fact in facts.items()}
+    usable = {host: _list_usable_pythons(fact) for host, fact in facts.items()}
     if common := wanted.intersection(*usable.values()):
         # The distribution's own Python before others: it has the same path on all hosts and is not removed by users.
-        own = [{minor for minor, path in pythons.items() if _is_own(path)} for pythons in usable.values()]
+        own = [{minor for minor, path in pythons.items() if _is_system_python(path)} for pythons in usable.values()]
         return max(common.intersection(*own) or common, key=parse_version), []
     needed = _join_words(sorted(wanted, key=parse_version))
     missing = [host for host in facts if not usable[host].keys() & wanted]
@@ -303,14 +303,14 @@ def _choose_python(
     return "", [(host, f"has Python {pythons}; all hosts need the same") for host, pythons in have.items()]
 
 
-def _list_usable(fact: Facts) -> dict[str, str]:
+def _list_usable_pythons(fact: Facts) -> dict[str, str]:
     """The usable Pythons of a host: minor version → path, the distribution's own where it has one."""
     pythons = [python for python in fact.pythons if python.usable and python.version]
-    pythons.sort(key=lambda python: not _is_own(python.path))
+    pythons.sort(key=lambda python: not _is_system_python(python.path))
     return {get_minor_version(python.version or ""): python.path for python in reversed(pythons)}
 
 
-def _is_own(path: str) -> bool:
+def _is_system_python(path: str) -> bool:
     """Whether it is the distribution's own Python."""
     return path.startswith("/usr/bin/")
 
@@ -369,7 +369,7 @@ def _build_stack(
         python=python,
         pins=tuple(pins),
         indexes=tuple(table.indexes[name] for name in release.indexes),
-        interpreters={host: _list_usable(fact)[python] for host, fact in facts.items()},
+        interpreters={host: _list_usable_pythons(fact)[python] for host, fact in facts.items()},
         glibc=glibc,
         notes=(*notes, *(Note("release", text) for text in release.notes)),
     )
@@ -452,7 +452,7 @@ def suggest_sources(release: StackRelease) -> str:
     return f"--extra-index-url MIRROR, --find-links DIRECTORY or --wheels WHEELHOUSE with its wheels{other}"
 
 
-def _find_newest(table: ReleaseTable, member: str) -> StackRelease:
+def _find_newest_version(table: ReleaseTable, member: str) -> StackRelease:
     """The newest confirmed release that has the member."""
     having = [release for release in table.releases if getattr(release, member) and not release.unconfirmed]
     return max(having, key=lambda release: parse_version(release.torch))

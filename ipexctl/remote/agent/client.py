@@ -43,7 +43,7 @@ def order(argv: "List[str]") -> int:
     try:
         if not isinstance(message, (messages.StopRun, messages.KillRun, messages.Inspect)):
             raise ValueError("no order: %.80s" % argv[1])
-        status = _ask(directory, files.read_spec(directory), message)
+        status = _ask_keeper(directory, files.read_spec(directory), message)
     except (OSError, ValueError) as error:
         print(KINDS.write(messages.AgentFailed(str(error))).decode())
         return 3
@@ -52,7 +52,7 @@ def order(argv: "List[str]") -> int:
     return 0 if status else 3
 
 
-def _ask(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
+def _ask_keeper(directory: str, spec: "RunSpec", message: "Message") -> "Optional[messages.KeeperStatus]":
     """What the keeper answers; None when it does not. Raises OSError or ValueError."""
     link = _connect(directory, spec, Role.ORDER, "controller")
     link.send(message)
@@ -64,14 +64,14 @@ def watch(argv: "List[str]") -> int:
     """``watch RUNDIR JOURNAL OUT ERR [once]``: what is in the run's files from these offsets on, in frames, until its
     end; with ``once`` until the files' present end. Needs no keeper.
 
-    Ends early when the controller falls silent (`_attend`)."""
+    Ends early when the controller falls silent (`_exit_when_silent`)."""
     directory, offsets = argv[0], [int(word) for word in argv[1:4]]
     spec = files.read_spec(directory)
     sink = sys.stdout.buffer
     once = argv[4:] == ["once"]
     link: Optional[rpc.Wire] = None
     if not once:
-        threading.Thread(target=_attend, args=(spec.timings.silent,), daemon=True).start()
+        threading.Thread(target=_exit_when_silent, args=(spec.timings.silent,), daemon=True).start()
     with suppress(OSError, ValueError):  # over already; the files tell
         link = None if once else _connect(directory, spec, Role.WATCH, "controller")
     out, err, cap = os.path.join(directory, paths.OUT), os.path.join(directory, paths.ERR), spec.head_spec.log_cap
@@ -83,7 +83,7 @@ def watch(argv: "List[str]") -> int:
     written, pause = time.monotonic(), 0.02
     while True:
         # Asked before the files are read: nothing after it is missed.
-        over = frames.NOW if once else _check_if_over(directory)
+        over = frames.NOW if once else _check_if_run_over(directory)
         moved = False
         for kind, tail in tails.items():
             piece = tail.read(PIECE)
@@ -110,7 +110,7 @@ def watch(argv: "List[str]") -> int:
             time.sleep(pause)
 
 
-def _attend(silent: float) -> None:
+def _exit_when_silent(silent: float) -> None:
     """Ends this process, however busy, when its input falls silent for so many seconds or ends.
 
     Of a laptop that fell asleep, or a cable that was cut, no connection tells for hours. The keeper must not take that
@@ -134,22 +134,22 @@ def list_runs(argv: "List[str]") -> int:
         try:
             spec = files.read_spec(directory)
         except (OSError, ValueError):
-            if files.is_torn(directory):
+            if files.is_half_made(directory):
                 orphans.append(messages.OrphanDirectory(name.rpartition("-h")[0], directory))
             continue
         if files.belongs_to_other_host(directory):
             continue
         if spec.head is None:
-            if not files.is_fresh(directory) and not procs.find_living(procs.format_node_mark(spec.run, spec.label)):
+            if not files.is_fresh(directory) and not procs.find_marked(procs.format_node_mark(spec.run, spec.label)):
                 orphans.append(messages.OrphanDirectory(spec.run, directory))
             continue
-        state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_over(directory), "gone")
+        state = {b"": "running", frames.ENDED: "ended"}.get(_check_if_run_over(directory), "gone")
         hosts = sorted(spec.head.hosts)
         about = (spec.run, spec.title, spec.owner, spec.started, spec.size)
         row = messages.RunRow(*about, state=state, hosts=hosts, directory=directory)
         if state == "running":
             with suppress(OSError, ValueError):
-                status = _ask(directory, spec, messages.Inspect())
+                status = _ask_keeper(directory, spec, messages.Inspect())
                 if status:
                     row = row._replace(watchers=status.watchers, state=_STATES.get(status.state, state))
         elif state == "ended":
@@ -191,21 +191,21 @@ class _JournalTail:
         return piece
 
 
-def _check_if_over(directory: str) -> bytes:
+def _check_if_run_over(directory: str) -> bytes:
     """b"" while the run goes on; ENDED when its final record is there; GONE when the keeper died without one."""
     if os.path.exists(os.path.join(directory, paths.END)):
         return frames.ENDED
-    keeper = files.read_keeper(directory)
+    keeper = files.read_keeper_address(directory)
     if keeper is None:  # it is still to come, or whoever began this run is no more
         return b"" if files.is_fresh(directory) else frames.GONE
-    if procs.is_same(procs.Process(keeper.pid, keeper.start, 0, "")):
+    if procs.is_still_alive(procs.Process(keeper.pid, keeper.start, 0, "")):
         return b""
     return frames.ENDED if os.path.exists(os.path.join(directory, paths.END)) else frames.GONE
 
 
 def _connect(directory: str, spec: "RunSpec", role: str, name: str) -> "rpc.Wire":
     """Raises OSError."""
-    keeper = files.read_keeper(directory)
+    keeper = files.read_keeper_address(directory)
     if keeper is None:
         raise OSError("the run has no keeper")
     return rpc.connect(keeper.address, keeper.port, spec.token, role, name, spec.timings.connect)

@@ -26,7 +26,7 @@ class KernelLog:
             self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self.fd, 0, os.SEEK_END)
 
-    def line_about(self, pid: int) -> str:
+    def find_death_line(self, pid: int) -> str:
         """The last line that names this process with a cause of death."""
         about = re.compile(r"Killed process %d |\[%d\]: segfault|\[%d\] (?:trap|general prot)" % (pid, pid, pid))
         last_line = ""
@@ -49,18 +49,18 @@ def describe_rank_death(directory: str, end: RankEnded, pid: int, kernel: Kernel
     What was raised in another process of the rank than `pid`, its script, may have been handled there. So it counts
     only where nothing else tells, and not for a script that a signal ended."""
     base = os.path.join(directory, RANKS, "%d" % end.rank)
-    exceptions = _find_uncaught(base)
+    exceptions = _read_uncaught_exceptions(base)
     of_helper = {} if end.signal else next(iter(exceptions.values()), {})
     report = _find_script_error(exceptions, pid) or _read_elastic_error(elastic) or of_helper
     trace = str(report.get("traceback", ""))
     if end.signal in CRASHES and not trace:  # torch's threads may abort at the exit after an exception
         _, fatal, stacks = procs.read_file(base + STACKS)[-TEXT:].decode("utf-8", "replace").rpartition(FATAL)
         trace = fatal and fatal + stacks
-    line = kernel.line_about(pid) if end.signal else ""
+    line = kernel.find_death_line(pid) if end.signal else ""
     return end._replace(error=str(report.get("error", "")), traceback=trace, kernel=line)
 
 
-def _find_uncaught(base: str) -> "Dict[int, Dict[str, Any]]":
+def _read_uncaught_exceptions(base: str) -> "Dict[int, Dict[str, Any]]":
     """The rank's processes with an exception that nobody caught, the latest first: what sitecustomize kept of it."""
     exceptions = {}
     for path in sorted(glob.glob(glob.escape(base) + ".*" + ERROR), key=_get_mtime, reverse=True):

@@ -38,7 +38,7 @@ def read_spec(directory: str) -> "run_spec.RunSpec":
     return decode(run_spec.RunSpec, read_json(directory, paths.SPEC))
 
 
-def read_keeper(directory: str) -> "Optional[KeeperAddress]":
+def read_keeper_address(directory: str) -> "Optional[KeeperAddress]":
     """None where there is none, or none that can be read."""
     try:
         return decode(KeeperAddress, read_json(directory, paths.KEEPER))
@@ -49,13 +49,13 @@ def read_keeper(directory: str) -> "Optional[KeeperAddress]":
 def write_json(directory: str, name: str, value: "Dict[str, Any]") -> None:
     """Replaces the file at once; a reader sees the old one or the new one. Of a full disk it takes the reserve."""
     try:
-        _replace(os.path.join(directory, name), value)
+        _write_atomically(os.path.join(directory, name), value)
     except OSError as error:
         if error.errno not in FULL:
             raise
         for base in (directory, os.path.dirname(directory)):
             release_space(base)
-        _replace(os.path.join(directory, name), value)
+        _write_atomically(os.path.join(directory, name), value)
 
 
 def reserve_space(directory: str) -> None:
@@ -70,7 +70,7 @@ def release_space(directory: str) -> None:
         os.unlink(os.path.join(directory, paths.RESERVE))
 
 
-def _replace(path: str, value: "Dict[str, Any]") -> None:
+def _write_atomically(path: str, value: "Dict[str, Any]") -> None:
     fresh = "%s.%d" % (path, os.getpid())
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -106,13 +106,13 @@ def is_fresh(directory: str) -> bool:
         return False
 
 
-def is_torn(directory: str) -> bool:
+def is_half_made(directory: str) -> bool:
     """Whether this is what a controller left that was killed while it filled a run's directory."""
     has_spec = os.path.exists(os.path.join(directory, paths.SPEC))
     return os.path.isdir(directory) and not has_spec and not is_fresh(directory)
 
 
-def record_path(rank: int, kind: str) -> str:
+def build_record_path(rank: int, kind: str) -> str:
     return os.path.join(paths.RANKS, "%d.%s%s" % (rank, kind, paths.RECORD))
 
 
@@ -120,7 +120,7 @@ def write_record(directory: str, kind: str, record: "messages.RankRecord") -> st
     """A wrapper's message to its guard. Why it could not be written, or ""; it never raises: a rank does not end
     because there is no space for its record."""
     try:
-        write_json(directory, record_path(record.rank, kind), messages.KINDS.to_object(record))
+        write_json(directory, build_record_path(record.rank, kind), messages.KINDS.to_object(record))
     except OSError as error:
         return str(error.strerror)
     return ""

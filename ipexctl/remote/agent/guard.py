@@ -35,7 +35,7 @@ def main(argv: "List[str]") -> int:
         return 1
     base = os.path.dirname(directory)
     for name in os.listdir(base):
-        if files.is_torn(os.path.join(base, name)):
+        if files.is_half_made(os.path.join(base, name)):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
     if spec.head is None:  # there the keeper has done so
         files.reserve_space(directory)
@@ -49,7 +49,7 @@ def main(argv: "List[str]") -> int:
         print(KINDS.write(refusal(str(error))).decode())
         return 1
     print(KINDS.write(messages.GuardReady()).decode())
-    if procs.detach():
+    if procs.daemonize():
         files.run_then_record_crash(directory, paths.Role.GUARD, Guard(directory, spec, keeper, umask).watch)
     return 0
 
@@ -80,7 +80,7 @@ def lock_host(path: str, spec: "RunSpec") -> "Optional[HostBusy]":
 
 class Guard:
     # Only methods ask for the host's processes or change them, so that a test can play these.
-    find_process, reap = staticmethod(procs.find_process), staticmethod(procs.reap)
+    find_process, reap = staticmethod(procs.find_process), staticmethod(procs.reap_children)
     send_signal = staticmethod(procs.send_signal)
 
     def __init__(self, directory: str, spec: "RunSpec", keeper: "rpc.Wire", umask: int) -> None:
@@ -88,7 +88,7 @@ class Guard:
         self.spec = spec
         self.umask = umask  # the login's, for the ranks
         self.mark = procs.format_node_mark(spec.run, spec.label)
-        self.group = procs.create_group(spec.run, spec.label)
+        self.group = procs.create_cgroup(spec.run, spec.label)
         self.keeper = keeper
         self.reported: "Set[str]" = set()  # record files already passed on
         self.alive: "Dict[int, procs.Process]" = {}  # rank → its wrapper
@@ -105,17 +105,17 @@ class Guard:
         for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM):  # a polite stop of the run is not for its guard
             signal.signal(number, signal.SIG_IGN)
         while self.do_round(time.monotonic()):
-            select.select(self.list_wakers(), [], [], self.spec.timings.tick)
+            select.select(self.list_wakeup_sources(), [], [], self.spec.timings.tick)
 
     def do_round(self, now: float) -> bool:
         """Does what is due now, in seconds of the steady clock; False once it has ended its part."""
         timings, last, self.last = self.spec.timings, self.last, now
         if now - last > timings.node_lease:
-            return self.end_alone("this host stood still for %.0f s" % (now - last))
+            return self.abort_run("this host stood still for %.0f s" % (now - last))
         for message in self.keeper.receive():
             if isinstance(message, messages.Finish):
-                return self.finish()
-            self.execute(message)
+                return self.finish_run()
+            self.handle_message(message)
         gone = self.proxies.intersection(self.reap())
         self.report_records()  # how its ranks ended comes before the end of their proxy
         if gone:
@@ -123,12 +123,12 @@ class Guard:
             self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
         self.keeper.flush()
         if not self.keeper.open:
-            return self.end_alone("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
+            return self.abort_run("a line is not the keeper's" if self.keeper.tampered else "the keeper is gone")
         if now - self.keeper.heard > timings.node_lease:
-            return self.end_alone("no message from the keeper for %.0f s" % (now - self.keeper.heard))
+            return self.abort_run("no message from the keeper for %.0f s" % (now - self.keeper.heard))
         return True
 
-    def list_wakers(self) -> "List[Any]":
+    def list_wakeup_sources(self) -> "List[Any]":
         """What wakes us at once: the keeper's message, and the end of a wrapper or a proxy (where the kernel and Python
         offer it)."""
         watched = {process.pid for process in self.alive.values()} | self.proxies
@@ -139,7 +139,7 @@ class Guard:
                 self.ends[pid] = os.pidfd_open(pid)
         return [*self.ends.values(), *([self.keeper] if self.keeper.open else [])]
 
-    def execute(self, message: "rpc.Received") -> None:
+    def handle_message(self, message: "rpc.Received") -> None:
         """Does what the keeper asks. Messages for others are ignored."""
         if isinstance(message, messages.Ping):
             self.keeper.send(messages.Pong(message.sent, time.time()))
@@ -155,7 +155,7 @@ class Guard:
         elif isinstance(message, messages.Kill):
             wrappers = {process.pid for process in self.alive.values()}  # they end, and tell, by themselves
             self.keeper.send(messages.ProcessesKilled(len(self.find_rank_processes(wrappers))))
-            self.kill_all(self.spec.timings.wipe, self.launcher_processes() | wrappers)
+            self.kill_all(self.spec.timings.wipe, self.list_launcher_processes() | wrappers)
         elif isinstance(message, messages.ReportLoad):
             self.keeper.send(messages.RankLoads(stack_traces.measure_loads(self.alive)))
         elif isinstance(message, messages.ReportStacks):
@@ -176,7 +176,7 @@ class Guard:
         try:
             os.setsid()
             os.umask(self.umask)
-            procs.join_group(self.group)
+            procs.join_cgroup(self.group)
             for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             self.keeper.sock.close()
@@ -189,16 +189,16 @@ class Guard:
 
     def find_rank_processes(self, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
         """Everything of the run here but the guard, the proxies, (on node0) the keeper with its mpirun, and `spare`."""
-        return procs.find_living(self.mark, os.getpid(), self.launcher_processes().union(spare), [self.group])
+        return procs.find_marked(self.mark, os.getpid(), self.list_launcher_processes().union(spare), [self.group])
 
     def kill_all(self, patience: float, spare: "Iterable[int]" = ()) -> "List[procs.Process]":
         """Ends everything of the run here but the guard and `spare`; what is left after so many seconds."""
         return procs.kill_marked(self.mark, os.getpid(), spare, patience, [self.group])
 
-    def launcher_processes(self) -> "Set[int]":
+    def list_launcher_processes(self) -> "Set[int]":
         """What the launcher needs for an orderly end: proxies, and on node0 the keeper, mpirun and its shims."""
         keep = set(self.proxies)
-        keeper = files.read_keeper(self.directory)
+        keeper = files.read_keeper_address(self.directory)
         own = set(keeper.own) if keeper else set()
         for process in procs.list_processes().values():
             of_hydra = process.parent in self.proxies and _read_program(process.pid).startswith("hydra_")
@@ -209,7 +209,7 @@ class Guard:
     def report_records(self) -> None:
         """Passes on what the wrappers wrote, and notices wrappers that died without a record."""
         try:
-            names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_order_record)
+            names = sorted(os.listdir(os.path.join(self.directory, paths.RANKS)), key=_get_record_order)
         except OSError:
             return
         for name in names:
@@ -235,7 +235,7 @@ class Guard:
             if now and now.parent != process.parent and not self.orphaned:
                 self.orphaned = True
                 self.keeper.send(messages.ProxyEnded(time.time(), self.missing))
-            end = os.path.join(self.directory, files.record_path(rank, files.END))
+            end = os.path.join(self.directory, files.build_record_path(rank, files.END))
             if (not now or now.start != process.start) and not os.path.exists(end):
                 del self.alive[rank]
                 self.report_unseen_end(rank)
@@ -258,13 +258,13 @@ class Guard:
         record = KINDS.from_object(value)
         return record if isinstance(record, RANK_RECORDS) else Unreadable(kind, "no record of a rank")
 
-    def finish(self) -> bool:
+    def finish_run(self) -> bool:
         """Ends all that is left but the keeper's own, reports what could not be ended, takes its files along. False."""
         self.report_records()
         strays = self.end_strays()
-        own = self.launcher_processes() - self.proxies if self.spec.head else set()
+        own = self.list_launcher_processes() - self.proxies if self.spec.head else set()
         left = self.kill_all(self.spec.timings.last_wipe, own)
-        procs.remove_group(self.group)
+        procs.remove_cgroup(self.group)
         self.report_records()
         for rank in sorted(set(self.spec.ranks) - self.ended):  # ended by us before its wrapper could tell
             self.report_unseen_end(rank)
@@ -295,10 +295,10 @@ class Guard:
     def find_strays(self) -> "List[procs.Process]":
         return [process for process in self.find_rank_processes() if process.pid not in self.wrappers]
 
-    def end_alone(self, why: str) -> bool:
+    def abort_run(self, why: str) -> bool:
         """The keeper is lost: ends the run's part on this host alone. False."""
         left = self.kill_all(self.spec.timings.leave)
-        procs.remove_group(self.group)
+        procs.remove_cgroup(self.group)
         if self.spec.head is not None:
             return False  # the ranks' output is there
         if left:
@@ -313,7 +313,7 @@ RANK_RECORDS = (messages.RankBegun, journal.RankStarted, journal.RankNote, journ
 _KINDS = (files.BEGIN, files.START, *hooks.STAGES)  # then notes and END
 
 
-def _order_record(name: str) -> int:
+def _get_record_order(name: str) -> int:
     """A rank's records in the order they happened, whatever the directory's."""
     kind = name.split(".")[1] if "." in name else ""
     return _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + (kind == files.END)

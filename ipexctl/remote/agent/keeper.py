@@ -42,12 +42,12 @@ def main(argv: "List[str]") -> int:
         print(KINDS.write(messages.AgentFailed("cannot listen on %s: %s" % (address, error))).decode())
         return 1
     print(KINDS.write(messages.KeeperListening(listener.getsockname()[1])).decode())
-    if procs.detach():
+    if procs.daemonize():
         files.run_then_record_crash(directory, Role.KEEPER, Keeper(directory, spec, listener, umask).serve)
     return 0
 
 
-def _now() -> "Moment":
+def _read_clocks() -> "Moment":
     return Moment(time.monotonic(), time.time())
 
 
@@ -60,7 +60,7 @@ class Keeper:
         self.selector = selectors.DefaultSelector()
         self.journal = open(os.path.join(directory, paths.JOURNAL), "ab", buffering=0)
         self.unwritten = b""  # of the journal
-        self.run = keeper_state.create_run(spec, _now())
+        self.run = keeper_state.create_run(spec, _read_clocks())
         self.wires: "Set[rpc.Wire]" = set()
         self.guards: "Dict[str, rpc.Wire]" = {}
         self.launcher: "Optional[subprocess.Popen[bytes]]" = None
@@ -84,23 +84,23 @@ class Keeper:
         lease, last = self.spec.timings.node_lease, time.monotonic()
         while self.run.state is not State.DONE:
             ready = self.selector.select(self.spec.timings.tick)
-            self.notice_launcher_end()
+            self.check_launcher_end()
             for key, _ in ready:
                 key.data(key.fileobj)
             now = time.monotonic()
             for host, guard in list(self.guards.items()):
                 if now - last > lease:  # frozen or suspended: the guards have ended their parts by now
-                    self.handle(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
+                    self.handle_input(keeper_state.GuardLost(host, "node0 stood still for %.0f s" % (now - last)))
                 elif now - guard.heard > lease:
-                    self.handle(keeper_state.GuardLost(host, "no sign of life for %.0f s" % (now - guard.heard)))
+                    self.handle_input(keeper_state.GuardLost(host, "no sign of life for %.0f s" % (now - guard.heard)))
             last = now
             self.do_periodic_work(now)
         self.journal.close()
 
-    def notice_launcher_end(self) -> None:
+    def check_launcher_end(self) -> None:
         awaited = self.run.launched and self.run.launcher_ended is None
         if self.launcher and awaited and self.launcher.poll() is not None:
-            self.handle(keeper_state.LauncherEnded(self.launcher.returncode))
+            self.handle_input(keeper_state.LauncherEnded(self.launcher.returncode))
 
     def on_sigterm(self, *_: object) -> None:
         self.terminated = True
@@ -117,13 +117,13 @@ class Keeper:
         for link in list(self.wires):
             link.flush()
             if not link.open or (not link.role and now - link.since > self.spec.timings.greet):
-                self.drop(link)
+                self.drop_connection(link)
         if self.terminated:
-            self.handle(messages.StopRun("SIGTERM to the keeper"))
+            self.handle_input(messages.StopRun("SIGTERM to the keeper"))
         if running:
             for alarm in self.monitor.poll(now):
-                self.handle(alarm)
-        self.handle(keeper_state.Tick(self.watchers > 0))
+                self.handle_input(alarm)
+        self.handle_input(keeper_state.Tick(self.watchers > 0))
 
     @property
     def watchers(self) -> int:
@@ -131,23 +131,23 @@ class Keeper:
 
     # -- what the run's state asks for --------------------------------------------------------------------------------
 
-    def handle(self, what: "keeper_state.Input") -> None:
-        self.run, actions = keeper_state.next_step(self.run, what, _now())
+    def handle_input(self, what: "keeper_state.Input") -> None:
+        self.run, actions = keeper_state.next_step(self.run, what, _read_clocks())
         for action in actions:
             if isinstance(action, keeper_state.Send):
                 self.send(action.host, action.message)
             elif isinstance(action, keeper_state.Note):
                 self.write_record(action.record)
             elif isinstance(action, keeper_state.StartLauncher):
-                self.handle(self.start_launcher())
+                self.handle_input(self.start_launcher())
             elif isinstance(action, keeper_state.Disconnect):
-                self.drop(self.guards.pop(action.host))
+                self.drop_connection(self.guards.pop(action.host))
             elif isinstance(action, keeper_state.ReleaseShims):
                 for link in self.wires:
                     if link.role == Role.SHIM and link.name == action.host:
                         link.send(messages.ShimEnd())
             else:
-                self.finish(action.end)
+                self.finish_run(action.end)
 
     def send(self, host: str, message: "messages.Message") -> None:
         """To the guard of a host, to all for ""."""
@@ -159,7 +159,7 @@ class Keeper:
         """All hosts are ready: a free port for the ranks, then mpirun."""
         head = self.spec.head_spec
         try:
-            port = self.free_port()
+            port = self.find_free_port()
         except OSError as error:
             return keeper_state.LauncherFailed("no port for the rendezvous: %s" % error.strerror)
         out_read, out_write = os.pipe()
@@ -176,7 +176,7 @@ class Keeper:
                 stdout=out_write,
                 stderr=err_write,
                 start_new_session=True,
-                preexec_fn=self.in_launcher,
+                preexec_fn=self.prepare_launcher_process,
             )
         except OSError as error:
             return keeper_state.LauncherFailed("cannot start %s: %s" % (head.mpiexec[0], error))
@@ -193,17 +193,17 @@ class Keeper:
         self.write_address([os.getpid(), self.launcher.pid])
         return keeper_state.LauncherStarted(self.launcher.pid, port)
 
-    def in_launcher(self) -> None:
+    def prepare_launcher_process(self) -> None:
         """In mpirun's process, before it is mpirun."""
         procs.die_with_parent()
         os.umask(self.umask)
 
-    def free_port(self) -> int:
+    def find_free_port(self) -> int:
         head = self.spec.head_spec
         with rpc.listen_on_free_port(head.address, [head.port] * 2 if head.port else head.ports) as probe:
             return int(probe.getsockname()[1])
 
-    def finish(self, end: "journal.RunEnd") -> None:
+    def finish_run(self, end: "journal.RunEnd") -> None:
         """The guards are done: end mpirun itself, store the rest of its output, write the final record."""
         for link in self.wires:
             if link.role == Role.SHIM:  # Open MPI does not wait for them, and they hold its outputs open
@@ -239,7 +239,7 @@ class Keeper:
         strangers = [link for link in self.wires if not link.role]
         if len(strangers) >= STRANGERS + len(self.spec.head_spec.hosts):
             # Ours prove themselves in a moment: whoever has waited longest is none of them.
-            self.drop(min(strangers, key=lambda link: link.since))
+            self.drop_connection(min(strangers, key=lambda link: link.since))
         link = rpc.Wire(sock, rpc.GREETS)
         self.wires.add(link)
         self.selector.register(sock, selectors.EVENT_READ, lambda _: self.receive(link))
@@ -254,7 +254,7 @@ class Keeper:
                     break
                 if role == Role.GUARD and isinstance(message, messages.Hello):
                     self.guards[link.name] = link
-                    self.handle(keeper_state.GuardConnected(link.name, message.clock))
+                    self.handle_input(keeper_state.GuardConnected(link.name, message.clock))
             elif link.role == Role.GUARD:
                 self.receive_from_guard(link.name, message)
             elif link.role == Role.SHIM:
@@ -264,10 +264,10 @@ class Keeper:
                     link.close()
             elif link.role == Role.ORDER:
                 if isinstance(message, (messages.StopRun, messages.KillRun)):
-                    self.handle(message)
+                    self.handle_input(message)
                 link.send(messages.KeeperStatus(self.run.state.value, self.watchers))
         if not link.open:
-            self.drop(link)
+            self.drop_connection(link)
 
     def receive_from_guard(self, host: str, message: "rpc.Received") -> None:
         now = time.monotonic()
@@ -280,8 +280,8 @@ class Keeper:
             self.monitor.note_end(message.rank, message.status == 0, now)
         elif isinstance(message, (journal.RankStarted, journal.RankStage, journal.RankNote)) and message.rank in ranks:
             self.monitor.note_progress(message.rank, now)
-        self.notice_launcher_end()  # before what came of it
-        self.handle(keeper_state.FromGuard(host, message))
+        self.check_launcher_end()  # before what came of it
+        self.handle_input(keeper_state.FromGuard(host, message))
 
     def store_output(self, fd: int) -> None:
         while True:
@@ -297,7 +297,7 @@ class Keeper:
             self.monitor.note_output(fd, piece, time.monotonic())
             missing = self.sinks[fd].write(piece)
             if missing and not self.unstored:
-                self.write_record(journal.Unstored(self.directory, *self.sinks[fd].describe_space(missing)))
+                self.write_record(journal.Unstored(self.directory, *self.sinks[fd].measure_free_space(missing)))
             self.unstored += missing
             if len(piece) < DRAIN:
                 return
@@ -307,7 +307,7 @@ class Keeper:
         os.close(fd)
         self.sinks.pop(fd).close()
 
-    def drop(self, link: "rpc.Wire") -> None:
+    def drop_connection(self, link: "rpc.Wire") -> None:
         """A connection is over. Of a guard that means: its host, or at least its guard, is lost."""
         self.wires.discard(link)
         link.close()
@@ -315,7 +315,7 @@ class Keeper:
             self.selector.unregister(link.sock)
         if link.role == Role.GUARD and self.guards.get(link.name) is link:
             why = "a line on the connection to its guard is not authentic" if link.tampered else "its guard ended"
-            self.handle(keeper_state.GuardLost(link.name, why, link.tampered))
+            self.handle_input(keeper_state.GuardLost(link.name, why, link.tampered))
         elif link.tampered and link.role:
             self.write_record(journal.MessageIgnored(link.name, link.role, "not authentic"))
 

@@ -144,107 +144,107 @@ def next_step(run: "Run", what: "Input", now: "Moment") -> "Step":
 # Steps from state to state.
 
 
-def _enter(run: "Run", state: "State", deadline: float = 0.0) -> "Run":
+def _enter_state(run: "Run", state: "State", deadline: float = 0.0) -> "Run":
     assert state in TRANSITIONS[run.state], "%s → %s" % (run.state, state)
     return run._replace(state=state, deadline=deadline)
 
 
-def _launcher_killed(run: "Run") -> bool:
+def _was_launcher_killed(run: "Run") -> bool:
     """Then it has taken its ranks' wrappers along. SIGPIPE is a dead proxy's doing."""
     status = run.launcher_status or 0
     return status < 0 and status != -signal.SIGPIPE
 
 
-def _stop(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
+def _stop_run(run: "Run", reason: str, detail: str, now: "Moment") -> "Step":
     """The polite stop; the first reason stays."""
     if run.state not in BEFORE_THE_END:
         return run, ()
-    by_us = reason != Reason.LOST or _launcher_killed(run)
+    by_us = reason != Reason.LOST or _was_launcher_killed(run)
     notes = tuple(Note(end._replace(by_us=by_us)) for end in run.unwitnessed)
     run = run._replace(reason=reason, detail=detail, unwitnessed=(), stopped_at=now.clock)
-    stopped = _enter(run, State.STOPPING, now.steady + run.spec.timings.grace)
+    stopped = _enter_state(run, State.STOPPING, now.steady + run.spec.timings.grace)
     return stopped, (*notes, Note(journal.Stopping(reason, detail)), Send("", messages.Terminate()))
 
 
-def _kill(run: "Run", now: "Moment") -> "Step":
-    killed = _enter(run, State.KILLING, now.steady + run.spec.timings.kill)
+def _kill_run(run: "Run", now: "Moment") -> "Step":
+    killed = _enter_state(run, State.KILLING, now.steady + run.spec.timings.kill)
     return killed, (Note(journal.Killing()), Send("", messages.Kill()))
 
 
-def _finish(run: "Run", now: "Moment") -> "Step":
+def _finish_run(run: "Run", now: "Moment") -> "Step":
     run = run._replace(reason=run.reason or Reason.DONE)
-    return _enter(run, State.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
+    return _enter_state(run, State.FINISHING, now.steady + run.spec.timings.clean), (Send("", messages.Finish()),)
 
 
-def _close(run: "Run") -> "Step":
+def _close_run(run: "Run") -> "Step":
     left = {host: processes for host, processes in run.cleaned.items() if processes}
     unknown = sorted(set(run.spec.head_spec.hosts) - set(run.cleaned))
     end = journal.RunEnd(run.spec.run, run.reason, run.detail, run.launcher_status, left, unknown, sorted(run.lost))
-    return _enter(run, State.DONE), (Close(end),)
+    return _enter_state(run, State.DONE), (Close(end),)
 
 
 # What is due in a state, whatever happened.
 
 
-def _gathering_due(run: "Run", now: "Moment") -> "Step":
+def _check_gathering(run: "Run", now: "Moment") -> "Step":
     missing = sorted(set(run.spec.head_spec.hosts) - run.guards)
     if not missing:
-        return _enter(run, State.LAUNCHING), (StartLauncher(),)
+        return _enter_state(run, State.LAUNCHING), (StartLauncher(),)
     if now.steady > run.deadline:
-        return _stop(run, Reason.LAUNCH, "no guard on %s" % ", ".join(missing), now)
+        return _stop_run(run, Reason.LAUNCH, "no guard on %s" % ", ".join(missing), now)
     return run, ()
 
 
-def _running_due(run: "Run", now: "Moment") -> "Step":
+def _check_running(run: "Run", now: "Moment") -> "Step":
     timings, steady, size = run.spec.timings, now.steady, run.spec.size
     doubt, launcher_ended = run.doubt, run.launcher_ended
     if len(run.ended) == size:
         if doubt:  # all of them ended by the launcher, none by itself
-            return _stop(run, doubt.reason, doubt.detail, now)
+            return _stop_run(run, doubt.reason, doubt.detail, now)
         patient = launcher_ended is None and steady <= max(run.ended.values()) + timings.launcher
-        return (run, ()) if patient else _finish(run, now)
+        return (run, ()) if patient else _finish_run(run, now)
     if launcher_ended is not None and steady > launcher_ended + timings.launcher:
         reason = Reason.LOST if run.started else Reason.LAUNCH
-        return _stop(run, reason, "mpirun ended with status %s before its ranks" % run.launcher_status, now)
+        return _stop_run(run, reason, "mpirun ended with status %s before its ranks" % run.launcher_status, now)
     if len(run.started) < size and steady > run.since + timings.start_timeout:
         first = min(set(range(size)) - run.started)
         detail = "rank %d did not start within %.0f s" % (first, timings.start_timeout)
-        return _stop(run, Reason.LAUNCH, detail, now)
+        return _stop_run(run, Reason.LAUNCH, detail, now)
     if doubt and steady > doubt.until:
-        return _stop(run, doubt.reason, doubt.detail, now)
+        return _stop_run(run, doubt.reason, doubt.detail, now)
     if timings.time_limit and steady > run.since + timings.time_limit:
-        return _stop(run, Reason.LIMIT, "time limit of %.0f s" % timings.time_limit, now)
+        return _stop_run(run, Reason.LIMIT, "time limit of %.0f s" % timings.time_limit, now)
     if timings.lease and steady > run.watched + timings.lease:
-        return _stop(run, Reason.LIMIT, "watcher lost: nobody watched for %.0f s" % timings.lease, now)
+        return _stop_run(run, Reason.LIMIT, "watcher lost: nobody watched for %.0f s" % timings.lease, now)
     if run.inquiry and (not run.inquiry.hosts or steady > run.inquiry.until):
         ended = Note(journal.InquiryEnded(sorted(run.inquiry.hosts)))
         run = run._replace(inquiry=None)
         if not run.verdict:
             return run, (ended,)
-        run, actions = _stop(run, Reason.LIMIT, run.verdict, now)
+        run, actions = _stop_run(run, Reason.LIMIT, run.verdict, now)
         return run, (ended, *actions)
     return run, ()
 
 
-def _ending_due(run: "Run", now: "Moment") -> "Step":
+def _check_ending(run: "Run", now: "Moment") -> "Step":
     late = now.steady > run.deadline
-    if _settled(run, now) or (late and run.state is State.KILLING):
-        return _finish(run, now)
-    return _kill(run, now) if late else (run, ())
+    if _is_settled(run, now) or (late and run.state is State.KILLING):
+        return _finish_run(run, now)
+    return _kill_run(run, now) if late else (run, ())
 
 
 _DUE: "Dict[State, Callable[[Run, Moment], Step]]" = {
-    State.GATHERING: _gathering_due,
-    State.RUNNING: _running_due,
-    State.STOPPING: _ending_due,
-    State.KILLING: _ending_due,
+    State.GATHERING: _check_gathering,
+    State.RUNNING: _check_running,
+    State.STOPPING: _check_ending,
+    State.KILLING: _check_ending,
     State.FINISHING: lambda run, now: (
-        _close(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
+        _close_run(run) if run.guards <= set(run.cleaned) or now.steady > run.deadline else (run, ())
     ),
 }
 
 
-def _settled(run: "Run", now: "Moment") -> bool:
+def _is_settled(run: "Run", now: "Moment") -> bool:
     """Nothing is to be waited for: the launcher has ended or never began, or every rank of a living host has ended."""
     if not run.launched or run.launcher_ended is not None:
         return True
@@ -258,7 +258,7 @@ def _settled(run: "Run", now: "Moment") -> bool:
 # What happened.
 
 
-def _guard_connected(run: "Run", guard: "GuardConnected", now: "Moment") -> "Step":
+def _on_guard_connected(run: "Run", guard: "GuardConnected", now: "Moment") -> "Step":
     if guard.host not in run.spec.head_spec.hosts:
         return run, ()
     clocks = {**run.clocks, guard.host: HostClock(guard.clock - now.clock)}
@@ -266,15 +266,15 @@ def _guard_connected(run: "Run", guard: "GuardConnected", now: "Moment") -> "Ste
     return run, (Send(guard.host, messages.Ping(now.clock)), Note(journal.GuardJoined(guard.host)))
 
 
-def _guard_lost(run: "Run", guard: "GuardLost", now: "Moment") -> "Step":
+def _on_guard_lost(run: "Run", guard: "GuardLost", now: "Moment") -> "Step":
     if guard.host not in run.guards or guard.host in run.cleaned:  # a guard that has reported may go
         return run, ()
     run = run._replace(guards=run.guards - {guard.host}, lost=run.lost | {guard.host})
-    run, actions = _stop(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
+    run, actions = _stop_run(run, Reason.LOST, "%s lost (%s)" % (guard.host, guard.why), now)
     return run, (Disconnect(guard.host), Note(journal.HostLost(guard.host, guard.why, guard.tampered)), *actions)
 
 
-def _from_guard(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":
+def _on_guard_message(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":
     message, host = sent.message, sent.host
     node = run.spec.head_spec.hosts.get(host)
     handler: Optional[Callable[[Run, str, Any, Moment], Step]] = _MESSAGES.get(type(message))
@@ -286,44 +286,44 @@ def _from_guard(run: "Run", sent: "FromGuard", now: "Moment") -> "Step":
     return handler(run, host, message, now)
 
 
-def _launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> "Step":
+def _on_launcher_started(run: "Run", started: "LauncherStarted", now: "Moment") -> "Step":
     if run.state is not State.LAUNCHING:
         return run, ()
-    run = _enter(run, State.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
+    run = _enter_state(run, State.RUNNING)._replace(launched=True, since=now.steady, watched=now.steady)
     return run, (Send("", messages.RanksPort(started.port)), Note(journal.Launched(*started)))
 
 
-def _launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step":
+def _on_launcher_ended(run: "Run", ended: "LauncherEnded", now: "Moment") -> "Step":
     if not run.launched:
         return run, ()
     run = run._replace(launcher_ended=now.steady, launcher_status=ended.status)
-    if run.state is not State.RUNNING or not _launcher_killed(run):
+    if run.state is not State.RUNNING or not _was_launcher_killed(run):
         return run, ()
     known = -ended.status in list(signal.Signals)
     name = signal.Signals(-ended.status).name if known else "signal %d" % -ended.status
-    return _stop(run, Reason.LOST, "mpirun on %s was killed by %s" % (run.spec.host, name), now)
+    return _stop_run(run, Reason.LOST, "mpirun on %s was killed by %s" % (run.spec.host, name), now)
 
 
-def _kill_asked(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
-    run, stopping = _stop(run, Reason.STOPPED, order.why, now)
+def _on_kill_order(run: "Run", order: "messages.KillRun", now: "Moment") -> "Step":
+    run, stopping = _stop_run(run, Reason.STOPPED, order.why, now)
     if run.state is not State.STOPPING:
         return run, stopping
-    run, killing = _kill(run, now)
+    run, killing = _kill_run(run, now)
     return run, stopping + killing
 
 
-def _stall(run: "Run", stall: "journal.Stall", now: "Moment") -> "Step":
+def _on_stall(run: "Run", stall: "journal.Stall", now: "Moment") -> "Step":
     kill = run.spec.head_spec.stall_kill and stall.grave
-    return _inquire(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
+    return _start_inquiry(run, stall._replace(kill=kill), "no progress for %.0f s" % stall.seconds if kill else "", now)
 
 
-def _straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Step":
+def _on_straggling(run: "Run", few: "journal.Straggling", now: "Moment") -> "Step":
     kill = run.spec.head_spec.straggler_kill
     verdict = "%d ranks done for %.0f s, others go on" % (few.done, few.seconds) if kill else ""
-    return _inquire(run, few._replace(kill=kill), verdict, now)
+    return _start_inquiry(run, few._replace(kill=kill), verdict, now)
 
 
-def _inquire(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step":
+def _start_inquiry(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step":
     if run.state is not State.RUNNING:
         return run, ()
     inquiry = Inquiry(run.guards, now.steady + run.spec.timings.inquiry)
@@ -332,17 +332,17 @@ def _inquire(run: "Run", alarm: "Record", verdict: str, now: "Moment") -> "Step"
 
 
 _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
-    GuardConnected: _guard_connected,
-    GuardLost: _guard_lost,
-    FromGuard: _from_guard,
-    LauncherStarted: _launcher_started,
-    LauncherFailed: lambda run, failed, now: _stop(run, Reason.LAUNCH, failed.why, now),
-    LauncherEnded: _launcher_ended,
+    GuardConnected: _on_guard_connected,
+    GuardLost: _on_guard_lost,
+    FromGuard: _on_guard_message,
+    LauncherStarted: _on_launcher_started,
+    LauncherFailed: lambda run, failed, now: _stop_run(run, Reason.LAUNCH, failed.why, now),
+    LauncherEnded: _on_launcher_ended,
     Tick: lambda run, tick, now: (run._replace(watched=now.steady) if tick.watched else run, ()),
-    messages.StopRun: lambda run, order, now: _stop(run, Reason.STOPPED, order.why, now),
-    messages.KillRun: _kill_asked,
-    journal.Stall: _stall,
-    journal.Straggling: _straggling,
+    messages.StopRun: lambda run, order, now: _stop_run(run, Reason.STOPPED, order.why, now),
+    messages.KillRun: _on_kill_order,
+    journal.Stall: _on_stall,
+    journal.Straggling: _on_straggling,
     journal.Resumed: lambda run, resumed, now: (run, (Note(resumed),) if run.state is State.RUNNING else ()),
 }
 
@@ -350,7 +350,7 @@ _HANDLERS: "Dict[Type[Any], Callable[[Run, Any, Moment], Step]]" = {
 # Messages of guards; their loads (`RankLoads`) are for the progress monitor.
 
 
-def _pong(run: "Run", host: str, pong: "messages.Pong", now: "Moment") -> "Step":
+def _on_pong(run: "Run", host: str, pong: "messages.Pong", now: "Moment") -> "Step":
     """The clock is measured by the shortest round trip so far; older ones count for less, for clocks drift."""
     known, trip = run.clocks[host], now.clock - pong.sent
     best = trip if known.within is None else min(trip, known.within)
@@ -358,21 +358,21 @@ def _pong(run: "Run", host: str, pong: "messages.Pong", now: "Moment") -> "Step"
     return run._replace(clocks={**run.clocks, host: HostClock(offset, 1.1 * best)}), ()
 
 
-def _reported(run: "Run", host: str, record: "Any", now: "Moment") -> "Step":
-    return run, (Note(_timed(run, host, record)),)
+def _on_rank_record(run: "Run", host: str, record: "Any", now: "Moment") -> "Step":
+    return run, (Note(_convert_to_head_time(run, host, record)),)
 
 
-def _stacks_reported(run: "Run", host: str, message: "Message", now: "Moment") -> "Step":
+def _on_stacks_reported(run: "Run", host: str, message: "Message", now: "Moment") -> "Step":
     inquiry = run.inquiry and run.inquiry._replace(hosts=run.inquiry.hosts - {host})
     return run._replace(inquiry=inquiry), ()
 
 
-def _rank_started(run: "Run", host: str, started: "journal.RankStarted", now: "Moment") -> "Step":
-    return run._replace(started=run.started | {started.rank}), (Note(_timed(run, host, started)),)
+def _on_rank_started(run: "Run", host: str, started: "journal.RankStarted", now: "Moment") -> "Step":
+    return run._replace(started=run.started | {started.rank}), (Note(_convert_to_head_time(run, host, started)),)
 
 
-def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") -> "Step":
-    end = _timed(run, host, end)
+def _on_rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") -> "Step":
+    end = _convert_to_head_time(run, host, end)
     run = run._replace(ended={**run.ended, end.rank: now.steady}, started=run.started | {end.rank})
     running = run.state is State.RUNNING
     alone = run.spec.independent and not run.spec.fail_fast  # the other instances do not need it
@@ -380,34 +380,34 @@ def _rank_ended(run: "Run", host: str, end: "journal.RankEnded", now: "Moment") 
         # By somebody, by the kernel in the script's place, or by mpirun: because of a rank whose own end is not yet
         # reported, but came first.
         run = run._replace(unwitnessed=(*run.unwitnessed, end))
-        return _suspect(run, "the wrapper of rank %d on %s was killed" % (end.rank, host), end.at, now), ()
+        return _start_doubt(run, "the wrapper of rank %d on %s was killed" % (end.rank, host), end.at, now), ()
     if end.unheard and running:
-        run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
+        run = _start_doubt(run, "mpirun's proxy on %s ended before its ranks" % host, end.at, now)
     within = run.clocks[host].within or 0.0
     before = run.stopped_at is not None and end.at < run.stopped_at - within  # reported late, ended by itself
-    before = before and not (end.lost and _launcher_killed(run))
+    before = before and not (end.lost and _was_launcher_killed(run))
     after = run.doubt is not None and end.at > run.doubt.since + within
     end = end._replace(by_us=not (running or before) or after or end.unheard)
     if end.status == 0 or end.by_us or alone:
         return run, (Note(end),)
     if end.stopped and end.signal:
-        return _suspect(run, "mpirun ended rank %d on %s" % (end.rank, host), end.at, now), (Note(end),)
-    run, actions = _stop(run, Reason.RANK, "rank %d on %s failed" % (end.rank, host), now)
+        return _start_doubt(run, "mpirun ended rank %d on %s" % (end.rank, host), end.at, now), (Note(end),)
+    run, actions = _stop_run(run, Reason.RANK, "rank %d on %s failed" % (end.rank, host), now)
     return run, (Note(end), *actions)
 
 
-def _proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Moment") -> "Step":
-    ranks, at = set(run.spec.head_spec.hosts[host].ranks), _timed(run, host, proxy).at
+def _on_proxy_ended(run: "Run", host: str, proxy: "messages.ProxyEnded", now: "Moment") -> "Step":
+    ranks, at = set(run.spec.head_spec.hosts[host].ranks), _convert_to_head_time(run, host, proxy).at
     if not ranks & run.started:
         detail = "mpirun's proxy on %s ended before it started a rank" % host
         detail += ": " + proxy.why if proxy.why else ""
-        run = _suspect(run, detail, at, now, Reason.LAUNCH)
+        run = _start_doubt(run, detail, at, now, Reason.LAUNCH)
     elif ranks - set(run.ended):
-        run = _suspect(run, "mpirun's proxy on %s ended before its ranks" % host, at, now)
+        run = _start_doubt(run, "mpirun's proxy on %s ended before its ranks" % host, at, now)
     return run, (ReleaseShims(host),)
 
 
-def _cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
+def _on_cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") -> "Step":
     notes = [Note(journal.Leftovers(host, cleaned.left))] if cleaned.left else []
     if cleaned.strays and run.reason == Reason.DONE:  # else they are what we stopped
         notes.append(Note(journal.Strays(host, cleaned.strays)))
@@ -415,20 +415,20 @@ def _cleaned(run: "Run", host: str, cleaned: "messages.Cleaned", now: "Moment") 
 
 
 _MESSAGES: "Dict[Type[Any], Callable[[Run, str, Any, Moment], Step]]" = {
-    messages.Pong: _pong,
-    journal.RankStack: _reported,
-    messages.StacksReported: _stacks_reported,
-    journal.RankStarted: _rank_started,
-    journal.RankStage: _reported,
-    journal.RankNote: _reported,
-    journal.RankEnded: _rank_ended,
-    messages.ProxyEnded: _proxy_ended,
+    messages.Pong: _on_pong,
+    journal.RankStack: _on_rank_record,
+    messages.StacksReported: _on_stacks_reported,
+    journal.RankStarted: _on_rank_started,
+    journal.RankStage: _on_rank_record,
+    journal.RankNote: _on_rank_record,
+    journal.RankEnded: _on_rank_ended,
+    messages.ProxyEnded: _on_proxy_ended,
     messages.ProcessesKilled: lambda run, host, killed, now: (run, (Note(journal.Killed(host, killed.processes)),)),
-    messages.Cleaned: _cleaned,
+    messages.Cleaned: _on_cleaned,
 }
 
 
-def _suspect(run: "Run", detail: str, at: float, now: "Moment", reason: str = Reason.LOST) -> "Run":
+def _start_doubt(run: "Run", detail: str, at: float, now: "Moment", reason: str = Reason.LOST) -> "Run":
     """Begins a doubt, or dates the one there is back to ``at`` (the head's clock)."""
     doubt = run.doubt or Doubt(reason, detail, at, now.steady + run.spec.timings.suspicion)
     return run._replace(doubt=doubt._replace(since=min(at, doubt.since)))
@@ -437,7 +437,7 @@ def _suspect(run: "Run", detail: str, at: float, now: "Moment", reason: str = Re
 R = TypeVar("R")
 
 
-def _timed(run: "Run", host: str, record: "R") -> "R":
+def _convert_to_head_time(run: "Run", host: str, record: "R") -> "R":
     """A host's record with its time moved to the head's clock, and the host's name as the keeper knows it."""
     named: Any = record
     changes: Dict[str, Any] = {"at": named.at - run.clocks[host].offset}

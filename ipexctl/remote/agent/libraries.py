@@ -16,7 +16,7 @@ _VERSIONS = {
 }
 
 
-def list_loaded(directory: str, rank: int) -> "List[Tuple[str, str, str]]":
+def list_loaded_libraries(directory: str, rank: int) -> "List[Tuple[str, str, str]]":
     """From what the rank's own Python has noted; empty where it has not."""
     found = []
     name = os.path.join(directory, paths.RANKS, "%d%s" % (rank, hooks.LIBRARIES))
@@ -28,7 +28,7 @@ def list_loaded(directory: str, rank: int) -> "List[Tuple[str, str, str]]":
     return found
 
 
-def describe_doubles(found: "List[Tuple[str, str, str]]", preload: str) -> "List[str]":
+def describe_duplicate_libraries(found: "List[Tuple[str, str, str]]", preload: str) -> "List[str]":
     """A sentence for each kind of which there are two. Intel's OpenMP, preloaded, also speaks for GNU's: another one
     is loaded then, and never used."""
     texts = []

@@ -85,33 +85,33 @@ def has_mark(pid: int, mark: str) -> bool:
     return mark.encode() in read_file("/proc/%d/environ" % pid).split(b"\0")
 
 
-def create_group(run: str, label: str) -> str:
+def create_cgroup(run: str, label: str) -> str:
     """A new control group below this process's own, as a directory; empty where that is not allowed."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as text:
             own = [line[3:].strip("/") for line in text.read().splitlines() if line.startswith("0::")]
-        path = os.path.join(_groups(), *own[:1], "%s%s-%s" % (_GROUP, run, label))
+        path = os.path.join(_find_cgroup_root(), *own[:1], "%s%s-%s" % (_GROUP, run, label))
         os.mkdir(path)
     except OSError:
         return ""
     return path
 
 
-def find_groups(run: str) -> "List[str]":
+def find_cgroups(run: str) -> "List[str]":
     """The control groups of a run on this host, wherever they are."""
     groups = []
-    for path, names, _ in os.walk(_groups()):
+    for path, names, _ in os.walk(_find_cgroup_root()):
         groups += [os.path.join(path, name) for name in names if name.startswith("%s%s-" % (_GROUP, run))]
     return groups
 
 
-def join_group(group: str) -> None:
+def join_cgroup(group: str) -> None:
     """Moves this process, and with it all that it starts, into the group. Where that fails, marks and descent tell."""
     with suppress(OSError), open(os.path.join(group, "cgroup.procs"), "w", encoding="utf-8") as text:
         text.write("0")
 
 
-def list_group_members(group: str) -> "Set[int]":
+def list_cgroup_members(group: str) -> "Set[int]":
     """All processes in it and below; none for an empty name."""
     pids: Set[int] = set()
     for path, _, _ in os.walk(group) if group else ():
@@ -119,10 +119,10 @@ def list_group_members(group: str) -> "Set[int]":
     return pids
 
 
-def remove_group(group: str) -> None:
+def remove_cgroup(group: str) -> None:
     """Removes a group in which nobody is left; the dead stay in it for a moment, until somebody has collected them."""
     until = time.monotonic() + 1.0
-    while group and os.path.isdir(group) and not list_group_members(group):
+    while group and os.path.isdir(group) and not list_cgroup_members(group):
         for path, _, _ in os.walk(group, topdown=False):
             try:
                 os.rmdir(path)
@@ -132,20 +132,20 @@ def remove_group(group: str) -> None:
                 time.sleep(0.05)
 
 
-def _groups() -> str:
+def _find_cgroup_root() -> str:
     """Where the kernel shows control groups of version 2."""
     old = os.path.join(_CGROUP, "unified")
     return old if os.path.isdir(old) else _CGROUP
 
 
-def find_living(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
+def find_marked(mark: str, root: int = 0, spare: "Iterable[int]" = (), groups: "Iterable[str]" = ()) -> "List[Process]":
     """Living processes with the mark, without this one and `spare`; all descendants of `root` (a guard) and members of
     `groups` count too."""
     all_now = list_processes()
     out: Set[int] = {os.getpid(), *spare}
     ours = set(find_descendants(root, all_now) if root else ())
     for group in groups:
-        ours |= list_group_members(group)
+        ours |= list_cgroup_members(group)
     return [p for p in all_now.values() if p.pid not in out and (p.pid in ours or has_mark(p.pid, mark))]
 
 
@@ -160,7 +160,7 @@ def find_descendants(root: int, processes: "Dict[int, Process]") -> "List[int]":
     return descendants
 
 
-def is_same(process: "Process") -> bool:
+def is_still_alive(process: "Process") -> bool:
     """Whether this very process (not another one with its number) still lives."""
     now = find_process(process.pid)
     return now is not None and now.start == process.start
@@ -169,7 +169,7 @@ def is_same(process: "Process") -> bool:
 def send_signal(processes: "Iterable[Process]", number: int) -> None:
     """Signals exactly these processes; those that are gone are left alone."""
     for process in processes:
-        if is_same(process):
+        if is_still_alive(process):
             with suppress(OSError):  # gone between the look and the signal, or not ours to signal: the next look tells
                 os.kill(process.pid, number)
 
@@ -185,8 +185,8 @@ def kill_marked(
     now = time.monotonic()
     until, moved = now + patience, now
     while True:
-        reap()
-        left = find_living(mark, root, spare, groups)
+        reap_children()
+        left = find_marked(mark, root, spare, groups)
         now = time.monotonic()
         if any(process.state != "D" for process in left):
             moved = now
@@ -197,7 +197,7 @@ def kill_marked(
         time.sleep(0.05)
 
 
-def reap() -> "List[int]":
+def reap_children() -> "List[int]":
     """Collects ended children: their ids."""
     ended: List[int] = []
     with suppress(OSError):  # there is none any more
@@ -218,7 +218,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def detach() -> bool:
+def daemonize() -> bool:
     """Leaves the starting session for good. True in the process that goes on, False in the one that must return."""
     sys.stdout.flush()
     if os.fork():
@@ -237,15 +237,15 @@ def detach() -> bool:
 def main(argv: "List[str]") -> int:
     """``prove RUN``: prints the run's living processes as JSON. ``reap RUN``: ends them first."""
     role, run = argv
-    groups = find_groups(run)
+    groups = find_cgroups(run)
     mark, ends = format_run_mark(run), role == paths.Role.REAP
-    left = kill_marked(mark, 0, groups=groups) if ends else find_living(mark, groups=groups)
+    left = kill_marked(mark, 0, groups=groups) if ends else find_marked(mark, groups=groups)
     for group in groups:
-        remove_group(group)
+        remove_cgroup(group)
     rows = []
     for process in left:
         words = read_file("/proc/%d/cmdline" % process.pid).replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-        if is_same(process):
+        if is_still_alive(process):
             rows.append(messages.ProcessRow(process.pid, process.state, words))
     print(messages.KINDS.write(messages.ProcessesLeft(rows)).decode())
     return 0

@@ -39,10 +39,10 @@ class ProgressMonitor:
     def note_progress(self, rank: int, now: float) -> None:
         self.signs[rank] = now
 
-    def note_end(self, rank: int, well: bool, now: float) -> None:
+    def note_end(self, rank: int, succeeded: bool, now: float) -> None:
         self.signs.pop(rank, None)
         self.idle.pop(rank, None)
-        if well:
+        if succeeded:
             self.well[rank] = now
 
     def note_load(self, rank: int, seconds: float, state: str, now: float) -> None:

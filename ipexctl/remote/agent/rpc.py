@@ -111,7 +111,7 @@ class Wire:
                 return message
         return None
 
-    def prove(self, token: str, side: str, greeting: "seal.Greeting") -> None:
+    def start_sealing(self, token: str, side: str, greeting: "seal.Greeting") -> None:
         """From here on lines are sealed; ``side`` is ours."""
         self.role, self.name, self.most = greeting.role, greeting.name, LONGEST + seal.SEAL
         other = seal.CALLER if side == seal.KEEPER else seal.KEEPER
@@ -158,7 +158,7 @@ def connect(address: str, port: int, token: str, role: str, name: str, timeout: 
     if not seal.verify_proof(token, seal.KEEPER, greeting, message.proof):
         wire.close()
         raise OSError("%s:%d does not prove to be this run's keeper" % (address, port))
-    wire.prove(token, seal.CALLER, greeting)
+    wire.start_sealing(token, seal.CALLER, greeting)
     return wire
 
 
@@ -176,5 +176,5 @@ def verify_caller(wire: "Wire", message: "Received", token: str) -> str:
     if not seal.verify_proof(token, seal.CALLER, greeting, message.proof):
         return ""
     wire.send(Welcome(seal.compute_proof(token, seal.KEEPER, greeting)))
-    wire.prove(token, seal.KEEPER, greeting)
+    wire.start_sealing(token, seal.KEEPER, greeting)
     return message.role

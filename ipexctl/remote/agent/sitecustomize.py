@@ -35,7 +35,7 @@ class Hooks:
         self.base = os.path.join(directory, names.RANKS, rank)
         self.reached: "Any" = set()
 
-    def note(self, stage: str) -> None:
+    def record_stage(self, stage: str) -> None:
         """The rank is at this stage. Said once, by the first of its processes that gets there."""
         if stage in self.reached:
             return
@@ -54,7 +54,7 @@ class Hooks:
         except Exception:
             pass  # the run's directory may be gone or its disk full: not the script's trouble
 
-    def on_uncaught(self, before: "Any") -> "Any":
+    def make_excepthook(self, before: "Any") -> "Any":
         def note(kind: "Any", error: BaseException, trace: "Any") -> None:
             try:
                 import json
@@ -93,7 +93,7 @@ class Hooks:
         faulthandler.enable(fd)
         faulthandler.register(names.STACKS_SIGNAL, fd, all_threads=True, chain=False)
 
-    def note_libraries(self) -> None:
+    def record_libraries(self) -> None:
         """Which libraries that should be there once are loaded, by the first process of the rank that has torch: after
         its first collective, or at its end."""
         path = self.base + names.LIBRARIES
@@ -110,7 +110,7 @@ class Hooks:
         except Exception:
             pass  # as above
 
-    def settle(self) -> None:
+    def wait_for_gloo_threads(self) -> None:
         """Waits until Gloo's threads rest, which takes two looks.
 
         They take Python's lock to let go of a tensor. Where Python is being taken down, the lock ends the thread, which
@@ -137,7 +137,7 @@ class Hooks:
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name == "torch":
-            self.note(names.TORCH)
+            self.record_stage(names.TORCH)
         elif name == "torch.distributed":
             try:
                 sys.meta_path.remove(self)
@@ -149,7 +149,7 @@ class Hooks:
 
                 def executed(module: "Any") -> None:
                     execute(module)
-                    self.wrap(module)
+                    self.wrap_collectives(module)
 
                 loader.exec_module = executed
                 return spec
@@ -157,7 +157,7 @@ class Hooks:
                 pass  # without its later stages, then
         return None
 
-    def wrap(self, module: "Any") -> None:
+    def wrap_collectives(self, module: "Any") -> None:
         """Notes the entry into the rendezvous, and into and out of the first collective; then all is as it was."""
         from functools import wraps
 
@@ -172,12 +172,12 @@ class Hooks:
         def noting(own: "Any", before: str, after: str) -> "Any":
             @wraps(own)
             def call(*args: "Any", **kwargs: "Any") -> "Any":
-                self.note(before)
+                self.record_stage(before)
                 result = own(*args, **kwargs)
-                self.note(after)
+                self.record_stage(after)
                 if after == names.RUNNING:
                     unwrap()
-                    self.note_libraries()
+                    self.record_libraries()
                 return result
 
             return call
@@ -192,7 +192,7 @@ class Hooks:
 
             @wraps(destroy)
             def settled(*args: "Any", **kwargs: "Any") -> "Any":
-                self.settle()
+                self.wait_for_gloo_threads()
                 return destroy(*args, **kwargs)
 
             module_names["destroy_process_group"] = settled
@@ -224,25 +224,25 @@ def read_own_command() -> str:
         return format_command(os.fsdecode(cmdline.read()).split("\0")[:-1])
 
 
-def _install() -> None:
+def _install_hooks() -> None:
     directory, rank = os.environ.get(names.DIRECTORY_ENV), os.environ.get(names.RANK_ENV)
     if not directory or not rank:
         return
     hooks = Hooks(directory, rank)
-    sys.excepthook = hooks.on_uncaught(sys.excepthook)
+    sys.excepthook = hooks.make_excepthook(sys.excepthook)
     try:
-        hooks.note(names.PYTHON)
+        hooks.record_stage(names.PYTHON)
         hooks.enable_stack_dumps()
         sys.meta_path.insert(0, hooks)
         import atexit
 
-        atexit.register(hooks.note_libraries)
-        atexit.register(hooks.settle)  # the first to be registered is the last to be called
+        atexit.register(hooks.record_libraries)
+        atexit.register(hooks.wait_for_gloo_threads)  # the first to be registered is the last to be called
     except Exception:
         pass
 
 
-def _next() -> None:
+def _run_next_sitecustomize() -> None:
     """Another sitecustomize further down the path (a distribution's, a user's) still gets its turn."""
     own_folder = os.path.dirname(os.path.abspath(__file__))
     for folder in sys.path:
@@ -253,5 +253,5 @@ def _next() -> None:
             return
 
 
-_install()
-_next()
+_install_hooks()
+_run_next_sitecustomize()

@@ -12,12 +12,12 @@ LEAST = 1 << 20
 SPARE = 1 << 20  # bytes of the disk that are left for others, and for the run's own records
 
 
-def size_of(cap: int) -> int:
+def choose_segment_size(cap: int) -> int:
     """Bytes of a segment under this cap (0: no cap)."""
     return max(LEAST, min(SEGMENT, cap // 8)) if cap else SEGMENT
 
 
-def segment_path(base: str, number: int) -> str:
+def build_segment_path(base: str, number: int) -> str:
     return "%s.%06d" % (base, number)
 
 
@@ -32,7 +32,7 @@ class Spool:
     def __init__(self, base: str, cap: int, opening: bytes) -> None:
         self.base = base
         self.cap = cap
-        self.size = size_of(cap)
+        self.size = choose_segment_size(cap)
         self.opening = opening  # of a tag or a frame
         self.offset = 0
         self.first = 0  # the oldest segment
@@ -54,7 +54,7 @@ class Spool:
         self.gap += missing
         return skipped + missing
 
-    def describe_space(self, missing: int) -> "Tuple[int, int]":
+    def measure_free_space(self, missing: int) -> "Tuple[int, int]":
         """Bytes needed to store ``missing`` more, and the free ones, of which some are left for others."""
         try:
             space = os.statvfs(os.path.dirname(self.base))
@@ -73,7 +73,7 @@ class Spool:
             at = self.offset % self.size
             try:
                 if self.file is None or not at:
-                    self._next()
+                    self._open_next_segment()
                 assert self.file is not None
                 space = os.fstatvfs(self.file.fileno())
                 most = min(self.size - at, space.f_bavail * space.f_frsize - SPARE)
@@ -86,14 +86,14 @@ class Spool:
                 break
         return done
 
-    def _next(self) -> None:
+    def _open_next_segment(self) -> None:
         self.close()
         self.file = None
         number = self.offset // self.size
-        self.file = open(segment_path(self.base, number), "ab", buffering=0)
+        self.file = open(build_segment_path(self.base, number), "ab", buffering=0)
         while self.cap and (number - self.first + 1) * self.size > self.cap and self.first < number:
             with suppress(OSError):
-                os.unlink(segment_path(self.base, self.first))
+                os.unlink(build_segment_path(self.base, self.first))
             self.first += 1
 
 
@@ -102,7 +102,7 @@ class Tail:
 
     def __init__(self, base: str, cap: int, offset: int) -> None:
         self.base = base
-        self.size = size_of(cap)
+        self.size = choose_segment_size(cap)
         self.offset = offset
         self.file: "Optional[BinaryIO]" = None
         self.number = -1
@@ -110,7 +110,7 @@ class Tail:
     def read(self, most: int) -> bytes:
         while True:
             number = self.offset // self.size
-            if (number != self.number or self.file is None) and not self._open(number):
+            if (number != self.number or self.file is None) and not self._open_segment(number):
                 return b""
             assert self.file is not None
             piece = self.file.read(most)
@@ -118,19 +118,19 @@ class Tail:
             if piece or self.offset // self.size == self.number:
                 return piece
 
-    def _open(self, number: int) -> bool:
+    def _open_segment(self, number: int) -> bool:
         if self.file:
             self.file.close()
             self.file = None
         try:
-            self.file = open(segment_path(self.base, number), "rb", buffering=0)
+            self.file = open(build_segment_path(self.base, number), "rb", buffering=0)
         except OSError:
             later = [other for other in list_segments(self.base) if other > number]
             if not later:
                 return False
             number = later[0]
             self.offset = number * self.size
-            return self._open(number)
+            return self._open_segment(number)
         self.file.seek(self.offset % self.size)
         self.number = number
         return True

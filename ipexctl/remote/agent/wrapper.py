@@ -56,12 +56,12 @@ def main(argv: "List[str]") -> int:
         return _print_error("rank %d did not start on %s: %s" % (rank, spec.host, unwritten))
     notes = Notes(directory, rank, spec.host)
     env = _build_environment(directory, spec, place, rank)
-    preload = _select_loadable(spec.preload, spec.argv[0], notes)
+    preload = _select_loadable_libraries(spec.preload, spec.argv[0], notes)
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)
-    _bind(place, notes)
+    _bind_to_cores(place, notes)
     linger = spec.timings.linger
-    output = Frames(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
+    output = FramedOutput(2, spec.nonce, rank, linger) if spec.framed else Output(linger)
     began, before, kernel = time.time(), _read_memory_limits(), death_report.KernelLog()
     record = RankEnded(rank, spec.host)
     if stopped or os.path.exists(os.path.join(directory, paths.ENDING)):
@@ -73,7 +73,7 @@ def main(argv: "List[str]") -> int:
         # The launcher's own input may never end: a script that reads it would wait for ever.
         stdin = os.open(given if rank == 0 and os.path.exists(given) else os.devnull, os.O_RDONLY)
         # PMI's connection is an inherited descriptor, so descriptors stay open.
-        options: Dict[str, Any] = {"env": env, "cwd": spec.workdir, "close_fds": False, "preexec_fn": _in_child}
+        options: Dict[str, Any] = {"env": env, "cwd": spec.workdir, "close_fds": False, "preexec_fn": _prepare_child}
         child = subprocess.Popen(spec.argv, stdin=stdin, stdout=PIPE, stderr=PIPE, **options)
     except OSError as error:
         files.write_record(directory, files.END, record._replace(status=127, error=str(error), at=time.time()))
@@ -85,14 +85,14 @@ def main(argv: "List[str]") -> int:
     watch = threading.Timer(spec.timings.settle, _check_binding, (child.pid, place, env, notes))
     watch.daemon = True
     watch.start()
-    status = output.carry(child)
+    status = output.relay_output(child)
     record = record._replace(signal=max(0, -status), stopped=bool(stopped), at=time.time())
     after = _read_memory_limits()
     if record.signal == signal.SIGKILL and (after.kills or 0) > (before.kills or 0):
         record = record._replace(oom=after)
-    loaded = libraries.list_loaded(directory, rank)
+    loaded = libraries.list_loaded_libraries(directory, rank)
     record = record._replace(libraries=loaded)
-    for text in libraries.describe_doubles(loaded, env.get("LD_PRELOAD", "")):
+    for text in libraries.describe_duplicate_libraries(loaded, env.get("LD_PRELOAD", "")):
         notes.add(text)
     if status:
         elastic = env["TORCHELASTIC_ERROR_FILE"]
@@ -162,7 +162,7 @@ class Output:
         self.linger = linger  # seconds for the output of a script whose daemons hold its pipes open
         self.broken = False  # the launcher is gone, and the run with it
 
-    def carry(self, child: "subprocess.Popen[bytes]") -> int:
+    def relay_output(self, child: "subprocess.Popen[bytes]") -> int:
         """Passes on what the child writes until it has ended; its status. What outlives it is not waited for."""
         assert child.stdout is not None
         assert child.stderr is not None
@@ -185,9 +185,9 @@ class Output:
         return child.wait()
 
     def write(self, stream: str, data: bytes) -> None:
-        self.put(1 if stream == OUT else 2, escape(data))
+        self.write_all(1 if stream == OUT else 2, escape(data))
 
-    def put(self, fd: int, data: bytes) -> None:
+    def write_all(self, fd: int, data: bytes) -> None:
         """Writes all of it, for as long as somebody reads."""
         try:
             while data and not self.broken:
@@ -198,7 +198,7 @@ class Output:
             self.broken = True
 
 
-class Frames(Output):
+class FramedOutput(Output):
     """The same for a launcher without tags of its own: pieces with rank, stream and length.
 
     Open MPI reads up to `FRAME` bytes of a rank's pipe at a time and passes them on in one piece. A frame is written
@@ -217,10 +217,10 @@ class Frames(Output):
     def write(self, stream: str, data: bytes) -> None:
         for at in range(0, len(data), self.room):
             piece = data[at : at + self.room]
-            self.wait()
-            self.put(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
+            self.wait_until_read()
+            self.write_all(self.fd, self.head + frame_tail(stream, len(piece)) + piece)
 
-    def wait(self) -> None:
+    def wait_until_read(self) -> None:
         """Until everything before was read, or nobody is left to read it."""
         pause = 0.00005
         while self.pipe and not self.broken and fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0") != b"\0\0\0\0":
@@ -229,7 +229,7 @@ class Frames(Output):
             self.broken = bool(self.poll.poll(0))  # an error is all that it can tell
 
 
-def _select_loadable(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
+def _select_loadable_libraries(libraries: "List[Library]", python: str, notes: "Notes") -> "List[str]":
     """Those that the loader of this host really loads into the interpreter; it says of the others why not."""
     good: List[str] = []
     line = [python, "-I", "-S", "-c", ""]
@@ -248,7 +248,7 @@ def _select_loadable(libraries: "List[Library]", python: str, notes: "Notes") ->
     return good
 
 
-def _bind(place: "RankSpec", notes: "Notes") -> None:
+def _bind_to_cores(place: "RankSpec", notes: "Notes") -> None:
     """Cores and memory as planned; what the host does not allow is noted, not fatal."""
     cpus = place.cpus
     if cpus:
@@ -306,7 +306,7 @@ def _has_no_reader() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _in_child() -> None:
+def _prepare_child() -> None:
     procs.die_with_parent()
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # a core file in the user's tree helps nobody here

@@ -49,7 +49,7 @@ def compute(seconds: float) -> Figures:
     except Exception as error:  # whatever a broken environment raises: the memory can be measured without
         lines = str(error).strip().splitlines()
         why = "%s: %s" % (type(error).__name__, lines[-1][:300] if lines else "")
-        memory, spread["memory"] = measure_copies(threads, seconds)
+        memory, spread["memory"] = measure_copy_rate(threads, seconds)
         return Figures(threads, "copy", memory, spread, why=why)
     gflops: Dict[str, float] = {}
     try:
@@ -57,17 +57,17 @@ def compute(seconds: float) -> Figures:
             for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
                 left, right = torch.randn(SIDE, SIDE).to(dtype), torch.randn(SIDE, SIDE).to(dtype)
                 out = torch.empty(SIDE, SIDE, dtype=dtype)
-                took, spread[name] = time_best(lambda: torch.mm(left, right, out=out), seconds)  # noqa: B023
+                took, spread[name] = measure_best_time(lambda: torch.mm(left, right, out=out), seconds)  # noqa: B023
                 gflops[name] = 2.0 * SIDE**3 / took / 1e9
             first, second, third = (torch.ones(ARRAY // 4) for _ in range(3))
-            took, spread["memory"] = time_best(lambda: torch.add(second, third, alpha=0.5, out=first), seconds)
+            took, spread["memory"] = measure_best_time(lambda: torch.add(second, third, alpha=0.5, out=first), seconds)
     except (RuntimeError, MemoryError, ValueError) as error:  # what torch raises where something is lacking
         raise SessionError("bench", str(error)[:300] or type(error).__name__) from error
     figures = Figures(torch.get_num_threads(), "triad", 3.0 * ARRAY / took, spread, str(torch.__version__))
     return figures._replace(fp32=gflops["fp32"], bf16=gflops["bf16"])
 
 
-def time_best(work: Callable[[], Any], seconds: float) -> Tuple[float, float]:
+def measure_best_time(work: Callable[[], Any], seconds: float) -> Tuple[float, float]:
     """The shortest of several turns, after one that warms up; and by what share the middle one was slower."""
     work()
     took: List[float] = []
@@ -80,12 +80,12 @@ def time_best(work: Callable[[], Any], seconds: float) -> Tuple[float, float]:
     return took[0], 1 - took[0] / took[len(took) // 2]
 
 
-def measure_copies(threads: int, seconds: float) -> Tuple[float, float]:
+def measure_copy_rate(threads: int, seconds: float) -> Tuple[float, float]:
     """Bytes a second that all CPUs together copy (read and written). ctypes lets the threads run at the same time."""
     size = ARRAY // 4
     pairs = [(ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)) for _ in range(min(threads, 64))]
     with ThreadPoolExecutor(len(pairs)) as pool:
-        took, spread = time_best(
+        took, spread = measure_best_time(
             lambda: list(pool.map(lambda pair: ctypes.memmove(pair[0], pair[1], size), pairs)), seconds
         )
     return 2.0 * size * len(pairs) / took, spread
@@ -110,7 +110,7 @@ def start_mpiexec(mpiexec: str, program: str, env: Dict[str, str], interface: st
     rank = [program, "PingPong", "-msglog", "20:22", "-iter", "40", "-time", "%.2f" % (seconds / 4)]
     line += ["-n", "1", "-host", "ipexctl-a", *rank, ":", "-n", "1", "-host", "ipexctl-b", *rank]
     with open(os.path.join(folder, "output"), "wb") as output:
-        start_tagged(line, dict(env, I_MPI_HYDRA_BRANCH_COUNT="2", I_MPI_PIN="0"), output, folder)
+        start_tagged_process(line, dict(env, I_MPI_HYDRA_BRANCH_COUNT="2", I_MPI_PIN="0"), output, folder)
     asked: Dict[str, List[str]] = {}
     until = time.time() + 8
     while len(asked) < 2:
@@ -129,10 +129,10 @@ def start_mpiexec(mpiexec: str, program: str, env: Dict[str, str], interface: st
 
 def start_rank(words: List[str], env: Dict[str, str]) -> None:
     """Starts one side. The words are for a shell, as ssh passes them to one."""
-    start_tagged(["/bin/sh", "-c", " ".join(words)], env, DEVNULL)
+    start_tagged_process(["/bin/sh", "-c", " ".join(words)], env, DEVNULL)
 
 
-def start_tagged(line: List[str], env: Dict[str, str], output: Any, folder: Optional[str] = None) -> None:
+def start_tagged_process(line: List[str], env: Dict[str, str], output: Any, folder: Optional[str] = None) -> None:
     # IMB's ranks wait in loops: on a host whose CPUs others use, too, each turn would cost a whole time slice
     env = dict(env, I_MPI_THREAD_YIELD="2", **{TAG: TAG_VALUE})
     STARTED.append(

@@ -90,7 +90,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS: Dict[str, Command] = {}
 
 
-def command(*states: State, after: Optional[State] = None, failed: Optional[State] = None) -> Callable[[F], F]:
+def register_command(*states: State, after: Optional[State] = None, failed: Optional[State] = None) -> Callable[[F], F]:
     """Makes a method of `InstallSession` a command, by its name (see `Command`)."""
 
     def register(answer: F) -> F:
@@ -157,7 +157,7 @@ class InstallSession:
 
     # -- inspecting
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def inspect(self, uv: Dict[str, Any], files: List[Dict[str, Any]], origins: List[Origin]) -> messages.Inspection:
         """What the host has at the place of the environment. Writes nothing."""
         venv, base = self.venv, self.base
@@ -169,7 +169,7 @@ class InstallSession:
             kind, why = "foreign", "%s is a link to %s, which ipexctl did not make" % (venv, os.path.realpath(venv))
         elif os.path.lexists(venv):
             kind, why = "foreign", "%s exists already, and ipexctl did not make it" % venv
-        near = nearest_directory(base)
+        near = find_nearest_directory(base)
         if kind != "foreign" and find_obstacle(near):
             kind, why = "foreign", find_obstacle(near)
         if os.path.lexists(base):
@@ -198,7 +198,7 @@ class InstallSession:
             files=count,
             at=at,
             uv=find_uv(base, uv),
-            visible=[item["path"] for item in files if size_of(item["path"]) == item["size"]],
+            visible=[item["path"] for item in files if get_readable_size(item["path"]) == item["size"]],
             unreachable=["%s:%s" % tuple(origin) for origin in find_unreachable(origins)],
         )
 
@@ -206,7 +206,7 @@ class InstallSession:
         """Whether the link leads to an environment of ours."""
         return os.path.islink(self.venv) and os.path.dirname(os.path.realpath(self.venv)) == os.path.realpath(self.base)
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def measure_rate(self, url: str, login: str, seconds: float, most: int) -> messages.DownloadRate:
         """Bytes a second at which this host downloads, from ``seconds`` or ``most`` bytes of a file; 0: it cannot."""
         request = urllib.request.Request(url, headers={"Range": "bytes=0-%d" % (most - 1), "User-Agent": "ipexctl"})
@@ -223,13 +223,13 @@ class InstallSession:
             return messages.DownloadRate(0.0)
         return messages.DownloadRate(received / max(time.time() - begun, 1e-6))
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def echo(self, data: str) -> None:
         """Takes data by which the controller measures its upload."""
 
     # -- tokens and lock
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def leave_token(self, name: str) -> None:
         """Leaves a token, by which hosts that share a file system find each other."""
         path = os.path.join(self.base, "tokens", name)
@@ -238,12 +238,12 @@ class InstallSession:
         with open(path, "w") as file:
             file.write(name)
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def find_tokens(self, names: List[str]) -> messages.SeenTokens:
         """Those of these tokens that this host sees."""
         return messages.SeenTokens([name for name in names if os.path.exists(os.path.join(self.base, "tokens", name))])
 
-    @command(State.INSPECTING, after=State.LOCKED)
+    @register_command(State.INSPECTING, after=State.LOCKED)
     def lock(self, owner: Dict[str, Any]) -> None:
         """Takes the lock for ``owner``. Raises `SessionError` ("busy") with the holder."""
         path = os.path.join(self.base, "lock")
@@ -274,7 +274,7 @@ class InstallSession:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(owner).encode(), 0)
 
-    @command(State.LOCKED)
+    @register_command(State.LOCKED)
     def clean(self, wheels: Optional[List[str]] = None) -> messages.Cleaned:
         """Removes what is no complete environment, old tokens, and of the wheels that have arrived those that are not
         these. Only for the holder of the lock."""
@@ -291,18 +291,18 @@ class InstallSession:
             remove_path(os.path.join(self.base, name))
         return messages.Cleaned(len(incomplete))
 
-    @command(*LOCK_HELD)
+    @register_command(*LOCK_HELD)
     def make_room(self, files: List[Dict[str, Any]]) -> messages.Present:
         """Creates the directories for these files; those that are there already, byte for byte."""
         for name in ("wheels", "bin"):
             os.makedirs(os.path.join(self.base, name), mode=0o755, exist_ok=True)
         arrived = [(item, os.path.join(self.base, item["target"])) for item in files]
-        arrived = [(item, path) for item, path in arrived if size_of(path) == item["size"]]
+        arrived = [(item, path) for item, path in arrived if get_readable_size(path) == item["size"]]
         return messages.Present([item["target"] for item, path in arrived if hash_file(path) == item["sha256"]])
 
     # -- from host to host
 
-    @command(*LOCK_HELD)
+    @register_command(*LOCK_HELD)
     def serve(self, address: str, files: List[str]) -> messages.Offer:
         """Serves these files (paths below the store) to other hosts over HTTP at this address as long as this process
         lives, to `VISITORS` at a time.
@@ -359,7 +359,7 @@ class InstallSession:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return messages.Offer(server.server_address[1], token)
 
-    @command(*LOCK_HELD)
+    @register_command(*LOCK_HELD)
     def fetch(self, base: str, token: str, files: List[Dict[str, Any]]) -> messages.Fetched:
         """Fetches files from another host, without proxies; it stops at the first that does not arrive whole."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -397,7 +397,7 @@ class InstallSession:
 
     # -- building
 
-    @command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
+    @register_command(State.LOCKED, State.BUILT, after=State.BUILT, failed=State.LOCKED)
     def build(
         self,
         origin: str,
@@ -423,10 +423,10 @@ class InstallSession:
             os.unlink(os.path.join(target, MARKER))
         remove_path(target)
         os.makedirs(tmp, mode=0o755, exist_ok=True)
-        before = free_bytes(tmp)
+        before = measure_free_bytes(tmp)
         if before < unpacked:
             raise SessionError("no-space", "no space left", need=unpacked, free=before, at=self.base)
-        env = uv_environment(tmp, uv_cache(self.base) if keep else os.path.join(tmp, "uv"), stall)
+        env = build_uv_environment(tmp, choose_uv_cache(self.base) if keep else os.path.join(tmp, "uv"), stall)
         listing = os.path.join(tmp, "pylock.toml")
         handle = os.open(listing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # its URLs may hold a password
         with os.fdopen(handle, "w") as file:
@@ -460,12 +460,12 @@ class InstallSession:
 
     # -- verifying
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def list_present(self, paths: List[str]) -> messages.Present:
         """Those of these paths below the environment that exist."""
         return messages.Present([path for path in paths if os.path.exists(os.path.join(self.target, path))])
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def check_imports(
         self, script: str, arguments: Dict[str, Any], path: List[str], env: Dict[str, str], timeout: float
     ) -> Dict[str, Any]:
@@ -484,7 +484,7 @@ class InstallSession:
 
     # -- finishing
 
-    @command(State.LOCKED, State.BUILT, after=State.COMPLETE)  # LOCKED: an earlier install has built it
+    @register_command(State.LOCKED, State.BUILT, after=State.COMPLETE)  # LOCKED: an earlier install has built it
     def mark(self, marker: Dict[str, Any]) -> None:
         """Syncs everything to disk, then writes the marker: from here on the environment is complete."""
         os.sync()
@@ -497,7 +497,7 @@ class InstallSession:
         fsync_directory(self.target)
         fsync_directory(self.base)
 
-    @command(State.LOCKED, State.COMPLETE, after=State.SWITCHED)
+    @register_command(State.LOCKED, State.COMPLETE, after=State.SWITCHED)
     def switch(self, ask: Optional[Dict[str, Any]], address: str) -> messages.Offer:
         """Makes the environment the active one, in one step, until it is confirmed. Without a word in time this host
         asks ``ask`` (base, token) whether all stay. The one with an ``address`` decides; the answer is where to ask."""
@@ -513,14 +513,14 @@ class InstallSession:
         self.timer.start()
         return offer
 
-    @command(State.SWITCHED, after=State.ACTIVE)
+    @register_command(State.SWITCHED, after=State.ACTIVE)
     def confirm(self) -> None:
         """Stays with the new environment. On the host that decides, this is the moment at which all hosts have it."""
         self.timer.cancel()
         if self.decides:
             open(os.path.join(self.base, CONFIRMED), "w").close()
 
-    @command(*LOCK_HELD, after=State.COMPLETE)
+    @register_command(*LOCK_HELD, after=State.COMPLETE)
     def go_back(self, before: str) -> None:
         """Makes ``before`` the active environment again; none, if that is empty."""
         self.timer.cancel()
@@ -539,7 +539,7 @@ class InstallSession:
         os.rename(temporary, self.venv)
         fsync_directory(os.path.dirname(self.venv))
 
-    @command(*ANYTIME)
+    @register_command(*ANYTIME)
     def find_used(self) -> messages.Used:
         """Environments with files in the memory of a process of this host: a running job keeps its own. The kernel
         shows the real paths of these files, past all links (a home directory is one, on some clusters)."""
@@ -551,7 +551,7 @@ class InstallSession:
             ids_in_use.update(id for id in ids if os.fsencode(os.path.join(base, id) + "/") in text)
         return messages.Used(sorted(ids_in_use))
 
-    @command(State.LOCKED, State.ACTIVE)
+    @register_command(State.LOCKED, State.ACTIVE)
     def remove_unused(self, keep: List[str]) -> messages.Removed:
         """Removes complete environments other than ``keep``, the cache of wheels and what is incomplete."""
         removed = []
@@ -570,7 +570,7 @@ class InstallSession:
         self.clean()
         return messages.Removed([], removed)
 
-    @command(State.INSPECTING, after=State.REMOVED, failed=State.LOCKED)
+    @register_command(State.INSPECTING, after=State.REMOVED, failed=State.LOCKED)
     def remove(self) -> messages.Removed:
         """Removes all that installs made here, unless a job still uses it."""
         if not os.path.isdir(self.base):
@@ -593,7 +593,7 @@ class InstallSession:
 # environments on the disk.
 
 
-def nearest_directory(path: str) -> str:
+def find_nearest_directory(path: str) -> str:
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
@@ -642,7 +642,7 @@ def measure_room(path: str) -> Tuple[int, Optional[int], str]:
     return free, files, at
 
 
-def free_bytes(path: str) -> int:
+def measure_free_bytes(path: str) -> int:
     """Of the file system of an existing directory."""
     space = os.statvfs(path)
     return space.f_bavail * space.f_frsize
@@ -701,7 +701,7 @@ def link_environment(source: str, target: str, tmp: str) -> None:
     os.rename(linked, target)
 
 
-def size_of(path: str) -> Optional[int]:
+def get_readable_size(path: str) -> Optional[int]:
     try:
         return os.stat(path).st_size if os.access(path, os.R_OK) else None
     except OSError:
@@ -711,7 +711,7 @@ def size_of(path: str) -> Optional[int]:
 def find_uv(base: str, uv: Dict[str, Any]) -> Optional[str]:
     """The controller's own uv: at its path if this host sees it, or where an earlier install put it."""
     for path in (os.path.join(base, "bin", "uv-" + uv["version"]), uv["path"]):
-        if size_of(path) == uv["size"] and hash_file(path) == uv["sha256"]:
+        if get_readable_size(path) == uv["size"] and hash_file(path) == uv["sha256"]:
             return path
     return None
 
@@ -814,7 +814,7 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
             elif watch and now - moved > stall:
                 reason = "no progress for %d s" % stall
             if reason:
-                kill(child)
+                kill_process_group(child)
         texts = []
         for file in (out, err):
             file.seek(max(0, file.seek(0, 2) - 65536))
@@ -826,7 +826,7 @@ def execute(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, ti
     return child.returncode, texts[0], texts[1]
 
 
-def kill(child: "subprocess.Popen[bytes]") -> None:
+def kill_process_group(child: "subprocess.Popen[bytes]") -> None:
     for sign, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
         with suppress(OSError):
             os.killpg(child.pid, sign)
@@ -834,7 +834,7 @@ def kill(child: "subprocess.Popen[bytes]") -> None:
             child.wait(wait)
 
 
-def uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
+def build_uv_environment(tmp: str, cache: str, stall: float) -> Dict[str, str]:
     """All variables of uv: nothing of the account's own configuration but proxies and certificates."""
     env = {
         "HOME": os.path.expanduser("~"),
@@ -872,11 +872,11 @@ def run_uv(argv: List[str], env: Dict[str, str], watch: Watch, stall: float, tim
     raise SessionError(code, "uv %s failed (status %d)" % (" ".join(argv[1:3]), status), errors=errors[-4000:])
 
 
-def uv_cache(base: str) -> str:
+def choose_uv_cache(base: str) -> str:
     """uv's own cache where hard links from it are possible (a second install costs nothing); else one of ours."""
     usual = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uv")
     with suppress(OSError):
-        near = nearest_directory(usual)
+        near = find_nearest_directory(usual)
         if os.access(near, os.W_OK) and os.stat(near).st_dev == os.stat(base).st_dev:
             return usual
     return os.path.join(base, "cache")

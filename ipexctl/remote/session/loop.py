@@ -40,9 +40,9 @@ def serve_requests(run: Run, clear: Callable[[], None], keepalive: float = 0.0) 
                 break
             over = threading.Event()
             if keepalive:
-                threading.Thread(target=_keep_alive, args=(over, keepalive), daemon=True).start()
+                threading.Thread(target=_send_keepalives, args=(over, keepalive), daemon=True).start()
             try:
-                send(_answer(run, *request))
+                send(_answer_request(run, *request))
             finally:
                 over.set()
     finally:
@@ -56,7 +56,7 @@ def call_by_name(*functions: Callable[..., Any]) -> Run:
     return lambda command, arguments: by_name[command](**arguments)
 
 
-def _answer(run: Run, command: str, arguments: Dict[str, Any]) -> Message:
+def _answer_request(run: Run, command: str, arguments: Dict[str, Any]) -> Message:
     try:
         answer = run(command, arguments)
         return session.Done(session.Nothing() if answer is None else answer)
@@ -87,7 +87,7 @@ def report_progress(done: int, total: int) -> None:
     send(session.Progress(done, total))
 
 
-def _keep_alive(over: threading.Event, seconds: float) -> None:
+def _send_keepalives(over: threading.Event, seconds: float) -> None:
     for _ in range(int(seconds / KEEPALIVE)):
         if over.wait(KEEPALIVE):
             return

@@ -101,8 +101,8 @@ def try_target(target: Dict[str, Any], patience: float, token: str, mtu: int) ->
     try:
         with connect(target, patience, token) as connection:
             attempt = attempt._replace(local=connection.getsockname()[0])
-            attempt = attempt._replace(rtt=min(echo(connection, b"p", 0) for _ in range(3)), large=False)
-            attempt = attempt._replace(large=echo(connection, b"l", LARGE) is not None)
+            attempt = attempt._replace(rtt=min(time_echo(connection, b"p", 0) for _ in range(3)), large=False)
+            attempt = attempt._replace(large=time_echo(connection, b"l", LARGE) is not None)
     except EOFError:
         attempt = attempt._replace(error="closed by the other host")
     except socket.timeout:
@@ -134,7 +134,7 @@ def connect(target: Dict[str, Any], patience: float, token: str) -> socket.socke
     return connection
 
 
-def echo(connection: socket.socket, word: bytes, count: int) -> float:
+def time_echo(connection: socket.socket, word: bytes, count: int) -> float:
     """Seconds until so many bytes were taken."""
     begun = time.time()
     connection.sendall(word + b"%08x" % count + b"x" * count)
@@ -148,7 +148,7 @@ def measure_rate(target: Dict[str, Any], patience: float, token: str) -> Optiona
         with connect(target, patience, token) as connection:
             count, took, rate = 1 << 20, 0.0, 0.0
             while took < 0.1 and count < MOST:
-                took = echo(connection, b"r", count)
+                took = time_echo(connection, b"r", count)
                 count, rate = count * 4, count / max(took, 1e-6)
             return rate
     except (OSError, EOFError):

@@ -38,7 +38,7 @@ print("ipexctl-rank " + version.value.decode("utf-8", "replace").split(chr(10))[
 ALONE = {"openmpi": ["--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated"]}  # others are Hydra's
 
 
-def start_rank(mpiexec: str, dialect: str, library: str) -> str:
+def query_mpi_version(mpiexec: str, dialect: str, library: str) -> str:
     """The version of MPI that one rank on this host reports."""
     argv = [mpiexec, *ALONE.get(dialect, ["-launcher", "fork"]), "-n", "1", sys.executable, "-c", RANK, library]
     env = dict(os.environ, I_MPI_FABRICS="shm", OMPI_MCA_btl="self,vader")
@@ -50,7 +50,7 @@ def start_rank(mpiexec: str, dialect: str, library: str) -> str:
     return versions[0].strip()
 
 
-def count_same(base: str, target: str) -> int:
+def count_same_files(base: str, target: str) -> int:
     """Files of the environment ``base`` that are in ``target`` too, by inode, or with its own name in place of the
     other's; 0 if not all are. What Python itself compiles does not count."""
     same, old_name, new_name = 0, *(os.fsencode("/" + os.path.basename(path)) for path in (base, target))
@@ -72,7 +72,7 @@ def count_same(base: str, target: str) -> int:
     return same
 
 
-def find_modules(packages: List[str]) -> List[str]:
+def find_import_names(packages: List[str]) -> List[str]:
     """What packages are imported as, by their lists of files."""
     place, modules = sysconfig.get_paths()["purelib"], []  # type: str, List[str]
     for name in os.listdir(place):
@@ -106,14 +106,14 @@ def main(wanted: Dict[str, Any]) -> None:
 
     began = time.time()
     if wanted.get("base"):
-        report["same"] = count_same(wanted["base"], sys.prefix)
+        report["same"] = count_same_files(wanted["base"], sys.prefix)
     same = bool(report.get("same"))  # then all but what was added has been checked
     wanted = dict(wanted, module="", modules=[], mpiexec="") if same else wanted
     torch: Any = None if same else load("torch", "torch")
     ipex = load("intel_extension_for_pytorch", "ipex") if wanted.get("ipex") and torch else None
     if wanted.get("module") and torch:
         load(wanted["module"], "oneccl")
-    added = attempt("added", "look at what was added", lambda: find_modules(wanted.get("added", [])))
+    added = attempt("added", "look at what was added", lambda: find_import_names(wanted.get("added", [])))
     for name in [*wanted.get("modules", []), *(added or [])]:  # what the caller wants to see imported besides
         load(name, name)
     report["import_seconds"] = round(time.time() - began, 2)
@@ -154,7 +154,7 @@ def main(wanted: Dict[str, Any]) -> None:
 
     if wanted.get("mpiexec"):
         rank = (wanted["mpiexec"], wanted["dialect"], wanted["library"])
-        report["mpi"] = attempt("mpiexec", "one rank of %s" % rank[0], lambda: start_rank(*rank))
+        report["mpi"] = attempt("mpiexec", "one rank of %s" % rank[0], lambda: query_mpi_version(*rank))
 
     for what, path in wanted.get("preload", []):
         why = explain_preload_failure(path)

@@ -24,10 +24,10 @@ def find_hosts_mpi(
     and why. ``named`` is the option that asks for it, for messages.
 
     Raises `UsageError` (exit 4) where hosts have different ones."""
-    query = Command(mpi_launchers.build_query(wanted, read_data("find_mpi.sh")), timeout=_PATIENCE)
+    query = Command(mpi_launchers.build_launcher_query(wanted, read_data("find_mpi.sh")), timeout=_PATIENCE)
 
     def find_mpi(link: Link, _: object) -> MpiLauncher | Failure:
-        launcher = mpi_launchers.parse_answer(wanted, link.run(query).text)
+        launcher = mpi_launchers.parse_launcher_answer(wanted, link.run(query).text)
         if isinstance(launcher, MpiLauncher):
             return launcher
         hint = mpi_launchers.suggest_mpi_install(wanted)

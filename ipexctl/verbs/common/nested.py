@@ -16,13 +16,13 @@ T = TypeVar("T")
 _KEPT = 1 << 20  # bytes of each rank's output that are looked through
 
 
-def is_inner(event: Event) -> bool:
+def is_passed_on(event: Event) -> bool:
     """Whether an event of a nested workflow is passed on: all but `Started`, `Planned`, `Answer` and `Ended`."""
     return not isinstance(event, e.Started | e.Planned | e.Answer | e.Ended)
 
 
 def run_nested(
-    workflow: Generator[Event, None, T], keep: Callable[[Event], bool] = is_inner
+    workflow: Generator[Event, None, T], keep: Callable[[Event], bool] = is_passed_on
 ) -> Generator[Event, None, T]:
     """Shows every event to ``keep`` and passes on those for which it is true; returns the workflow's value.
 
@@ -64,7 +64,7 @@ def collect_metrics(run: Generator[Event, None, Any]) -> Generator[Event, None, 
         elif isinstance(event, e.Output) and event.stream == "out":
             kept = output.setdefault(event.rank, bytearray())
             kept += event.data if len(kept) < _KEPT else b""
-        return is_inner(event)
+        return is_passed_on(event)
 
     yield from run_nested(run, take)
     size = max((len(event.ranks) for event in others if isinstance(event, e.RunStarted)), default=0)

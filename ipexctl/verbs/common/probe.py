@@ -29,15 +29,15 @@ def probe_hosts(
     venv: str | None = None,
     workdir: str | None = None,
     timeout: float = 10.0,
-    names: Sequence[str] = (),
+    resolve_names: Sequence[str] = (),
     bundles: dict[str, ProbeOutput] | None = None,
-    once: bool = False,
+    close_links: bool = False,
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
     """The facts of every host, or why there are none, by name in the order of the inventory.
 
     ``venv`` and ``workdir`` are paths on the hosts (absolute, or from ``~/``); by default those of the host's ``venv=``
-    and ``workdir=``. ``timeout`` in seconds bounds each question to a host; ``names`` are resolved on every host. The
-    text that the facts were parsed from is put into ``bundles``. ``once`` closes each link after its answer, for
+    and ``workdir=``. ``timeout`` in seconds bounds each question to a host; all hosts resolve ``resolve_names``. The
+    text that the facts were parsed from is put into ``bundles``. ``close_links`` closes each link after its answer, for
     commands that ask nothing more: hundreds need not stay open. Yields `FactsRead` per host."""
     text, uarchs = files("ipexctl.remote").joinpath("probe.sh").read_text("utf-8"), load_uarchs()
 
@@ -46,9 +46,9 @@ def probe_hosts(
         own = link.host.vars
         paths = {"venv": venv or own.get("venv") or VENV, "workdir": workdir or own.get("workdir", "")}
         begun = context.clock()
-        completed = link.run(build_probe_command(text, nonce, **paths, names=names, limit=timeout))
+        completed = link.run(build_probe_command(text, nonce, **paths, names=resolve_names, limit=timeout))
         ended = context.clock()
-        if once:
+        if close_links:
             link.close()
         bundle = parse_probe_answer(completed.out, nonce, limit=timeout)
         if not bundle.commands:

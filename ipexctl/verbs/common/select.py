@@ -60,7 +60,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
     Raises `UsageError`."""
     if FAILED not in limit:
         return parsing.limit_inventory(inventory, limit)
-    command, failed = _last_failed_hosts(runs) if runs else ("", ())
+    command, failed = _find_last_failed_hosts(runs) if runs else ("", ())
     known = [name for name in failed if name in inventory.names]
     if not command:
         raise UsageError(f"--limit {FAILED}: no command of ipexctl is saved yet")
@@ -72,7 +72,7 @@ def limit_hosts(inventory: Inventory, limit: str, runs: Path | None) -> Inventor
     return parsing.limit_inventory(inventory, limit.replace(FAILED, ",".join(known)))
 
 
-def _last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
+def _find_last_failed_hosts(runs: Path) -> tuple[str, tuple[str, ...]]:
     """The last saved command that worked on hosts itself, and the hosts that failed in it."""
     from ipexctl.show.record import list_saved_runs, read_report
 
@@ -93,7 +93,7 @@ def suggest_limit(hosts: Sequence[str]) -> str:
     return f"without {', '.join(hosts)}: --limit '{','.join(f'!{name}' for name in hosts)}'"
 
 
-def name_place(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
+def list_flags(inventory: Inventory, venv: str | None) -> tuple[str, ...]:
     """The options by which another command finds these hosts and their environment, where they are not the defaults."""
     names, file = ",".join(inventory.names), inventory.source
     words = {"--hosts": names} if file == "--hosts" else {"-f": file, "--limit": inventory.limit}

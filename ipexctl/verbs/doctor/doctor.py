@@ -31,7 +31,7 @@ from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.tasks import Doctor
 from ipexctl.model.text import pluralize, printable
 from ipexctl.verbs.common.probe import load_releases, load_uarchs, probe_hosts
-from ipexctl.verbs.common.select import name_place
+from ipexctl.verbs.common.select import list_flags
 from ipexctl.verbs.doctor.import_check import try_imports
 from ipexctl.verbs.doctor.network_check import check_network
 
@@ -62,17 +62,17 @@ def doctor(
         yield Ended("doctor", Exit.OK)
         return
     if task.recorded:
-        paths = _name_probes(task.recorded)
+        paths = _name_saved_probes(task.recorded)
         yield from check_recorded({name: read_input(path, limit=_LIMIT).text for name, path in paths.items()}, paths)
         return
     confirm: Ask | None = (lambda _: True) if task.yes else ask
     if task.fix and confirm is None:
         hint = "ipexctl doctor --fix --yes"
         raise UsageError("doctor --fix asks before each fix, and nobody can answer here", hint=hint)
-    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=name_place(inventory, task.venv))
-    once = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
+    yield Started("doctor", pluralize(len(inventory), "host"), inventory.names, place=list_flags(inventory, task.venv))
+    close_links = alone and task.pairwise == "off" and not (task.fix or task.bench or task.imports)
     bundles: dict[str, ProbeOutput] = {}
-    results = yield from _probe(task, inventory, context, bundles, once=once)
+    results = yield from _probe_for_checks(task, inventory, context, bundles, close_links=close_links)
     if task.save_bundle is not None:
         yield Message(_save_bundles(Path(task.save_bundle), bundles))
     cluster, catalogue = _make_cluster(inventory, results), load_catalogue()
@@ -86,7 +86,7 @@ def doctor(
         flow = apply_fixes(findings, catalogue, hosts, cluster.facts, context, ask=confirm, venv=task.venv, environ=env)
         fixed, failed = yield from flow
         if fixed:  # findings of before the fixes are out of date
-            results |= yield from _probe(task, hosts, context, {})
+            results |= yield from _probe_for_checks(task, hosts, context, {})
             cluster = _make_cluster(inventory, results)
     problems = yield from try_imports(inventory, cluster.facts, context, everywhere=task.imports)
     network, speeds = ConnectivityReport(), None
@@ -103,8 +103,8 @@ def doctor(
     yield from _report(cluster, replace(answer, imports=problems or None, speed=speeds, fixed=changes), failed)
 
 
-def _probe(
-    task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, once: bool = False
+def _probe_for_checks(
+    task: Doctor, inventory: Inventory, context: Context, bundles: dict[str, ProbeOutput], *, close_links: bool = False
 ) -> Generator[Event, None, dict[str, Facts | Failure]]:
     hosts = inventory.hosts if len(inventory) <= LOOKED_UP else inventory.hosts[:1]
     addresses = dict.fromkeys(host.address for host in hosts)
@@ -115,9 +115,9 @@ def _probe(
             venv=task.venv,
             workdir=task.workdir,
             timeout=task.timeout,
-            names=[address for address in addresses if not (address.replace(".", "").isdigit() or ":" in address)],
+            resolve_names=[name for name in addresses if not (name.replace(".", "").isdigit() or ":" in name)],
             bundles=None if task.save_bundle is None else bundles,
-            once=once,
+            close_links=close_links,
         )
     )
 
@@ -181,7 +181,7 @@ def _make_answer(cluster: Cluster, findings: tuple[Finding, ...], network: Conne
     return answers.DoctorAnswer(tuple(hosts), findings, common, advice, network.summary)
 
 
-def _name_probes(paths: tuple[str, ...]) -> dict[str, Path]:
+def _name_saved_probes(paths: tuple[str, ...]) -> dict[str, Path]:
     """Saved probes by host: the file's name, or its path where two files have the same name. Raises `UsageError`."""
     stems = [Path(path).stem for path in paths]
     named = {stem if stems.count(stem) == 1 else path: Path(path) for stem, path in zip(stems, paths, strict=True)}

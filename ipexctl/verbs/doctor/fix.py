@@ -46,7 +46,7 @@ def apply_fixes(
         hosts = [host for host in finding.hosts if host in facts and (not entry.do or facts[host].user == "root")]
         if entry.safe != "root" or not hosts or not ask(_format_question(finding, hosts, entry.do)):
             continue
-        work = partial(_run_commands, entry.do)
+        work = partial(_run_fix, entry.do)
         done = yield from run_on_hosts(
             context, [inventory[host] for host in hosts], f"fix {finding.code}", work, outcome=lambda _: ("changed", "")
         )
@@ -66,7 +66,7 @@ def apply_fixes(
     return fixed, failed
 
 
-def _run_commands(text: str, link: Link, emit: Emit) -> str | Failure:
+def _run_fix(text: str, link: Link, emit: Emit) -> str | Failure:
     done = link.run(Command(("sh", "-c", text), timeout=30.0))
     if done.ok:
         return text

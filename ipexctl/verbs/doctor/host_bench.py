@@ -39,11 +39,11 @@ def measure_host_speeds(
     hosts = [host for host in inventory if host.name in pythons]
     together = replace(context, bound=max(context.bound, len(hosts)))  # they work, we only wait
     # Hosts of one computer are measured one after another, or each would be called slow for the others.
-    turns = {_machine_key(host, facts): Lock() for host in pythons}
+    turns = {_identify_machine(host, facts): Lock() for host in pythons}
 
     def compute(host: str, session: Session) -> HostSpeed:
-        with turns[_machine_key(host, facts)]:
-            return _build_speed(host, facts[host], session.call("compute", Figures, seconds=TURN))
+        with turns[_identify_machine(host, facts)]:
+            return _build_host_speed(host, facts[host], session.call("compute", Figures, seconds=TURN))
 
     with HostSessions(together, "bench", pythons, _SILENCE) as sessions:
         speeds, unmeasured = yield from sessions.run(hosts, "measure", compute)
@@ -59,7 +59,7 @@ def measure_host_speeds(
     return SpeedCheck(tuple(speeds.values()), tuple(lines), missed, tuple(failed))
 
 
-def _machine_key(host: str, facts: Mapping[str, Facts]) -> str:
+def _identify_machine(host: str, facts: Mapping[str, Facts]) -> str:
     """Containers, and the hosts of a lab, share the computer that booted once."""
     return facts[host].boot_id or host
 
@@ -88,7 +88,7 @@ def _measure_links(
             envs = [_build_environment(runtimes[host], facts[host], choices[host], rdma) for host in pair]
             launch = (runtimes[first].mpiexec, programs[first], choices[first].name)
             with ExitStack() as alone:
-                for computer in sorted({_machine_key(host, facts) for host in pair}):
+                for computer in sorted({_identify_machine(host, facts) for host in pair}):
                     alone.enter_context(turns[computer])
                 result = _measure_pair((session, sessions.sessions[second]), envs, *launch)
             return LinkSpeed(first, second, result.latency, result.rate, "IMB-MPI1 PingPong")
@@ -143,7 +143,7 @@ def _build_environment(runtime: Runtime, fact: Facts, choice: InterfaceChoice, r
     return env if rdma else {**env, "FI_PROVIDER": "tcp"}
 
 
-def _build_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
+def _build_host_speed(host: str, fact: Facts, figures: Figures) -> HostSpeed:
     why = printable(figures.why, 400)
     if why and not (fact.installed and fact.installed.exists):
         why = "no environment there: no matrix products"

@@ -8,7 +8,7 @@ from itertools import chain
 
 from ipexctl.act.context import Context
 from ipexctl.act.sessions import Session
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_next, find_slow_links, plan_connections
+from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, find_slow_links, pick_target, plan_connections
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.events import Event
 from ipexctl.model.facts import Facts
@@ -48,7 +48,7 @@ def check_network(
         return ports
 
     def try_targets(host: str, session: Session, others: Sequence[str], mtu: int) -> list[Pair]:
-        rated = find_next(names, host)
+        rated = pick_target(names, host)
         targets = [
             {"host": other, "address": choices[other].address, **ports[other]._asdict(), "rate": other == rated}
             for other in others
@@ -67,7 +67,7 @@ def check_network(
 
     def measure_again(host: str, session: Session) -> list[Pair]:
         with one_at_a_time:
-            return try_targets(host, session, [find_next(names, host)], 0)
+            return try_targets(host, session, [pick_target(names, host)], 0)
 
     with HostSessions(context, "netcheck", pythons, _SILENCE) as sessions:
         ports, silent = yield from sessions.run(hosts, "open a port", open_port)

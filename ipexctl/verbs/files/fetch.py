@@ -64,7 +64,7 @@ def fetch(
         # rsync takes names below one directory; those a pattern names through a link are no matter: it follows links.
         both = local_rsync and listing.rsync and not (task.transfer == "auto" and inventory[name].is_local)
         plan = planning.plan_fetch(listing, local_file)
-        plans[name] = planning.choose_rsync(plan, local_file, task.transfer, both=both)
+        plans[name] = planning.choose_rsync_files(plan, local_file, task.transfer, both=both)
     plan_text = planning.format_plans(plans, task.into)
     yield Planned("fetch", plan_text)
     for pattern in missing:
@@ -118,16 +118,16 @@ def _fetch_files(
                         items = tuple(item for item in items if item not in rsynced)
                     except rsync.RsyncError as why:
                         emit(Message(f"{why}; fetched without rsync", "warning", host, "no-rsync"))
-                missing = _fetch_whole(link, plan.path, items, results, progress, bad)
+                missing = _fetch_tar(link, plan.path, items, results, progress, bad)
                 again = [[item] for item in missing]  # alone: a second hard link may arrive as a reference to the first
-                missing = [item for one in again for item in _fetch_whole(link, plan.path, one, results, progress, bad)]
+                missing = [item for one in again for item in _fetch_tar(link, plan.path, one, results, progress, bad)]
         except UnsafePathError as why:
             return Failure(host, Kind.RECORD, str(why), code="not-stored")
         progress.report(always=True)
         listing = _list_files(link, plan.path, patterns, compile_ignore(()))
         if isinstance(listing, Failure):
             return listing
-        for path in _find_changed(plan, listing):
+        for path in _find_changed_files(plan, listing):
             text = f"{printable(path, 200)} changed while it was read: fetch it again"
             emit(Message(text, "warning", host, "changed"))
         bad += [f"{printable(item.local, 200)} could not be read on the host" for item in missing]
@@ -138,7 +138,7 @@ def _fetch_files(
     return (yield from run_on_hosts(context, outdated, _STEP, fetch_host, outcome=lambda summary: ("changed", summary)))
 
 
-def _fetch_whole(
+def _fetch_tar(
     link: Link, where: str, items: Sequence[RemoteFile], results: ResultsDir, progress: ProgressReporter, bad: list[str]
 ) -> list[RemoteFile]:
     """Receives complete files by one request; returns those that did not arrive."""
@@ -188,7 +188,7 @@ def _list_files(
         return Failure(link.host.name, Kind.STEP, "malformed file list from the host", code="malformed")
 
 
-def _find_changed(plan: FetchPlan, listing: Listing) -> list[str]:
+def _find_changed_files(plan: FetchPlan, listing: Listing) -> list[str]:
     """Files that have changed on the host since they were listed."""
     current = {item.local: (item.size, item.mtime) for item in listing.items}
     return [item.local for item in plan.items if current.get(item.local) != (item.size, item.mtime)]

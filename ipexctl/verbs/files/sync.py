@@ -54,12 +54,12 @@ def sync(
     )
     failures = {name: failure for name, failure in remote_trees.items() if isinstance(failure, Failure)}
     plans: dict[str, SyncPlan] = {}
-    sender = _name_transfer(tree).partition("-")[0]
+    sender = _make_transfer_name(tree).partition("-")[0]
     for host in inventory:
         if isinstance(remote_tree := remote_trees[host.name], RemoteTree):
-            stale = planning.find_stale_parts(remote_tree, sender, _is_other_process)
+            stale = planning.find_stale_directories(remote_tree, sender, _is_other_process)
             plan = planning.plan_sync(tree, remote_tree, delete=task.delete, ignored=ignored, stale=stale)
-            plans[host.name] = planning.choose_rsync(
+            plans[host.name] = planning.choose_rsync_files(
                 plan, remote_tree, task.transfer, local_rsync=local_rsync, is_local=host.is_local
             )
     plan_text = planning.format_plans(plans, str(root))
@@ -133,7 +133,7 @@ def _send_trees(
 
         try:
             archive = pack_stream if plan.by_rsync else pack(())
-            transfer.install_tree(link, plan.path, archive, own=_name_transfer(tree), old=plan.parts)
+            transfer.install_tree(link, plan.path, archive, own=_make_transfer_name(tree), old=plan.parts)
             progress.report(always=True)
         except rsync.RsyncError as why:
             return Failure(link.host.name, Kind.STEP, str(why), code="rsync")
@@ -154,7 +154,7 @@ def _report_differences(
 ) -> Generator[Event, None, None]:
     """Shows how the text files to be sent differ from those on the hosts. A host that cannot say is no failure."""
     entries = {
-        name: {f"./{entry.path}": entry for entry in diff.select_comparable(plan, remote_tree)}
+        name: {f"./{entry.path}": entry for entry in diff.select_comparable_files(plan, remote_tree)}
         for name, plan in plans.items()
         if isinstance(remote_tree := remote_trees[name], RemoteTree)
     }
@@ -216,7 +216,7 @@ def _read_ignore_file(root: Path) -> list[str]:
         return []
 
 
-def _name_transfer(tree: Tree) -> str:
+def _make_transfer_name(tree: Tree) -> str:
     """The name of this sync's private directories on the hosts: a hash of the source, and the process id."""
     return f"{hashlib.sha256(os.fsencode(tree.origin)).hexdigest()[:12]}-{os.getpid()}"
 

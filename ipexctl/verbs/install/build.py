@@ -14,7 +14,7 @@ from ipexctl.act.packages.download import cache_path, read_unpacked_size
 from ipexctl.act.packages.resolve import Tool
 from ipexctl.act.sessions import load_script
 from ipexctl.decide.launch import mpi_launchers
-from ipexctl.decide.planning.extend import read_name
+from ipexctl.decide.planning.extend import read_package_name
 from ipexctl.decide.planning.install import Plan, estimate_unpacked, format_pylock
 from ipexctl.decide.releases.resolve import suggest_library_package
 from ipexctl.decide.releases.runtime import Runtime, build_runtime, detect_layout, list_layout_paths
@@ -67,7 +67,7 @@ def list_artifacts(
 ) -> dict[str, list[Artifact]]:
     """The files to send to each host: wheels that it cannot fetch, and uv."""
     known = {wheel.name: wheel for wheel in job.lock.wheels}
-    uv = Artifact(_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
+    uv = Artifact(_build_uv_target(tool), Path(tool.path), tool.sha256, tool.size, 0o755)
     return {
         name: [
             *([] if states[name].uv else [uv]),
@@ -80,7 +80,7 @@ def list_artifacts(
     }
 
 
-def _uv_target(tool: Tool) -> str:
+def _build_uv_target(tool: Tool) -> str:
     """Where uv goes, below the store of environments."""
     return f"bin/uv-{tool.version}"
 
@@ -116,7 +116,7 @@ def build_environments(
             protocol.Nothing,
             progress=lambda done, total: emit(Progress(name, "install", done, total, "B", "unpacking")),
             origin=step.base or job.stack.interpreters[name],
-            uv=states[name].uv or f"{job.venv}.d/{_uv_target(tool)}",
+            uv=states[name].uv or f"{job.venv}.d/{_build_uv_target(tool)}",
             lock=format_pylock(urls, paths) if urls else "",  # with logins: for the host only
             removed=step.removed,
             unpacked=size,
@@ -145,7 +145,7 @@ def verify_environments(
     script = load_script("verify.py")
     row, modules = job.stack.release, ["mpi4py", "impi_torch"] if job.stack.backend == "impi" else []
     paths = list_layout_paths(job.stack)
-    requested = set(map(read_name, job.lock.requested))
+    requested = set(map(read_package_name, job.lock.requested))
 
     def verify(link: Link, _: Emit) -> VerifiedEnv | Failure:
         name = link.host.name

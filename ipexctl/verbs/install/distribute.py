@@ -27,7 +27,7 @@ class Artifact(Record):
     mode: int = 0o600
 
 
-def distribute(
+def distribute_artifacts(
     sessions: InstallSessions, artifacts: Mapping[str, Sequence[Artifact]], addresses: Mapping[str, str]
 ) -> Generator[Event, None, None]:
     """Sends the artifacts of each host: from the controller to the first host; then every host that has them serves
@@ -46,7 +46,7 @@ def distribute(
 
         def send(link: Link, emit: Emit, givers: Mapping[str, str] = givers, more: bool = more) -> tuple[str, int]:
             name, giver = link.host.name, givers.get(link.host.name, "")
-            arrived = sessions.call(name, "make_room", Present, files=_describe(artifacts[name])).paths
+            arrived = sessions.call(name, "make_room", Present, files=_describe_artifacts(artifacts[name])).paths
             missing = [artifact for artifact in artifacts[name] if artifact.target not in arrived]
             total = sum(artifact.size for artifact in missing)
             if giver and missing:
@@ -55,7 +55,7 @@ def distribute(
                 def report(done: int, _: int) -> None:
                     emit(Progress(name, _STEP, done, total, "B", f"from {giver}"))
 
-                request = {"base": base, "token": token, "files": _describe(missing)}
+                request = {"base": base, "token": token, "files": _describe_artifacts(missing)}
                 fetched = sessions.call(name, "fetch", Fetched, progress=report, **request).files
                 missing = [artifact for artifact in missing if artifact.target not in fetched]
                 if not fetched:  # a firewall at the giver, most likely: no other host needs to try it
@@ -81,7 +81,7 @@ def _describe_sent(sent: tuple[str, int]) -> tuple[StepOutcome, str]:
     return ("changed", f"{format_size(sent[1])} from {sent[0]}") if sent[1] else ("ok", "they have arrived before")
 
 
-def _describe(artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
+def _describe_artifacts(artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
     """As a session takes them."""
     return [{key: getattr(artifact, key) for key in ("target", "sha256", "size", "mode")} for artifact in artifacts]
 

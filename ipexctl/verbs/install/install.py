@@ -21,8 +21,8 @@ from ipexctl.act.packages.resolve import Tool, find_uv, find_uv_for_hosts, forge
 from ipexctl.act.packages.sources import Limits, redact_url
 from ipexctl.act.packages.wheelhouse import unpack_wheelhouse
 from ipexctl.decide.checks.network import choose_interfaces
-from ipexctl.decide.planning.extend import find_environment, keep_interpreters, keep_release, request_release
-from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_origins, plan_install, read_state
+from ipexctl.decide.planning.extend import build_release_request, find_environment, keep_requirements, use_env_python
+from ipexctl.decide.planning.install import Plan, Rates, choose_venv, list_download_origins, plan_install, read_state
 from ipexctl.decide.releases.resolve import resolve_stack, use_host_mpi
 from ipexctl.decide.releases.table import get_minor_version
 from ipexctl.model import events
@@ -38,10 +38,10 @@ from ipexctl.model.text import complete_commands, pluralize
 from ipexctl.protocol.session import DownloadRate, Inspection, Nothing
 from ipexctl.verbs.common.mpi import find_hosts_mpi
 from ipexctl.verbs.common.probe import load_releases, probe_hosts
-from ipexctl.verbs.common.select import name_place, suggest_limit
+from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.install import build, lock
 from ipexctl.verbs.install.background import run_in_background
-from ipexctl.verbs.install.distribute import distribute
+from ipexctl.verbs.install.distribute import distribute_artifacts
 from ipexctl.verbs.install.install_sessions import InstallJob, Workflow
 from ipexctl.verbs.install.switch import NOT_SWITCHED, switch_environments, tidy_environments
 
@@ -68,22 +68,22 @@ def install(
     _check_input(task, inventory)
     locked = lock.read_lock(task, environ) if task.locked else None
     if locked:
-        request, mpi = request_release(locked.packages, locked.python, locked.mpi, request, task.mpi)
+        request, mpi = build_release_request(locked.packages, locked.python, locked.mpi, request, task.mpi)
         task = task.model_copy(update={"mpi": mpi})
     resolve_stack(request, {}, releases)  # a combination that exists nowhere is refused before any host is contacted
-    yield events.Started("install", f"install {request}", inventory.names, place=name_place(inventory, task.venv))
+    yield events.Started("install", f"install {request}", inventory.names, place=list_flags(inventory, task.venv))
     yield events.PhaseStarted(1, 0, _LOOK)
     if task.wheels and not Path(task.wheels).is_dir():
         task = task.model_copy(update={"wheels": str((yield from _open_wheelhouse(Path(task.wheels), context)))})
     failed: dict[str, Failure] = {}
-    facts = yield from _observe(task, inventory, context, failed)
+    facts = yield from _collect_facts(task, inventory, context, failed)
     if (failed and not (task.partial or task.check or dry)) or not facts:
-        return (yield from _stop("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
+        return (yield from _give_up("nothing was changed: some hosts could not be looked at", failed, len(inventory)))
     venv = choose_venv(task.venv, inventory, facts)
     base = None
     if not locked and (found := find_environment(task, request, venv, facts)):
         base, request = found
-        task, facts = keep_release(base, task), keep_interpreters(base, facts)
+        task, facts = keep_requirements(base, task), use_env_python(base, facts)
         _check_input(task, inventory)  # a host wrote what the environment has
     if locked or base:
         stack = resolve_stack(request, facts, releases)
@@ -93,7 +93,7 @@ def install(
         hosts = [inventory[name] for name in facts]
         result = yield from find_hosts_mpi(task.mpi, hosts, context, named=f"--mpi {task.mpi}")
         if not isinstance(result, MpiLauncher):
-            return (yield from _stop("nothing was changed", {**failed, **result}, len(inventory)))
+            return (yield from _give_up("nothing was changed", {**failed, **result}, len(inventory)))
         stack = use_host_mpi(stack, result)
     wanted = lock.LockRequest(task, stack, context, environ, limits, base)
     if locked:
@@ -139,7 +139,7 @@ def _open_wheelhouse(archive: Path, context: Context) -> Workflow[Path]:
     return house
 
 
-def _observe(
+def _collect_facts(
     task: Install, inventory: Inventory, context: Context, failed: dict[str, Failure]
 ) -> Workflow[dict[str, Facts]]:
     results = yield from probe_hosts(inventory, context, venv=task.venv)
@@ -188,11 +188,11 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
         yield events.HostFailed(failure)
     yield events.Planned("install", steps.text)
     if dry or job.task.check:
-        return (yield from _report(job, steps, dry=True))
+        return (yield from _report_result(job, steps, dry=True))
     if job.failed and not job.task.partial:
-        return (yield from _stop("nothing was changed", job.failed, len(job.inventory)))
+        return (yield from _give_up("nothing was changed", job.failed, len(job.inventory)))
     if steps.changes_nothing:
-        return (yield from _report(job, steps))
+        return (yield from _report_result(job, steps))
     for note in (*map(str, job.stack.notes), *job.lock.notes):
         yield events.Message(note)
     changed = [name for name, step in steps.steps.items() if step.do != "nothing"]
@@ -204,7 +204,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     leaders = [group[0] for group in groups]
     cleaned = yield from build.lock_environments(job, leaders)
     if cleaned is None:
-        return (yield from _report(job, steps))
+        return (yield from _report_result(job, steps))
     builders = [name for name in leaders if name not in job.failed and steps.steps[name].do == "build"]
     for group in groups if builders else ():
         yield from (events.Progress(name, "install", 0, 0, "B", f"waits for {group[0]}") for name in group[1:])
@@ -213,7 +213,7 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
     verified: dict[str, build.VerifiedEnv] = {}
     addresses = {name: choice.address for name, choice in choose_interfaces(job.facts).items()}
     if wheels is not None:
-        yield from distribute(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
+        yield from distribute_artifacts(job, build.list_artifacts(job, builders, states, wheels, tool), addresses)
         builders = [name for name in builders if name not in job.failed]
         yield from build.build_environments(job, builders, steps, states, wheels, tool)
         built = [group for group in groups if steps.steps[group[0]].do != "tidy"]
@@ -228,12 +228,12 @@ def _install_stack(job: InstallJob, *, dry: bool) -> Workflow[InstallAnswer]:
             cleaned |= yield from tidy_environments(job, ready)
     elif job.failed:
         yield NOT_SWITCHED
-    active = _with_shared_fs(groups, {name for name in cleaned if steps.steps[name].do == "tidy"} | switched)
-    unknown = _with_shared_fs(groups, unknown)
-    return (yield from _report(job, steps, changed=active, unknown=unknown, verified=verified))
+    active = _add_shared_fs_hosts(groups, {name for name in cleaned if steps.steps[name].do == "tidy"} | switched)
+    unknown = _add_shared_fs_hosts(groups, unknown)
+    return (yield from _report_result(job, steps, changed=active, unknown=unknown, verified=verified))
 
 
-def _with_shared_fs(groups: Sequence[Sequence[str]], names: Collection[str]) -> set[str]:
+def _add_shared_fs_hosts(groups: Sequence[Sequence[str]], names: Collection[str]) -> set[str]:
     """Hosts, and those for which they work."""
     return {name for group in groups if group[0] in names for name in group}
 
@@ -242,7 +242,7 @@ def _inspect_hosts(job: InstallJob, names: Sequence[str], tool: Tool) -> Workflo
     """The state of the environment on each host; starts the sessions."""
     paths = [(wheel, cache_path(job.context.cache, wheel)) for wheel in job.lock.wheels if wheel.size]
     files = [{"path": str(path), "size": wheel.size} for wheel, path in paths if path.is_file()]
-    origins = list_origins(job.lock) if job.task.wheels_from == "auto" else []
+    origins = list_download_origins(job.lock) if job.task.wheels_from == "auto" else []
 
     def inspect(link: Link, _: Emit) -> Inspection:
         name = link.host.name
@@ -289,7 +289,7 @@ def _measure_rates(job: InstallJob, steps: Plan, states: Mapping[str, Inspection
     return Rates(rates, next(iter(uploads.values()), 0.0), down, missing)
 
 
-def _report(
+def _report_result(
     job: InstallJob,
     steps: Plan,
     *,
@@ -302,7 +302,7 @@ def _report(
         forget_lock(job.context.cache, job.lock)
     if dry:
         changed = {name for name, step in steps.steps.items() if step.do != "nothing" and name not in job.failed}
-    place = name_place(job.inventory, job.task.venv)
+    place = list_flags(job.inventory, job.task.venv)
     answer = InstallAnswer(
         venv=job.venv,
         id=job.lock.id,
@@ -328,7 +328,7 @@ def _report(
     return answer
 
 
-def _stop(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
+def _give_up(what: str, failed: Mapping[str, Failure], of: int) -> Workflow[InstallAnswer]:
     yield events.Message(f"{what}; {suggest_limit([*failed])}, or --partial" if len(failed) < of else what, "warning")
     answer = InstallAnswer((), {name: failure.what for name, failure in failed.items()})
     yield events.Answer(answer)

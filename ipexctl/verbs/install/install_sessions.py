@@ -15,7 +15,7 @@ from ipexctl.act.fanout import Emit, run_on_hosts
 from ipexctl.act.packages.resolve import read_uv_errors, strip_prefix
 from ipexctl.act.packages.sources import Sources
 from ipexctl.act.sessions import RemoteError, Session, load_program
-from ipexctl.decide.planning.install import group_by_tokens
+from ipexctl.decide.planning.install import group_hosts_by_tokens
 from ipexctl.model.errors import Failure, Kind, UsageError
 from ipexctl.model.events import Event, Message, PhaseStarted, StepOutcome
 from ipexctl.model.facts import Facts
@@ -116,7 +116,7 @@ class InstallSessions:
         answers = yield from self.request(alive, "look for tokens", "find_tokens", SeenTokens, lambda _: wanted)
         owner = {token: name for name, token in tokens.items()}
         seen = {name: [owner[token] for token in answer.seen if token in owner] for name, answer in answers.items()}
-        result = group_by_tokens(list(seen), seen)
+        result = group_hosts_by_tokens(list(seen), seen)
         for group in result:
             if len(group) > 1:
                 yield Message(f"shared file system: {group[0]} {does} for {', '.join(group[1:])}")

@@ -17,7 +17,7 @@ from ipexctl.act.packages import resolve as packages
 from ipexctl.act.packages.download import local_path, measure_sizes, probe_index
 from ipexctl.act.packages.sources import Limits, Sources, read_pip_settings, redact_url
 from ipexctl.act.transfer.send import hash_file
-from ipexctl.decide.planning.extend import pin_release, read_name
+from ipexctl.decide.planning.extend import pin_installed_release, read_package_name
 from ipexctl.decide.releases.resolve import replace_impi_by_gloo, resolve_stack, suggest_sources
 from ipexctl.decide.releases.table import ReleaseTable
 from ipexctl.model.errors import Exit, UsageError
@@ -67,7 +67,7 @@ class LockRequest(Record):
         """What the stack requires, with the wheels that come with ipexctl and those of its options."""
         # By its path, so that no index can offer something else of that name.
         own = [f"{_IMPI} @ {build_impi_torch(self.context.cache).as_uri()}"] if self.stack.backend == "impi" else []
-        pins = pin_release(self.stack.pins, self.base) if self.base else self.stack.pins
+        pins = pin_installed_release(self.stack.pins, self.base) if self.base else self.stack.pins
         return (*pins, *own, *(["intel-openmp"] if self.task.omp == "intel" else []))
 
     @property
@@ -76,7 +76,7 @@ class LockRequest(Record):
         texts = [Path(name).read_text("utf-8", "replace") for name in self.task.requirements]
         lines = [line.partition(" #")[0].strip() for text in texts for line in text.splitlines()]
         openmp = ["intel-openmp"] if self.task.omp == "intel" else []
-        return tuple(dict.fromkeys([*self.task.with_, *openmp, *filter(read_name, lines)]))
+        return tuple(dict.fromkeys([*self.task.with_, *openmp, *filter(read_package_name, lines)]))
 
     @property
     def inputs(self) -> str:
@@ -105,10 +105,10 @@ class LockRequest(Record):
         lock = packages.load_lock(self.context.cache, self.inputs)
         if lock is None and self.base:
             first = packages.load_lock(self.context.cache, replace(self, base=None).inputs)
-            lock = first if first and first.id == self.base.id and not self.unremoved(first.packages) else None
+            lock = first if first and first.id == self.base.id and not self.find_unremoved(first.packages) else None
         return lock
 
-    def unremoved(self, packages: Iterable[str]) -> list[str]:
+    def find_unremoved(self, packages: Iterable[str]) -> list[str]:
         """Those of these packages that ``--without`` names."""
         return sorted({canonicalize_name(name) for name in self.task.without} & {*packages})
 
@@ -245,7 +245,7 @@ def _create_lock(request: LockRequest) -> Generator[Event, None, Lock]:
         reasons = [*(f"this index does not answer: {url}" for url in down), *error.reasons]
         hint = _BASE_HINT if base else suggest_sources(stack.release) if down and intel else error.hint
         raise UsageError(error.sentence, reasons=reasons, hint=hint, exit=Exit.STEP, code=error.code) from None
-    if needed := request.unremoved(wheel.name for wheel in wheels):
+    if needed := request.find_unremoved(wheel.name for wheel in wheels):
         reasons = [f"{name} is needed by other packages of the environment" for name in needed]
         raise UsageError("not all of these packages can be removed", reasons=reasons, exit=Exit.STEP)
     wheels = measure_sizes(wheels, sources)

@@ -53,16 +53,16 @@ def switch_environments(
             confirmed |= (yield from job.request(turn, "confirm", "confirm", Nothing, outcome=describe)).keys()
     if confirmed or partial:
         lost = {name for name in switched if name not in confirmed}
-        unknown = yield from _settle(job, sorted(lost), states, forward=True)
+        unknown = yield from _confirm_or_go_back(job, sorted(lost), states, forward=True)
         return confirmed | lost - unknown, unknown
-    unknown = yield from _settle(job, marked, states, forward=False)
+    unknown = yield from _confirm_or_go_back(job, marked, states, forward=False)
     what = "may have switched and could not be told to go back: install again when it answers"
     text = f"{join_names(sorted(unknown), 8)} {what}"
     yield Message(text, "warning", code="not-switched") if unknown else NOT_SWITCHED
     return set(), unknown
 
 
-def _settle(
+def _confirm_or_go_back(
     job: InstallJob, names: Sequence[str], states: Mapping[str, Inspection], *, forward: bool
 ) -> Workflow[set[str]]:
     """Makes hosts stay with the new environment, or go back; one that has lost its session gets another. Those of which

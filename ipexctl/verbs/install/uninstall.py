@@ -45,7 +45,7 @@ def uninstall(
         found = [name for name in pythons if (env := facts[name].installed) and (env.exists or env.beside)]
         sessions = InstallSessions(inventory, context, venv, "", failed)
         try:
-            yield from _remove(sessions, pythons, found)
+            yield from _remove_envs(sessions, pythons, found)
         finally:
             sessions.close()
     changed = tuple(name for name in places if name not in failed)
@@ -54,7 +54,7 @@ def uninstall(
     yield Ended("uninstall", choose_exit([failure.kind.exit for failure in failed.values()]))
 
 
-def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
+def _remove_envs(sessions: InstallSessions, pythons: Mapping[str, str], installed: Sequence[str]) -> Workflow[None]:
     """From all hosts. Where hosts share a file system, a job on any of them keeps the environment, and one of them
     removes it for all."""
 
@@ -65,7 +65,7 @@ def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Se
     def remove(link: Link, _: Emit) -> int | Failure:
         name = link.host.name
         answer = sessions.call(name, "remove", Removed)
-        return _describe_use(sessions, name, name, answer.used[0]) if answer.used else len(answer.removed)
+        return _describe_environment_use(sessions, name, name, answer.used[0]) if answer.used else len(answer.removed)
 
     used = yield from sessions.run(list(pythons), "look for running jobs", begin)
     groups = yield from sessions.find_shared_fs_groups([name for name in used if name in installed], "removes")
@@ -76,7 +76,7 @@ def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Se
         if not working:
             leaders.append(group[0])
         for name in group if working else ():
-            sessions.failed[name] = _describe_use(sessions, name, working[0], used[working[0]][0])
+            sessions.failed[name] = _describe_environment_use(sessions, name, working[0], used[working[0]][0])
             yield HostFailed(sessions.failed[name])
 
     def describe(count: int) -> tuple[StepOutcome, str]:
@@ -88,6 +88,6 @@ def _remove(sessions: InstallSessions, pythons: Mapping[str, str], installed: Se
             sessions.failed |= {name: replace(sessions.failed[group[0]], host=name) for name in group}
 
 
-def _describe_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
+def _describe_environment_use(sessions: InstallSessions, host: str, worker: str, id: str) -> Failure:
     job = "a job" if worker == host else f"a job on {worker}"
     return Failure(host, Kind.BUSY, f"{job} still uses {sessions.venv}.d/{printable(id, 80)}", "stop it first", "used")

@@ -225,10 +225,10 @@ def _filter_by_facts(
 ) -> Generator[Event, None, tuple[list[Host], list[Exit]]]:
     """The hosts for which ``when`` is true, and the exits of those that failed; the others are skipped. Probes hosts
     whose facts are not known yet."""
-    from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, needs_facts
+    from ipexctl.decide.parsing.conditions import UnknownFact, evaluate_condition, needs_host_facts
     from ipexctl.verbs.common.probe import probe_hosts
 
-    unprobed = [host for host in active if host.name not in state.facts] if needs_facts(step.when) else []
+    unprobed = [host for host in active if host.name not in state.facts] if needs_host_facts(step.when) else []
     codes: list[Exit] = []
     if unprobed:
         results = yield from probe_hosts(Inventory(tuple(unprobed), hosts.source), state.context)
@@ -241,7 +241,7 @@ def _filter_by_facts(
     matching: list[Host] = []
     for host in [host for host in active if host.name not in state.lost]:
         try:
-            true, why = evaluate(step.when, host, state.facts.get(host.name)), f"when: {step.when}"
+            true, why = evaluate_condition(step.when, host, state.facts.get(host.name)), f"when: {step.when}"
         except UnknownFact as unknown:
             true, why = False, f"when: {unknown} is not known of this host"
         if true:

@@ -16,7 +16,7 @@ from ipexctl.model.links import Link
 from ipexctl.model.tasks import Run
 from ipexctl.protocol.messages import KillRun
 from ipexctl.protocol.run_spec import RunSpec
-from ipexctl.verbs.run.watch import RunWatcher, naming_run
+from ipexctl.verbs.run.watch import RunWatcher, wrap_internal_errors
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Attempt:
         """From the start to the proved end; True when the run goes on without us (detached, terminal closed)."""
         detached = False
         try:
-            with naming_run(self.launch.run):
+            with wrap_internal_errors(self.launch.run):
                 if (yield from self.start()):
                     detached = yield from self.watcher.follow()
         except Interrupted as interrupted:
@@ -97,7 +97,7 @@ def run_attempts(
         too_few = bool(lost) and len(remaining) < (min_hosts or 0)
         failed = ended is not None and ended.reason in {"rank", "lost"} and watcher.interrupted is None
         if detached or not failed or too_few or restart > restarts:
-            yield from watcher.conclude("run", detached)
+            yield from watcher.report_end("run", detached)
             return
         if lost:
             without |= lost

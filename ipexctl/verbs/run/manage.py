@@ -15,8 +15,8 @@ from ipexctl.model.hosts import Inventory
 from ipexctl.model.links import Link, LinkError
 from ipexctl.model.text import join_names, pluralize
 from ipexctl.protocol.messages import KillRun, StopRun
-from ipexctl.verbs.common.select import name_place
-from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_such_run
+from ipexctl.verbs.common.select import list_flags
+from ipexctl.verbs.run.run_discovery import DiscoveredRun, RunSurvey, choose_run, find_runs, make_watcher, no_run_error
 from ipexctl.verbs.run.watch import RunWatcher
 
 Workflow = Generator[Event, None, None]
@@ -29,11 +29,11 @@ def ps(inventory: Inventory, context: Context) -> Workflow:
     if survey.orphans:
         text = "some hosts keep directories of runs that are over: ipexctl stop --orphans"
         yield Message(text, "warning", code="orphans")
-    yield Answer(PsAnswer(tuple(map(_list_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
+    yield Answer(PsAnswer(tuple(map(_describe_run, survey.runs)), survey.orphans, inventory.names, survey.unreachable))
     yield Ended("ps", Exit.OK)
 
 
-def _list_run(run: DiscoveredRun) -> ListedRun:
+def _describe_run(run: DiscoveredRun) -> ListedRun:
     row, hosts, started, reason = run.row, tuple(run.row.hosts), _format_time(run.row.started), run.row.reason or None
     head, ranks, watchers = run.head, run.row.size, run.row.watchers
     return ListedRun(row.run, row.state, row.title, ranks, hosts, head, started, row.owner, watchers, reason)
@@ -46,7 +46,7 @@ def attach(prefix: str | None, inventory: Inventory, context: Context) -> Workfl
         detached = yield from watcher.follow()
         if not detached:
             yield from watcher.prove_ended()
-        yield from watcher.conclude("attach", detached)
+        yield from watcher.report_end("attach", detached)
 
 
 def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bool = False) -> Workflow:
@@ -55,7 +55,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
     if watcher is None:
         return
     run, order = watcher.running.run, KillRun("ipexctl stop") if kill else StopRun("ipexctl stop")
-    if not discovered.over:
+    if not discovered.is_over:
         if watcher.send_order(order):
             yield Message(f"stop request sent to run {run}")
         else:  # sent again while the run is followed
@@ -64,7 +64,7 @@ def stop(prefix: str | None, inventory: Inventory, context: Context, *, kill: bo
         if isinstance(event, Message | HostFailed):
             yield event
     ended = watcher.run_ended
-    if discovered.over:
+    if discovered.is_over:
         at = f" at {_format_time(ended.at)}" if ended and ended.at else ""
         yield Message(f"run {run} had ended already{at}", code="ended-before")
     proof: CleanupChecked | None = None
@@ -99,7 +99,7 @@ def logs(
             isinstance(event, Output) and (not ranks or event.rank in ranks)
         ):
             yield event
-    if not follow and not discovered.over:
+    if not follow and not discovered.is_over:
         yield Message(f"run {run} goes on: ipexctl logs {run} --follow", code="goes-on")
     yield Ended("logs", watcher.exit)
 
@@ -116,14 +116,14 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
     left: dict[str, tuple[int, ...]] = {}
     unknown: list[str] = list(survey.unreachable)
     for run, directories in to_remove.items():
-        results = yield from run_on_hosts(context, inventory, "reap", partial(_reap_host, run, directories))
+        results = yield from run_on_hosts(context, inventory, "reap", partial(_clean_up_host, run, directories))
         reaped = {host: result for host, result in results.items() if not isinstance(result, Failure)}
         unknown += [host for host in results if host not in reaped]
         for host, (_, pids) in reaped.items():
             left |= {host: (*left.get(host, ()), *pids)} if pids else {}
         nowhere = len(reaped) == len(results) and not any(was_running for was_running, _ in reaped.values())
         if nowhere and not directories:
-            raise no_such_run(run, survey)
+            raise no_run_error(run, survey)
     proof = CleanupChecked(",".join(to_remove) or "none", inventory.names, left, tuple(dict.fromkeys(unknown)))
     yield proof
     yield Answer(ReapAnswer(proof.clean, proof.orphans, proof.unchecked, tuple(sorted(to_remove))))
@@ -133,7 +133,7 @@ def reap(prefix: str | None, inventory: Inventory, context: Context) -> Workflow
 def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict[str, str]]:
     """Run → host → the directory to remove on it."""
     chosen: dict[str, dict[str, str]] = {}
-    runs = [run for run in survey.runs if run.over and not prefix]
+    runs = [run for run in survey.runs if run.is_over and not prefix]
     if prefix and any(run.row.run.startswith(prefix) for run in survey.runs):
         runs = [choose_run(survey, prefix)]
     for run in runs:
@@ -146,7 +146,7 @@ def _choose_directories(survey: RunSurvey, prefix: str | None) -> dict[str, dict
     return chosen
 
 
-def _reap_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
+def _clean_up_host(run: str, directories: dict[str, str], link: Link, _: Emit) -> tuple[bool, tuple[int, ...]]:
     """Whether a process of the run was running there, and the ids of those that could not be ended."""
     run_dir = RemoteRunDir(link.host, directories.get(link.host.name, ""), "python3")
     was_running = bool(run_control.find_leftover_processes(link, run_dir, run))
@@ -161,7 +161,7 @@ def _find_watcher(
 ) -> Generator[Event, None, tuple[DiscoveredRun, RunWatcher | None]]:
     """Begins a command; the run that ``prefix`` names, and a watcher of it. Where its head cannot be reached, that is
     reported, the command ends and there is none."""
-    yield Started(verb, prefix or "", inventory.names, place=name_place(inventory, None))
+    yield Started(verb, prefix or "", inventory.names, place=list_flags(inventory, None))
     discovered = choose_run((yield from find_runs(inventory, context)), prefix, newest=newest)
     try:
         return discovered, make_watcher(discovered, inventory, context)

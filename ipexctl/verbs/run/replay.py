@@ -38,13 +38,13 @@ def find_saved_run(runs: Path, word: str) -> Path:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        reasons = [f"saved in {escape(str(runs))}: {_list_names(every)}"]
+        reasons = [f"saved in {escape(str(runs))}: {_format_newest_names(every)}"]
         raise UsageError(f"no saved run is called {escape(word)}", reasons=reasons, hint="ipexctl replay last")
     what = f"{escape(word)} matches {len(matches)} saved runs"
-    raise UsageError(what, reasons=[_list_names(matches)], hint="write more of it")
+    raise UsageError(what, reasons=[_format_newest_names(matches)], hint="write more of it")
 
 
-def _list_names(runs: list[Path]) -> str:
+def _format_newest_names(runs: list[Path]) -> str:
     newest = [escape(run.name) for run in reversed(runs[-5:])]
     return ", ".join(newest) + (f" and {len(runs) - 5} older" if len(runs) > 5 else "")
 
@@ -77,12 +77,12 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
     with os.fdopen(number, "rb") as lines:
         for count, raw in enumerate(lines, 1):
             if not raw.endswith(b"\n"):
-                yield _warn(at, f"the record is cut off in line {count} of {EVENTS}")
+                yield _make_warning(at, f"the record is cut off in line {count} of {EVENTS}")
                 break
             try:
                 line = _parse_object(raw)
                 if line.get("event") == "gap":
-                    yield _warn(at, f"{line.get('lines')} events are missing here: they could not be stored")
+                    yield _make_warning(at, f"{line.get('lines')} events are missing here: they could not be stored")
                     continue
                 if "offset" in line:
                     yield from ranks.read(line)
@@ -92,15 +92,15 @@ def read_saved_run(directory: Path) -> Iterator[Stamped]:
                     yield stamped
                 shown += 1
             except event_json.DamagedRecordError as error:
-                yield _warn(at, f"line {count} of {EVENTS} is damaged: {error}")
+                yield _make_warning(at, f"line {count} of {EVENTS} is damaged: {error}")
     if not shown:
         raise UsageError(f"{escape(str(directory))} holds no event that can be read")
     yield from ranks.read_unreferenced(at)
     if not ended:
-        yield _warn(at, "the record ends here, without the command's own end")
+        yield _make_warning(at, "the record ends here, without the command's own end")
 
 
-def _warn(at: float, text: str) -> Stamped:
+def _make_warning(at: float, text: str) -> Stamped:
     return Stamped(at, e.Message(text, "warning", code="record-gap"))
 
 
@@ -144,27 +144,27 @@ class _RankFiles:
         self._hosts[event.rank] = event.host
         end = offset + length
         self._shown[key] = max(self._shown.get(key, 0), end)
-        for start, data in self._pieces(key, offset, end):
+        for start, data in self._read_pieces(key, offset, end):
             offset = start + len(data)
             partial = event.partial if offset >= end else not data.endswith(b"\n")
             yield Stamped(stamped.at, e.Output(event.rank, event.host, event.stream, data, partial))
         lost = line.get("lost")
         missing = end - offset + (lost if isinstance(lost, int) else 0)
         if missing:
-            yield _warn(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
+            yield _make_warning(stamped.at, f"{missing} bytes of rank {event.rank} ({event.stream}) are missing here")
 
     def read_unreferenced(self, at: float) -> Iterator[Stamped]:
         """What the ranks' files hold beyond the last reference: the record ended before it was noted."""
         for (rank, stream), shown in sorted(self._shown.items()):
-            first = next(self._pieces((rank, stream), shown, shown + _PIECE), None)
+            first = next(self._read_pieces((rank, stream), shown, shown + _PIECE), None)
             if first is None or first[1].startswith(MARK):  # only the mark of a gap that was reported above
                 continue
             size = (self._directory / f"{rank}.{stream}").stat().st_size
-            yield _warn(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
-            for _, data in self._pieces((rank, stream), shown, size):
+            yield _make_warning(at, f"{size - shown} bytes of rank {rank} ({stream}) have no time: they are shown here")
+            for _, data in self._read_pieces((rank, stream), shown, size):
                 yield Stamped(at, e.Output(rank, self._hosts[rank], stream, data, partial=True))
 
-    def _pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def _read_pieces(self, key: tuple[int, str], offset: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Pieces of one file and where each begins; they end with a line where they can."""
         try:
             number = _open_regular_file(self._directory / f"{key[0]}.{key[1]}")

@@ -28,7 +28,7 @@ from ipexctl.decide.planning.sync import choose_destination
 from ipexctl.decide.releases.env_health import find_unhealthy_envs, format_install_command
 from ipexctl.decide.releases.framework_options import parse_options
 from ipexctl.decide.releases.runtime import build_runtime
-from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing, find_doubtful_imports
+from ipexctl.decide.script_imports import FIND_MISSING, ImportTable, describe_missing_modules, find_doubtful_imports
 from ipexctl.model.answers import EmitAnswer, RunPlanAnswer
 from ipexctl.model.commands import Command
 from ipexctl.model.errors import Exit, UsageError
@@ -48,7 +48,7 @@ from ipexctl.protocol.timings import Timings
 from ipexctl.verbs.common.mpi import choose_mpi, find_hosts_mpi
 from ipexctl.verbs.common.nested import run_nested
 from ipexctl.verbs.common.probe import probe_hosts
-from ipexctl.verbs.common.select import name_place, suggest_limit
+from ipexctl.verbs.common.select import list_flags, suggest_limit
 from ipexctl.verbs.files.sync import resolve_directory, sync
 from ipexctl.verbs.run.attempt import Attempt, run_attempts
 
@@ -124,7 +124,7 @@ def prepare_run(
     settings = parse_user_env(task.env, env_files, task.pass_env, environ)
     context.declare_secrets(setting.value for setting in settings.values() if setting.secret)
     config, stdin = _read_accelerate_config(task, emit), b"" if dry or emit else read_stdin(task.stdin)
-    yield Started("run", script.name or task.script, inventory.names, place=name_place(inventory, task.venv))
+    yield Started("run", script.name or task.script, inventory.names, place=list_flags(inventory, task.venv))
     facts = yield from _probe_environments(task, inventory, context)
     if facts is None:
         return None
@@ -176,9 +176,9 @@ def make_attempt(
     identity = Identity(secrets.token_hex(8), secrets.token_hex(32), f"{getuser()}@{socket.gethostname()}", now)
     hosts = tuple(host for host in prepared.inventory if host.name not in without)
     # A home directory may be shared by all hosts: each has a directory of its own in it.
-    runtimes = {host.name: _host_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
+    runtimes = {host.name: _make_runtime(prepared, host, f"{name}-h{number}") for number, host in enumerate(hosts)}
     restarts = {"IPEXCTL_RESTART": Setting(str(restart), "starts before this one")} if task.restarts else {}
-    script, settings = _remote_script(task, prepared.script), {**prepared.settings, **restarts}
+    script, settings = _get_remote_script(task, prepared.script), {**prepared.settings, **restarts}
     config, options = prepared.config, parse_options(read_data("options.toml"))
     launch = build_launch(task, name, identity.nonce, hosts, runtimes, script, settings, config=config, options=options)
     launch = replace(launch, warnings=(*prepared.notes, *launch.warnings))
@@ -227,7 +227,7 @@ def _read_accelerate_config(task: Run, emit: str | None) -> accelerate.Accelerat
     return replace(config, hostfile="") if emit else config
 
 
-def _remote_script(task: Run, script: Path) -> str:
+def _get_remote_script(task: Run, script: Path) -> str:
     """The script's path below the working directory on hosts. Without ``--sync`` it is what the user wrote if a working
     directory is given or the path is absolute."""
     as_written = not task.sync and (task.workdir is not None or script.is_absolute())
@@ -274,7 +274,7 @@ def _check_imports(
     lines = find_doubtful_imports(*read_script(script), installed.packages, table) if installed else {}
     if not lines or installed is None or installed.marker is None:
         return ()
-    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_remote_script(task, script)))
+    directory = posixpath.join(workdirs[head.name], posixpath.dirname(_get_remote_script(task, script)))
     words = (build_runtime(installed.marker).python, "-c", FIND_MISSING, directory, *lines)
     try:
         missing = context.links.open(head).run(Command(words, timeout=_PATIENCE)).text.split()
@@ -282,10 +282,10 @@ def _check_imports(
         return ()
     lines = {name: line for name, line in lines.items() if name in missing}
     ipex = accelerate.has_ipex(installed.packages)
-    return describe_missing(lines, task.script, table, format_install_command(facts[head.name]), ipex)
+    return describe_missing_modules(lines, task.script, table, format_install_command(facts[head.name]), ipex)
 
 
-def _host_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
+def _make_runtime(prepared: Prepared, host: Host, directory: str) -> HostRuntime:
     """What one host is given; ``directory`` is the name of the run's directory on it."""
     task, facts, interface = prepared.task, prepared.facts[host.name], prepared.interfaces.get(host.name)
     interface = choose_host_interface(task.iface, host, facts, interface)

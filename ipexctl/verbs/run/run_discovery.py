@@ -24,7 +24,7 @@ class DiscoveredRun(Record):
     row: RunRow
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.row.state in {"ended", "gone"}
 
 
@@ -54,7 +54,7 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
     """The run whose id is or begins with ``prefix``; without a prefix the only one that is not over, or else the only
     one, or the ``newest``. Raises `UsageError` when there is none, or more than one."""
     if prefix is None:
-        matches = [run for run in survey.runs if not run.over] or list(survey.runs)[-1 if newest else 0 :]
+        matches = [run for run in survey.runs if not run.is_over] or list(survey.runs)[-1 if newest else 0 :]
     else:
         exact = [run for run in survey.runs if run.row.run == prefix]
         matches = exact or [run for run in survey.runs if run.row.run.startswith(prefix)]
@@ -63,11 +63,11 @@ def choose_run(survey: RunSurvey, prefix: str | None, *, newest: bool = False) -
         reasons = [f"{run.row.run}  {run.row.state}  {run.row.title} of {run.row.owner}" for run in matches]
         raise UsageError(what, reasons=reasons, hint="name one of them", exit=Exit.STEP)
     if not matches:
-        raise no_such_run(prefix, survey)
+        raise no_run_error(prefix, survey)
     return matches[0]
 
 
-def no_such_run(prefix: str | None, survey: RunSurvey) -> UsageError:
+def no_run_error(prefix: str | None, survey: RunSurvey) -> UsageError:
     """The error for a run that is kept on none of the hosts."""
     what = f"no run {printable(prefix, 100)} is kept on these hosts" if prefix else "no run is kept on these hosts"
     reasons = [f"{host} did not answer" for host in survey.unreachable]

@@ -26,7 +26,7 @@ _STORM = 3.0  # seconds in which one Ctrl-C more is not another wish
 
 
 @contextmanager
-def naming_run(run: str) -> Iterator[None]:
+def wrap_internal_errors(run: str) -> Iterator[None]:
     """A fault of ours that ends the watching of a run is reported with the run: it goes on without a watcher."""
     try:
         yield
@@ -74,7 +74,7 @@ class RunWatcher:
         """Follows the run to its end; True when it goes on without us (detached, terminal closed, connection lost)."""
         log = RunLog(self.nonce, self.running)
         interrupts = self.context.interrupts
-        with naming_run(self.running.run), interrupts.deferring(), closing(self._read_frames()) as received:
+        with wrap_internal_errors(self.running.run), interrupts.deferring(), closing(self._read_frames()) as received:
             for frame in received:
                 if frame is not None and frame.kind == GAVE_UP:
                     run = self.running.run
@@ -85,7 +85,7 @@ class RunWatcher:
                 yield from self._read_frame(frame, log)
                 if self.run_ended is not None:
                     return False
-                yield from self._take_signal() if log.over is None else self._read_backlog(frame)
+                yield from self._handle_signal() if log.over is None else self._report_backlog(frame)
                 yield from self._send_pending_order()
                 hung_up = self.interrupted is not None and self.interrupted.number == signal.SIGHUP
                 if hung_up or self.refusals > 1 or interrupts.detach.is_set() or (self.detach and log.launched):
@@ -100,7 +100,7 @@ class RunWatcher:
                 frame = follower.read_frame(0.2)
                 yield frame
 
-    def _take_signal(self) -> Generator[Event, None, None]:
+    def _handle_signal(self) -> Generator[Event, None, None]:
         """The first Ctrl-C asks the keeper to stop the run, the second to kill it."""
         order = "stop" if self.interrupted is None else "kill"
         taken = self.context.interrupts.pop_pending()
@@ -115,7 +115,7 @@ class RunWatcher:
                 text = f"connection lost; the {order} request will be sent when it is back"
                 yield Message(text, "warning", self.head.host.name, "disconnected")
 
-    def _read_backlog(self, frame: Frame | None) -> Generator[Event, None, None]:
+    def _report_backlog(self, frame: Frame | None) -> Generator[Event, None, None]:
         """Tells how much is read of what the run, which has ended, wrote. There is nothing to stop any more: the second
         Ctrl-C leaves the rest on the head."""
         now, size = time.monotonic(), len(frame.data) if frame else 0
@@ -191,7 +191,7 @@ class RunWatcher:
                     yield from self._read_frame(frame, log)
             yield from log.end()
 
-    def conclude(self, verb: str, detached: bool) -> Generator[Event, None, None]:
+    def report_end(self, verb: str, detached: bool) -> Generator[Event, None, None]:
         """The answer and the end of a command that watched the run."""
         yield Answer(RunAnswer(self.running.run, self.run_ended.reason if self.run_ended else None, detached))
         yield Ended(verb, self.exit)

@@ -88,9 +88,9 @@ class PlayedGuard(Guard):
     cleanings = 0
     finished = False  # in order, and not alone
 
-    def finish(self) -> bool:
+    def finish_run(self) -> bool:
         self.finished = True
-        return super().finish()
+        return super().finish_run()
 
     def find_process(self, pid: int) -> Process | None:
         return self.table.living.get(pid)
@@ -137,8 +137,8 @@ class GuardAndKeeper(RuleBasedStateMachine):
         (self.directory / paths.RANKS).mkdir(parents=True)
         ours, theirs = socket.socketpair()
         self.wire, self.link = PlayedWire(ours), rpc.Wire(theirs)
-        self.wire.prove(PART.token, "caller", GREETING)
-        self.link.prove(PART.token, KEEPER, GREETING)
+        self.wire.start_sealing(PART.token, "caller", GREETING)
+        self.link.start_sealing(PART.token, KEEPER, GREETING)
         self.wire.heard = self.wire.steady = self.steady = 0.0
         self.guard = PlayedGuard(str(self.directory), PART, self.wire, 0o022)
         self.guard.last = 0.0
@@ -224,7 +224,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
         if readable:
             self.write(files.START, RankStarted(rank, "b", wrapper, script, [], 1.0))
         else:
-            (self.directory / files.record_path(rank, files.START)).write_bytes(b'{"kind": ')
+            (self.directory / files.build_record_path(rank, files.START)).write_bytes(b'{"kind": ')
 
     def write(self, kind: str, record: messages.RankRecord) -> None:
         if self.directory.exists():
@@ -240,7 +240,7 @@ class GuardAndKeeper(RuleBasedStateMachine):
             self.records[rank] = RankEnded(rank, "b", at=2.0, **how)  # type: ignore[arg-type]
             self.write(files.END, self.records[rank])
         elif how is not None and self.directory.exists():
-            (self.directory / files.record_path(rank, files.END)).write_bytes(b"[1")
+            (self.directory / files.build_record_path(rank, files.END)).write_bytes(b"[1")
         self.table.end(self.wrappers[rank])
 
     def record_kill(self, pid: int) -> None:

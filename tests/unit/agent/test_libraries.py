@@ -45,7 +45,7 @@ def library(run: Path, name: str, data: bytes) -> str:
 def load(run: Path, *paths: str, code: str = RANK) -> list[tuple[str, str, str]]:
     env = {**os.environ, "PYTHONPATH": str(run.parent), "IPEXCTL_DIR": str(run), "IPEXCTL_RANK": "3"}
     subprocess.run([sys.executable, "-c", code, *paths], env=env, check=True, timeout=60)
-    return libraries.list_loaded(str(run), 3)
+    return libraries.list_loaded_libraries(str(run), 3)
 
 
 def test_kind_path_and_version_of_what_is_mapped(run: Path) -> None:
@@ -59,13 +59,13 @@ def test_kind_path_and_version_of_what_is_mapped(run: Path) -> None:
         ("libfabric", fabric, "1.18.1"),
         ("oneCCL", ccl, "2021.14.0"),
     ]
-    assert libraries.describe_doubles(found, "") == []
+    assert libraries.describe_duplicate_libraries(found, "") == []
 
 
 def test_two_of_a_kind_are_said_with_both_paths_and_versions(run: Path) -> None:
     ours = library(run, "oneccl_bindings_for_pytorch/opt/mpi/lib/libmpi.so.12", MPI)
     theirs = library(run, "intel_extension_for_pytorch/opt/mpi/lib/libmpi.so.12", MPI.replace(b"2021.13", b"2021.12"))
-    (text,) = libraries.describe_doubles(load(run, ours, theirs), "")
+    (text,) = libraries.describe_duplicate_libraries(load(run, ours, theirs), "")
     assert text.startswith("has loaded MPI twice")
     assert f"{ours} (2021.13)" in text
     assert f"{theirs} (2021.12)" in text
@@ -74,8 +74,8 @@ def test_two_of_a_kind_are_said_with_both_paths_and_versions(run: Path) -> None:
 def test_intels_openmp_speaks_for_gnus_where_it_is_preloaded(run: Path) -> None:
     intel, gnu = library(run, "libiomp5.so", CODE), library(run, "libgomp.so.1", CODE)
     found = load(run, intel, gnu)
-    assert libraries.describe_doubles(found, f"/usr/lib/libtcmalloc.so.4:{intel}") == []
-    assert "OpenMP twice" in libraries.describe_doubles(found, "")[0]
+    assert libraries.describe_duplicate_libraries(found, f"/usr/lib/libtcmalloc.so.4:{intel}") == []
+    assert "OpenMP twice" in libraries.describe_duplicate_libraries(found, "")[0]
 
 
 def test_a_helper_without_torch_does_not_speak_for_its_rank(run: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_helper_without_torch_does_not_speak_for_its_rank(run: Path) -> None:
 def test_what_a_rank_has_written_itself_is_no_trap(run: Path) -> None:
     os.mkfifo(run.parent / "libmpi.so.12")
     (run / "ranks/3.libraries").write_bytes(b"\xff\n/nowhere/libccl.so.1\n" + os.fsencode(run.parent / "libmpi.so.12"))
-    assert libraries.list_loaded(str(run), 3) == []
-    assert libraries.list_loaded(str(run), 4) == []
+    assert libraries.list_loaded_libraries(str(run), 3) == []
+    assert libraries.list_loaded_libraries(str(run), 4) == []

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from ipexctl.data import read_data
-from ipexctl.decide.diagnosis.known_errors import KnownError, diagnose, parse_errors
+from ipexctl.decide.diagnosis.known_errors import KnownError, diagnose, parse_known_errors
 from ipexctl.model.text import complete_commands
 
-ERRORS = parse_errors(read_data("errors.toml"))
+ERRORS = parse_known_errors(read_data("errors.toml"))
 
 
 @pytest.mark.parametrize("known", ERRORS, ids=lambda known: known.code)

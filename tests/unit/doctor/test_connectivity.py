@@ -15,7 +15,13 @@ import pytest
 
 from ipexctl.act.sessions import load_program
 from ipexctl.decide.checks.cluster import CheckHit, Cluster
-from ipexctl.decide.checks.connectivity import ConnectivityReport, Pair, check_connectivity, find_next, plan_connections
+from ipexctl.decide.checks.connectivity import (
+    ConnectivityReport,
+    Pair,
+    check_connectivity,
+    pick_target,
+    plan_connections,
+)
 from ipexctl.decide.checks.network import choose_interfaces
 from ipexctl.model.hosts import Host, Inventory
 from tests.unit.doctor.test_findings import TABLE, healthy
@@ -96,7 +102,7 @@ def test_a_link_at_less_than_half_of_the_usual_rate_is_found() -> None:
     facts = {name: healthy(n) for n, name in enumerate(NAMES, 1)}
     rates = {"a": 100e6, "b": 100e6, "c": 20e6, "d": 110e6}
     pairs = tuple(
-        Pair(name, find_next(NAMES, name), None, local=facts[name].ssh_address, rate=rates[name]) for name in NAMES
+        Pair(name, pick_target(NAMES, name), None, local=facts[name].ssh_address, rate=rates[name]) for name in NAMES
     )
     cluster = Cluster(Inventory(tuple(Host(name, name) for name in NAMES)), facts, {}, TABLE)
     found = list(check_connectivity(cluster, ConnectivityReport(pairs, choose_interfaces(facts))))
@@ -115,7 +121,7 @@ def test_beyond_that_a_ring_and_a_star_are_tried_and_everybody_takes_part() -> N
     tries = plan_connections(names, False)
     assert sum(map(len, tries.values())) < 4 * 256
     assert {name for targets in tries.values() for name in targets} == set(names)
-    assert all(find_next(names, name) in tries[name] for name in names)
+    assert all(pick_target(names, name) in tries[name] for name in names)
     assert all("n0" in tries[name] for name in names[1:])
     assert all(name not in targets for name, targets in tries.items())
     assert sum(map(len, plan_connections(names, True).values())) == 256 * 255

@@ -11,7 +11,7 @@ from ipexctl.decide.planning.fetch import (
     Listing,
     RemoteFile,
     anchor_pattern,
-    choose_rsync,
+    choose_rsync_files,
     format_plans,
     parse_listing,
     plan_fetch,
@@ -112,11 +112,11 @@ def test_rsync_is_for_big_files_of_which_an_old_version_is_here() -> None:
     )
     need = FetchPlan("/w", (big, small, new))
     here = {"big": (4 << 20, 0), "small": (800, 0)}
-    assert choose_rsync(need, here.get, "auto", both=True).by_rsync == (big,)
-    assert choose_rsync(need, here.get, "auto", both=False).by_rsync == ()
-    assert choose_rsync(need, here.get, "tar", both=True).by_rsync == ()
-    assert choose_rsync(need, here.get, "rsync", both=True).by_rsync == (big, small, new)
-    assert choose_rsync(FetchPlan("/w", (small, new)), here.get, "auto", both=True).by_rsync == ()
+    assert choose_rsync_files(need, here.get, "auto", both=True).by_rsync == (big,)
+    assert choose_rsync_files(need, here.get, "auto", both=False).by_rsync == ()
+    assert choose_rsync_files(need, here.get, "tar", both=True).by_rsync == ()
+    assert choose_rsync_files(need, here.get, "rsync", both=True).by_rsync == (big, small, new)
+    assert choose_rsync_files(FetchPlan("/w", (small, new)), here.get, "auto", both=True).by_rsync == ()
 
 
 @pytest.mark.parametrize(

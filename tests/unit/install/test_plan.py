@@ -16,8 +16,8 @@ from ipexctl.decide.planning.install import (
     choose_venv,
     describe_drift,
     format_pylock,
-    group_by_tokens,
-    list_origins,
+    group_hosts_by_tokens,
+    list_download_origins,
     plan_install,
     read_state,
 )
@@ -177,14 +177,14 @@ def test_the_lock_is_told_to_uv_as_a_pylock() -> None:
 
 
 def test_the_places_hosts_fetch_from_are_asked_once_each() -> None:
-    assert list_origins(LOCK) == [("other.example", 8080), ("host.example", 443)]
+    assert list_download_origins(LOCK) == [("other.example", 8080), ("host.example", 443)]
     local = Lock((Wheel("torch", "1", "file:///x/torch-1-py3-none-any.whl", "c" * 64),), "3.11", "")
-    assert list_origins(local) == []
+    assert list_download_origins(local) == []
 
 
 def test_hosts_that_see_each_others_tokens_are_one_group() -> None:
     tokens = {"a": ["a", "c"], "b": ["b"], "c": ["a", "c"], "d": ["a", "d"]}
-    assert group_by_tokens(["a", "b", "c", "d"], tokens) == [["a", "c"], ["b"], ["d"]]
+    assert group_hosts_by_tokens(["a", "b", "c", "d"], tokens) == [["a", "c"], ["b"], ["d"]]
 
 
 def test_bytes_are_told_for_people() -> None:

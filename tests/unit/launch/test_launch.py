@@ -286,7 +286,7 @@ BESIDE = "hydra_bstrap_proxy hydra_pmi_proxy orted"
     ],
 )
 def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str) -> None:
-    assert str(mpi_launchers.parse_answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
+    assert str(mpi_launchers.parse_launcher_answer(wish, f"{program}\t{SAYS[program]}\t {BESIDE}\n")) == engine
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_an_mpirun_is_known_by_what_it_says(wish: str, program: str, engine: str
     ],
 )
 def test_an_mpirun_that_cannot_be_used_is_refused_with_the_reason(wish: str, said: str, why: str) -> None:
-    answer = mpi_launchers.parse_answer(wish, said)
+    answer = mpi_launchers.parse_launcher_answer(wish, said)
     assert isinstance(answer, str)
     assert why in answer
 
@@ -588,7 +588,7 @@ def test_an_intel_mpi_of_the_hosts_brings_its_own_libraries_and_providers() -> N
 
 
 def test_an_mpi_is_looked_for_by_its_names_or_at_its_path_and_its_lack_says_what_to_install() -> None:
-    assert mpi_launchers.build_query("/opt/x/mpirun", "look")[-2:] == ("sh", "/opt/x/mpirun")
-    assert "mpiexec.mpich" in " ".join(mpi_launchers.build_query("mpich", "look"))
+    assert mpi_launchers.build_launcher_query("/opt/x/mpirun", "look")[-2:] == ("sh", "/opt/x/mpirun")
+    assert "mpiexec.mpich" in " ".join(mpi_launchers.build_launcher_query("mpich", "look"))
     assert "apt install openmpi-bin" in mpi_launchers.suggest_mpi_install("openmpi")
     assert mpi_launchers.suggest_mpi_install("/opt/x/mpirun") == "run without --mpi"

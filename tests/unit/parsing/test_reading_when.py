@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.decide.facts.isa import ORDER
-from ipexctl.decide.parsing.conditions import UnknownFact, evaluate, find_error, list_condition_names, needs_facts
+from ipexctl.decide.parsing.conditions import (
+    UnknownFact,
+    evaluate_condition,
+    find_condition_error,
+    list_condition_names,
+    needs_host_facts,
+)
 from ipexctl.model.facts import Facts
 from ipexctl.model.hosts import Host
 from ipexctl.model.json_values import to_json
@@ -27,8 +33,8 @@ FACTS = Facts(
 
 
 def true(text: str) -> bool:
-    assert find_error(text) is None, find_error(text)
-    return evaluate(text, HOST, FACTS)
+    assert find_condition_error(text) is None, find_condition_error(text)
+    return evaluate_condition(text, HOST, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -72,29 +78,31 @@ def test_what_is_true_of_a_host(text: str) -> None:
     "text", ["load > 3", "not load > 3", "sockets == 2 and load > 3", "sockets / (sockets - 2) > 1"]
 )
 def test_what_a_host_cannot_tell_is_not_guessed(text: str) -> None:
-    assert find_error(text) is None
+    assert find_condition_error(text) is None
     with pytest.raises(UnknownFact):
-        evaluate(text, HOST, FACTS)
+        evaluate_condition(text, HOST, FACTS)
 
 
 def test_what_the_hostfile_says_is_true_without_facts() -> None:
-    assert not needs_facts("host == 'xeon01' and slots >= 4 and true")
-    assert evaluate("host == 'xeon01' and slots >= 4 and true", HOST)
-    assert needs_facts("host == 'xeon01' and sockets == 2")
+    assert not needs_host_facts("host == 'xeon01' and slots >= 4 and true")
+    assert evaluate_condition("host == 'xeon01' and slots >= 4 and true", HOST)
+    assert needs_host_facts("host == 'xeon01' and sockets == 2")
     with pytest.raises(UnknownFact, match="sockets"):
-        evaluate("host == 'xeon01' and sockets == 2", HOST)
+        evaluate_condition("host == 'xeon01' and sockets == 2", HOST)
 
 
 def test_an_instruction_set_of_a_later_version_has_no_place_in_the_order() -> None:
     with pytest.raises(UnknownFact, match="isa_level"):
-        evaluate("isa_level >= AVX2", HOST, Facts(isa_level="AVX99"))
+        evaluate_condition("isa_level >= AVX2", HOST, Facts(isa_level="AVX99"))
 
 
 def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ladder = list(reversed(ORDER))
     for number, level in enumerate(ladder):
         facts = Facts(isa_level=level)
-        assert [other for other in ladder if evaluate(f"isa_level >= {other}", HOST, facts)] == ladder[: number + 1]
+        assert [other for other in ladder if evaluate_condition(f"isa_level >= {other}", HOST, facts)] == ladder[
+            : number + 1
+        ]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_instruction_sets_are_ordered_by_what_they_can_do() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(text: str, column: int, why: str) -> None:
-    found = find_error(text)
+    found = find_condition_error(text)
     assert found is not None
     assert why in found[1]
     assert found[0] == column or why == "when is"
@@ -157,12 +165,12 @@ def test_every_fact_has_a_kind_and_a_value_of_it() -> None:
 @given(st.text(alphabet="()[]'\"<>=!&|*/+-%.,: \nabAMXisa_level0123456789andornotin", max_size=60))
 @settings(max_examples=400, deadline=None)
 def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
-    found = find_error(text)
+    found = find_condition_error(text)
     if found is not None:
         assert found[1].isprintable()
         return
     try:
-        assert evaluate(text, HOST, FACTS) in (True, False)
+        assert evaluate_condition(text, HOST, FACTS) in (True, False)
     except UnknownFact:
         pass
 
@@ -172,6 +180,6 @@ def test_any_text_is_true_false_unknown_or_refused(text: str) -> None:
 )
 def test_what_is_no_text_is_not_looked_for_in_a_text(text: str) -> None:
     """Found before any host was touched: Python would end the play in its middle."""
-    said = find_error(text)
+    said = find_condition_error(text)
     assert said is not None
     assert "a text has only texts in it" in said[1]

@@ -19,7 +19,7 @@ from ipexctl.model.events import Answer, Event, Message, Stamped, Started, StepE
 from ipexctl.model.hosts import Host, Inventory
 from ipexctl.model.json_values import to_json
 from ipexctl.model.reports import CommandReport, HostOutcome, RankOutcome, RunOutcome
-from ipexctl.verbs.common.select import limit_hosts, name_place
+from ipexctl.verbs.common.select import limit_hosts, list_flags
 from ipexctl.verbs.play.lint import lint
 from ipexctl.verbs.play.play import PlayOptions, list_steps, play
 from tests.fakes import FakeOpener
@@ -318,7 +318,7 @@ def test_a_hint_names_hosts_and_environment_where_they_are_not_the_defaults(
     source: str, venv: str | None, words: tuple[str, ...]
 ) -> None:
     inventory = Inventory((Host("a", "a"), Host("b", "b"), Host("c", "c")), source)
-    assert name_place(limit_hosts(inventory, "a,b", None), venv) == words
-    assert "--limit" not in name_place(inventory, venv)
+    assert list_flags(limit_hosts(inventory, "a,b", None), venv) == words
+    assert "--limit" not in list_flags(inventory, venv)
     twice = limit_hosts(limit_hosts(inventory, "!c", None), "b", None)
-    assert words[:1] != ("-f",) or name_place(twice, venv)[3] == "b"
+    assert words[:1] != ("-f",) or list_flags(twice, venv)[3] == "b"

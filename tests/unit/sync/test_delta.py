@@ -13,8 +13,8 @@ from ipexctl.decide.planning.sync import (
     RemoteTree,
     SyncPlan,
     choose_destination,
-    choose_rsync,
-    find_stale_parts,
+    choose_rsync_files,
+    find_stale_directories,
     format_manifest,
     format_plans,
     parse_remote_tree,
@@ -191,7 +191,7 @@ MIB = 1 << 20
 
 def ways(way: Transfer, now: Tree, old: Tree, *, here: bool = True, there: bool = True, near: bool = False) -> SyncPlan:
     state = replace(after_sync(old), rsync=there)
-    return choose_rsync(asked(now, state), state, way, local_rsync=here, is_local=near)
+    return choose_rsync_files(asked(now, state), state, way, local_rsync=here, is_local=near)
 
 
 def merged(found: SyncPlan) -> list[str]:
@@ -244,7 +244,9 @@ def test_what_is_no_file_there_saves_nothing() -> None:
     now = tree(file("big", 9 * MIB))
     for kind in "dpl":
         state = replace(after_sync(now, big=RemoteEntry(kind, 0o700, 9 * MIB, 1)), rsync=True)
-        assert not choose_rsync(SyncPlan("/p", now.entries), state, "auto", local_rsync=True, is_local=False).by_rsync
+        assert not choose_rsync_files(
+            SyncPlan("/p", now.entries), state, "auto", local_rsync=True, is_local=False
+        ).by_rsync
 
 
 def test_the_plan_tells_what_goes_by_rsync() -> None:
@@ -266,7 +268,7 @@ def test_a_damaged_mark_counts_as_none(mark: bytes) -> None:
 def test_only_private_directories_whose_writer_is_gone_are_stale() -> None:
     names = (".ipexctl-part-ab12-100-7", ".ipexctl-part-ab12-200-8", ".ipexctl-part-ffff-100-9", ".ipexctl-part-odd")
     state = RemoteTree("/p", None, {}, names)
-    assert find_stale_parts(state, "ab12", {200}.__contains__) == (".ipexctl-part-ab12-100-7",)
+    assert find_stale_directories(state, "ab12", {200}.__contains__) == (".ipexctl-part-ab12-100-7",)
 
 
 def test_the_place_is_the_hosts_then_the_tasks_then_one_named_like_the_source() -> None:

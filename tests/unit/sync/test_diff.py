@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.decide.planning.diff import FILES, LARGEST, format_diff, group_by_hosts, select_comparable
+from ipexctl.decide.planning.diff import FILES, LARGEST, format_diff, group_by_hosts, select_comparable_files
 from ipexctl.decide.planning.sync import RemoteEntry, RemoteTree, SyncPlan
 from ipexctl.model.trees import Entry
 
@@ -36,9 +36,9 @@ def test_only_old_versions_of_small_files_are_compared() -> None:
     sent = [Entry(name, "f", 5) for name in ("old", "new", "huge-there", "link")]
     sent += [Entry("big", "f", LARGEST + 1), Entry("dir", "d")]
     state = RemoteTree("/w", None, there)
-    assert [entry.path for entry in select_comparable(SyncPlan("/w", tuple(sent)), state)] == ["old"]
+    assert [entry.path for entry in select_comparable_files(SyncPlan("/w", tuple(sent)), state)] == ["old"]
     many = tuple(Entry(str(number), "f", 5) for number in range(50))
-    assert len(select_comparable(SyncPlan("/w", many), state)) == FILES
+    assert len(select_comparable_files(SyncPlan("/w", many), state)) == FILES
 
 
 def test_a_difference_is_told_once_with_its_hosts() -> None:
