@@ -38,8 +38,8 @@ WRAPPED = """
 import json, os, sys
 from ipexctl.remote.agent import files, wrapper
 spec, reserve = json.loads(sys.argv[1]), sys.argv[2] == "reserve"
-files._replace("run/spec.json", spec)
-files._replace("run/port.json", {"port": 1})
+files._write_atomically("run/spec.json", spec)
+files._write_atomically("run/port.json", {"port": 1})
 if reserve:
     files.reserve_space("run")
 status = wrapper.main([os.path.abspath("run")])
